@@ -1,0 +1,1 @@
+"""Networks the papers share."""

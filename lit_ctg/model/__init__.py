@@ -1,0 +1,1 @@
+"""One LightningModule a paper; papers never import each other."""

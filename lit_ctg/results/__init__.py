@@ -1,0 +1,1 @@
+"""Run records, tables and report; nothing here imports torch."""
