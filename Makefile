@@ -1,0 +1,50 @@
+# `make reproduce` and `make test` each work as the first command on a fresh machine with Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 111
+
+.PHONY: help venv reproduce test test-slow lint format bench clean
+
+help:
+	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
+	@echo "make test       environment, the default test suite (CPU, offline)"
+	@echo "make lint       ruff, format check"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make bench      the benchmarks: two ways in one run, as ratios"
+
+venv: $(VENV)/.ready
+
+# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+reproduce: venv
+	$(BIN)/lit-ctg train -m experiment=semantic_fusion/baseline,semantic_fusion/main regime=as_published,corrected \
+	  size=paper seed=$(SEED) skip_completed=true
+	$(BIN)/lit-ctg table semantic_fusion --records outputs
+	$(BIN)/lit-ctg report --records outputs --out outputs/report.html
+
+test: venv
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: venv
+	$(BIN)/python -m pytest -m slow
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) outputs dist build

@@ -1,0 +1,126 @@
+"""Turns a composed configuration into objects: the only caller of Hydra's instantiate."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import InstantiationException
+from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig, OmegaConf
+
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO
+from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.config import plain
+from lit_ctg.errors import UserError
+from lit_ctg.run_directory import CHECKPOINT
+
+
+@dataclass
+class Experiment:
+    """Everything a run consists of."""
+
+    cfg: DictConfig
+    datamodule: LightningDataModule
+    module: LightningModule
+    trainer: Trainer
+    callbacks: list[Callback]
+
+    def callback(self, kind: type) -> Any:
+        """Return the callback of one class, or None."""
+        return next((callback for callback in self.callbacks if isinstance(callback, kind)), None)
+
+
+def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
+    """Build one configuration node.
+
+    Raises:
+        UserError: its class refuses the values; names the node.
+    """
+    try:
+        return hydra.utils.instantiate(node, _convert_="all", **extra)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, UserError):
+            raise cause from None
+        reason = str(cause or error).splitlines()[0]
+        raise UserError(f"{where}: {reason}; check the values given for {where}.*") from error
+
+
+def build_datamodule(cfg: DictConfig) -> LightningDataModule:
+    """Build the data module alone (`lit-ctg data`)."""
+    if cfg.data is None:
+        raise UserError("no corpus chosen: pass data=<name> or experiment=<paper>/<name>")
+    return instantiate(cfg.data, "data")
+
+
+def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
+    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words."""
+    seed_everything(cfg.seed, workers=True, verbose=False)
+    extra = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    if cfg.backbone is not None:
+        extra["backbone"] = instantiate(cfg.backbone, "backbone")
+    module = instantiate(cfg.model, "model", **extra)
+    # features and the like are computed once for the whole corpus, by the paper that knows how
+    if hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform"):
+        datamodule.corpus_transform = module.corpus_transform
+    return module
+
+
+def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
+    """Build data, model, callbacks, loggers and trainer for a run in ``folder``.
+
+    Raises:
+        UserError: a value that some part refuses.
+    """
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    callbacks = _callbacks(cfg, folder)
+    trainer = instantiate(
+        cfg.trainer,
+        "trainer",
+        callbacks=callbacks,
+        logger=_loggers(cfg, folder) if loggers else False,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=str(folder),
+    )
+    return Experiment(cfg, datamodule, module, trainer, callbacks)
+
+
+def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
+    """Build the callbacks in the order of the configuration, metrics first: others may read their results."""
+    metrics = {name: instantiate(node, f"metric.{name}") for name, node in (cfg.metric or {}).items()}
+    callbacks: list[Callback] = [MetricCallback(metrics)]
+    filled = {
+        "checkpoint": {"dirpath": str(folder / CHECKPOINT.parent), "config": plain(cfg)},
+        "progress": {"title": f"{cfg.paper}/{cfg.name} {cfg.regime.name} seed {cfg.seed}"},
+    }
+    for name, node in (cfg.callback or {}).items():
+        callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
+    return callbacks
+
+
+def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
+    """Build the loggers, all writing into the run directory."""
+    loggers = []
+    for name, node in (cfg.logger or {}).items():
+        extra: dict[str, Any] = {"save_dir": str(folder)}
+        if name == "wandb":
+            extra["tags"] = [cfg.paper, cfg.regime.name, commit()[:8]]
+            extra["config"] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+        loggers.append(instantiate(node, f"logger.{name}", **extra))
+    return loggers
+
+
+def commit() -> str:
+    """Return the git commit of the source, or "unknown" outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()

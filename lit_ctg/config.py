@@ -1,0 +1,172 @@
+"""The typed root of the configuration, its two resolvers and its composition with one-line errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lit_ctg.errors import UserError, did_you_mean
+
+# what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
+FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root")
+
+
+class Regime(Enum):
+    """What the authors did, faults included, or what the equations and good practice say."""
+
+    as_published = "as_published"
+    corrected = "corrected"
+
+
+class Size(Enum):
+    """Seconds on a CPU (tests), minutes on a CPU, or the paper's own numbers."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+@dataclass
+class Config:
+    """Root schema: a key that is not here (or in the chosen group options) is an error."""
+
+    paper: str = MISSING
+    name: str = MISSING
+    regime: Regime = Regime.corrected
+    size: Size = Size.small
+    seed: int = 0
+    model: Any = None
+    backbone: Any = None
+    data: Any = None
+    decoding: Any = None
+    metric: Any = None
+    callback: Any = None
+    trainer: Any = None
+    logger: Any = None
+    output_root: str = "outputs"
+    skip_completed: bool = False
+    ckpt_path: str | None = None
+    debug: bool = False
+    # generation
+    prompt: str = ""
+    n: int = 5
+    control: dict[str, Any] = field(default_factory=dict)
+
+
+def _chooser(key: str) -> Any:
+    """Return a resolver that picks from a table by the root value of ``key``."""
+
+    def choose(table: Mapping[str, Any], *, _root_: DictConfig) -> Any:
+        value = _root_[key]
+        name = value.name if isinstance(value, Enum) else str(value)
+        if name not in table:
+            raise UserError(f"configuration: no value for {key}={name} in {dict(table)}")
+        return table[name]
+
+    return choose
+
+
+def register() -> None:
+    """Register the schema and the resolvers ``${by_regime:{...}}`` and ``${by_size:{...}}`` (idempotent)."""
+    ConfigStore.instance().store(name="schema", node=Config)
+    OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
+    OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
+
+
+def config_folder() -> Path:
+    """Return the folder of YAML files: inside an installed package, else beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def prepare_overrides(overrides: Iterable[str]) -> list[str]:
+    """Quote free text and let ``control.<name>=<value>`` add a key, so that users need no Hydra quoting.
+
+    ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
+    """
+    prepared = []
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            word = f"{key}='{escaped}'"
+        elif equals and key.startswith("control."):
+            word = f"++{word}"
+        prepared.append(word)
+    return prepared
+
+
+def compose(overrides: Iterable[str]) -> DictConfig:
+    """Compose ``conf/config.yaml`` with ``overrides``.
+
+    Raises:
+        UserError: an override, option, key or value that does not exist or does not fit.
+    """
+    register()
+    GlobalHydra.instance().clear()
+    words = prepare_overrides(overrides)
+    try:
+        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+            cfg = hydra.compose("config", overrides=words)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    return check(cfg)
+
+
+def check(cfg: DictConfig) -> DictConfig:
+    """Check what the schema cannot say, and that every interpolation resolves."""
+    if OmegaConf.is_missing(cfg, "paper") or cfg.model is None:
+        raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
+    try:
+        OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from error
+    if cfg.seed < 0:
+        raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
+    if cfg.n < 1:
+        raise UserError(f"n={cfg.n}: pass at least 1")
+    return cfg
+
+
+def experiments() -> list[str]:
+    """Return the names that ``experiment=`` takes."""
+    folder = config_folder() / "experiment"
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """Return the resolved configuration as plain dicts, lists, numbers and strings."""
+    container = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def explain(error: BaseException) -> str:
+    """Return one line for an error of Hydra or OmegaConf: what and where, with the closest option if there is one."""
+    if isinstance(error.__cause__, UserError):
+        return str(error.__cause__)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        missing = str(error.missing_cfg_file)
+        group, _, option = missing.rpartition("/")
+        options = list(error.options or [])
+        if group.startswith("experiment") or missing.startswith("experiment"):
+            group, option, options = "experiment", missing.removeprefix("experiment/"), experiments()
+        known = f"; there are: {', '.join(options)}" if options else ""
+        return f"no option '{option}' in config group '{group}'{did_you_mean(option, options)}{known}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:3])
+    text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)
+    text = re.sub(r"\s*See https://\S+.*", "", text)
+    return f"configuration: {text}"

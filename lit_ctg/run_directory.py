@@ -1,0 +1,109 @@
+"""Run directories: one a configuration, claimed by a lock, never shared, never overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from lit_ctg.errors import UserError
+
+RECORD = "run.json"
+CHECKPOINT = Path("checkpoints") / "last.ckpt"
+
+
+@dataclass
+class RunDirectory:
+    """A claimed directory; the lock is held until ``release`` (or the death of the process)."""
+
+    path: Path
+    lock: IO[str]
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint, whether or not it exists yet."""
+        return self.path / CHECKPOINT
+
+    @property
+    def record(self) -> Path:
+        """The run record, whether or not it exists yet."""
+        return self.path / RECORD
+
+    def release(self) -> None:
+        """Give the directory free."""
+        self.lock.close()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A directory whose run is done, or is being run by another process (``busy``)."""
+
+    path: Path
+    busy: bool = False
+
+
+def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: int, config_hash: str) -> Path:
+    """Return ``<root>/<paper>/<name>/<regime>-<size>-seed<seed>-<hash8>``."""
+    return root / paper / name / f"{regime}-{size}-seed{seed}-{config_hash[:8]}"
+
+
+def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
+    """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither done nor busy.
+
+    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; a failed one
+    keeps its record under ``run.failed-<k>.json``. With ``skip_completed`` a done or busy directory ends the search.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    attempt = 0
+    while True:
+        path = stem if attempt == 0 else stem.with_name(f"{stem.name}-{attempt}")
+        lock = _lock(path)
+        if lock is None:
+            if skip_completed:
+                return Finished(path, busy=True)
+        else:
+            status = run_status(path / RECORD)
+            if status != "DONE":
+                if status is not None:
+                    _set_aside(path)
+                return RunDirectory(path, lock)
+            lock.close()
+            if skip_completed:
+                return Finished(path)
+        attempt += 1
+
+
+def run_status(record: Path) -> str | None:
+    """Return the status a record states, or None when there is no readable record."""
+    try:
+        return str(json.loads(record.read_text(encoding="utf-8"))["status"])
+    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+        return None
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """Return a held lock on ``path``, or None when another process holds it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - held for the life of the run
+    except OSError as error:
+        raise UserError(f"cannot write the run directory {path}: {error.strerror}; set output_root=...") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        return None
+    return handle
+
+
+def _set_aside(path: Path) -> None:
+    """Keep the record of an earlier failed attempt beside the new one."""
+    number = 0
+    while (path / f"run.failed-{number}.json").exists():
+        number += 1
+    os.replace(path / RECORD, path / f"run.failed-{number}.json")
