@@ -1,0 +1,127 @@
+"""What the language models of all five papers share: their output, their training loop, their optimiser.
+
+Shape letters: B sentences, T positions, V vocabulary, D hidden size, N sentences of a corpus.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+Batch = dict[str, Tensor]
+
+
+@dataclass
+class LMOutput:
+    """What ``forward(batch)`` of a language model returns.
+
+    Attributes:
+        scores_BTV: logits or normalised log-probabilities of the token after each position (softmax leaves
+            the latter unchanged, so metrics take both). Zeros where the batch holds padding.
+        hidden_BTD: the states the scores were read from.
+        extras: anything more, by name; only metrics and callbacks that know the model look here.
+    """
+
+    scores_BTV: Tensor
+    hidden_BTD: Tensor
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+class LitLanguageModel(lightning.LightningModule, abc.ABC):
+    """A LightningModule whose forward gives an LMOutput; ``callback/metric.py`` updates metrics from it.
+
+    Subclasses give ``forward``, ``losses`` and ``configure_optimizers``, and set ``causal``. A model whose
+    inputs need more than token ids may define ``corpus_transform(ids_NT, lengths_N) -> dict[str, Tensor]``:
+    the data module calls it once for the whole corpus and cuts the results ([N, T, ...]) into batches like
+    the ids.
+    """
+
+    causal: bool = True
+
+    @abc.abstractmethod
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position of a batch (keys: see the data module)."""
+
+    @abc.abstractmethod
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the training loss as "loss", in nats, and its named parts before weighting."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Log ``train/<part>`` for every part of the loss and return the loss."""
+        losses = self.losses(batch)
+        self.log_dict({f"train/{name}": value.detach() for name, value in losses.items()})
+        return losses["loss"]
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> LMOutput:
+        """Return the output; the metric callback turns it into numbers."""
+        return self(batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> LMOutput:
+        """Return the output; the metric callback turns it into numbers."""
+        return self(batch)
+
+
+def warmup_cosine(step: int, total_steps: int, warmup_fraction: float, start_at_zero: bool) -> float:
+    """Factor of the rate at ``step`` (from 0): linear warm-up, then a cosine to 0 at ``total_steps``.
+
+    Args:
+        step: steps taken so far.
+        total_steps: length of the training run in steps.
+        warmup_fraction: share of the run that warms up, in [0, 1].
+        start_at_zero: the first step has rate 0 (and so changes nothing) instead of 1 / warm-up steps.
+    """
+    warmup_steps = int(warmup_fraction * total_steps)
+    if step < warmup_steps:
+        return (step if start_at_zero else step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+def adamw_warmup_cosine(
+    parameters: Iterable[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    decay_matrices_only: bool,
+    warmup_fraction: float,
+    warmup_from_zero: bool,
+    total_steps: int,
+) -> dict[str, Any]:
+    """AdamW with decoupled decay and a per-step warm-up and cosine, as ``configure_optimizers`` returns it.
+
+    Args:
+        parameters: what to train.
+        learning_rate: peak rate.
+        weight_decay: decay of the decayed parameters.
+        decay_matrices_only: spare biases, norms and other vectors.
+        warmup_fraction: share of the run that warms up.
+        warmup_from_zero: see ``warmup_cosine``.
+        total_steps: optimiser steps of the whole run (``trainer.estimated_stepping_batches``).
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [{"params": trained, "weight_decay": weight_decay}]
+    if decay_matrices_only:
+        vectors = [parameter for parameter in trained if parameter.ndim < 2]
+        matrices = [parameter for parameter in trained if parameter.ndim >= 2]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
+    # fused: one pass over all parameters instead of a dozen small kernels each
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+
+    def factor(step: int) -> float:
+        return warmup_cosine(step, total_steps, warmup_fraction, warmup_from_zero)
+
+    return {
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
+    }
