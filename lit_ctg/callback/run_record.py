@@ -19,6 +19,7 @@ class RunRecordCallback(Callback):
         self.seconds_before = 0.0
         self.tokens = torch.zeros((), dtype=torch.int64)
         self.started = time.monotonic()
+        self.fit_seconds = 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -33,9 +34,13 @@ class RunRecordCallback(Callback):
         if mask is not None:
             self.tokens += mask.sum()
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock."""
+        self.fit_seconds = self.seconds
+
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, earlier attempts included."""
+        """Seconds of training (with its validation) so far, earlier attempts included."""
         return self.seconds_before + time.monotonic() - self.started
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""`lit-ctg train`: seed, build, run, record, close the loggers."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.loggers import WandbLogger
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lit_ctg.build import Experiment, build
+from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
+from lit_ctg.config import plain
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import RunRecord, config_hash, environment, write_record
+from lit_ctg.run_directory import Finished, RunDirectory, claim, run_stem
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: DONE, or SKIPPED because its record was there (or another process is at it)."""
+
+    status: str
+    folder: Path
+
+
+def train(cfg: DictConfig) -> Outcome:
+    """Train one configuration and leave ``run.json`` in its run directory.
+
+    Raises:
+        UserError: bad input; the record says FAILED and why.
+    """
+    config = plain(cfg)
+    digest = config_hash(config)
+    stem = run_stem(
+        Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest
+    )
+    console = Console(soft_wrap=True, highlight=False)
+    directory = claim(stem, cfg.skip_completed)
+    if isinstance(directory, Finished):
+        console.print(f"{'busy' if directory.busy else 'done'} already, skipped: {directory.path}")
+        return Outcome("SKIPPED", directory.path)
+    record = new_record(cfg, config, digest)
+    try:
+        _run(cfg, directory, record)
+    except Exception as error:
+        record.status, record.error = "FAILED", _one_line(error)
+        write_record(record, directory.record)
+        raise
+    finally:
+        directory.release()
+    console.print(f"record: {directory.record}")
+    return Outcome("DONE", directory.path)
+
+
+def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
+    """Fit from the last checkpoint if there is one, validate, and write the record."""
+    began = time.monotonic()
+    experiment = build(cfg, directory.path)
+    trainer, module, datamodule = experiment.trainer, experiment.module, experiment.datamodule
+    resume = str(directory.checkpoint) if directory.checkpoint.is_file() else None
+    try:
+        trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
+        # the record's numbers come from one last validation, so a run killed right after training ends the same
+        trainer.validate(module, datamodule, verbose=False)
+    except SystemExit as error:
+        # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can go on
+        raise KeyboardInterrupt from error
+    finally:
+        close_loggers(experiment)
+    fill_record(record, experiment, directory.path)
+    record.wall_time_s = round(time.monotonic() - began, 3)
+    write_record(record, directory.record)
+
+
+def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecord:
+    """Return the record of a run that has only begun; its status is FAILED until the numbers are in."""
+    return RunRecord(
+        status="FAILED",
+        name=cfg.name,
+        paper=cfg.paper,
+        experiment=f"{cfg.paper}/{cfg.name}",
+        regime=cfg.regime.name,
+        size=cfg.size.name,
+        seed=cfg.seed,
+        config=config,
+        config_hash=digest,
+        threads=torch.get_num_threads(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **environment(),
+    )
+
+
+def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> None:
+    """Put the run's numbers into its record and its generated texts into ``samples.jsonl``."""
+    counter: RunRecordCallback | None = experiment.callback(RunRecordCallback)
+    if counter is None:
+        raise UserError("callback.run_record is missing: no record can be written without it")
+    metrics, history, samples = counter.collect(experiment.trainer)
+    record.metrics, record.history = metrics, history
+    record.device = str(experiment.trainer.strategy.root_device)
+    record.parameters = sum(parameter.numel() for parameter in experiment.module.parameters())
+    record.tokens_per_s = round(int(counter.tokens) / max(counter.fit_seconds, 1e-9), 1)
+    record.peak_memory_mb = round(peak_memory_mb(), 1)
+    record.status, record.error = "DONE", None
+    if samples:
+        write_samples(samples, folder / "samples.jsonl")
+
+
+def write_samples(samples: list[dict[str, Any]], path: Path) -> None:
+    """Write generated texts, one JSON object a line, in one step."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    lines = (json.dumps(sample, ensure_ascii=False, sort_keys=True) for sample in samples)
+    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def close_loggers(experiment: Experiment) -> None:
+    """Finish W&B even when the run failed: an unfinished run would swallow the next one in this process."""
+    for logger in experiment.trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            import wandb
+
+            wandb.finish()
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
