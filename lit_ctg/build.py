@@ -120,9 +120,7 @@ def commit() -> str:
     """Return the git commit of the source, or "unknown" outside a checkout."""
     folder = Path(__file__).resolve().parent
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return done.stdout.strip()

@@ -63,9 +63,7 @@ def _dispatch(words: list[str]) -> int:
         return 0 if words else 2
     command, rest = words[0], words[1:]
     if command not in commands:
-        raise UserError(
-            f"no command '{command}'{did_you_mean(command, commands)}; one of {', '.join(commands)}"
-        )
+        raise UserError(f"no command '{command}'{did_you_mean(command, commands)}; one of {', '.join(commands)}")
     return commands[command](rest)
 
 

@@ -18,9 +18,7 @@ KEY = "lit_ctg"
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes to a temporary name and renames, so that a killed run never leaves half a checkpoint."""
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Save ``checkpoint`` under ``path`` in one step."""
         target = Path(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -45,8 +43,6 @@ class RunCheckpoint(ModelCheckpoint):
         )
         self.config = config or {}
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the configuration."""
         checkpoint[KEY] = {"format": FORMAT, "config": self.config}
