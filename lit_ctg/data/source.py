@@ -1,0 +1,243 @@
+"""Read text and records from a folder: .txt .jsonl .csv .parquet, plain or .xz .gz .zst, as streams.
+
+Nothing here loads a whole file: memory stays flat however large a corpus is. Every way in which a file can be bad
+(truncated, not UTF-8, NUL bytes, an endless line, a missing column, empty, unreadable) ends in a ``UserError``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from lit_ctg.errors import UserError, did_you_mean
+
+SOURCES = ("sample", "local", "hub")
+TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
+SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
+PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
+# a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
+MAX_LINE_BYTES = 32 * 2**20
+
+
+def check_source(source: str) -> str:
+    """Return ``source`` when it is one of sample, local, hub; ``UserError`` otherwise."""
+    if source not in SOURCES:
+        raise UserError(f"data.source={source} is unknown: use sample, local or hub{did_you_mean(source, SOURCES)}")
+    return source
+
+
+def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path:
+    """Return the first existing ``root/<stem><suffix><packing>``; ``UserError`` naming what was looked for."""
+    found = find_optional(root, stems, suffixes=suffixes)
+    if found is None:
+        names = ", ".join(stems)
+        raise UserError(
+            f"data.root={root}: no file called {names} (.txt .jsonl .csv .parquet, also .xz .gz .zst); "
+            "point data.root at the folder that holds it or use data.source=sample"
+        )
+    return found
+
+
+def find_optional(
+    root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES
+) -> Path | None:
+    """Like ``find_file`` but ``None`` when no candidate exists; a missing root is a ``UserError`` all the same."""
+    if root is None:
+        raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
+    folder = Path(root).expanduser()
+    try:
+        names = {path.name for path in folder.iterdir()}
+    except OSError as error:
+        raise UserError(f"data.root={root} cannot be read ({error.strerror}): give an existing folder") from error
+    for stem in stems:
+        for suffix in suffixes:
+            for packing in PACKED_SUFFIXES:
+                name = stem + suffix + packing
+                if name in names and (folder / name).is_file():
+                    return folder / name
+    return None
+
+
+class _ZstdStream(io.RawIOBase):
+    """Decompress zstd frames and notice a missing end, which zstandard's own reader passes over in silence."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        import zstandard
+
+        self._raw, self._new = raw, zstandard.ZstdDecompressor().decompressobj
+        self._frame, self._ready, self._inside = self._new(), b"", False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            block = self._raw.read(2**17)
+            if not block:
+                if self._inside:
+                    raise EOFError("compressed file ended before the end of its last frame")
+                return 0
+            while block:
+                self._ready += self._frame.decompress(block)
+                self._inside = not self._frame.eof
+                block = self._frame.unused_data if self._frame.eof else b""
+                if self._frame.eof:
+                    self._frame = self._new()
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+
+def open_bytes(path: str | Path) -> IO[bytes]:
+    """Open a plain or packed (.xz .gz .zst) file for reading its content's bytes."""
+    path = Path(path)
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    if path.suffix == ".zst":
+        return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
+    return open(path, "rb")
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn what can go wrong while ``path`` is read into one clear line."""
+    try:
+        yield
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} is truncated or damaged ({error}): fetch the file again") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 ({error.reason}): convert it, e.g. with iconv -t UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
+    except ImportError as error:
+        raise UserError(f"{path} needs the package {error.name}: pip install {error.name}") from error
+    except Exception as error:
+        # zstandard and pyarrow raise classes of their own, which exist only once those packages are imported
+        if type(error).__module__.partition(".")[0] in ("zstandard", "pyarrow"):
+            raise UserError(f"{path} is truncated or damaged ({error}): fetch the file again") from error
+        raise
+
+
+def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file without their line ends.
+
+    Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line above
+    ``max_line_bytes`` and a file without any visible character.
+    """
+    path, visible = Path(path), False
+    with reading(path), open_bytes(path) as stream:
+        for number in range(1, 2**62):
+            line = stream.readline(max_line_bytes + 1)
+            if not line:
+                break
+            if len(line) > max_line_bytes:
+                size = max_line_bytes // 2**20
+                raise UserError(f"{path} line {number} is longer than {size} MiB: is this a text file? break its lines")
+            if b"\0" in line:
+                raise UserError(f"{path} line {number} holds NUL bytes: this is not UTF-8 text; convert or clean it")
+            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                line = line[3:]
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = error.start + 1
+                raise UserError(
+                    f"{path} line {number} byte {byte} is not UTF-8: convert the file, e.g. with iconv -t UTF-8"
+                ) from error
+            visible = visible or not text.isspace()
+            yield text.rstrip("\r\n")
+    if not visible:
+        raise UserError(f"{path} is empty: give a file that holds text")
+
+
+def read_text(path: str | Path) -> str:
+    """Return a whole text file (a book); every line ends with one line feed."""
+    return "".join(line + "\n" for line in read_lines(path))
+
+
+def data_suffix(path: str | Path) -> str:
+    """Return the suffix that names the format: ``.jsonl`` of ``reviews.jsonl.xz``."""
+    path = Path(path)
+    return Path(path.stem).suffix if path.suffix in PACKED_SUFFIXES[1:] else path.suffix
+
+
+def read_records(path: str | Path, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield rows of a .jsonl, .csv or .parquet file as dicts with (at least) ``columns``.
+
+    Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
+    """
+    suffix, needed = data_suffix(path), list(columns)
+    readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
+    if suffix not in readers:
+        raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
+    number = 0
+    for number, row in enumerate(readers[suffix](path, needed), start=1):
+        for column in needed:
+            if row.get(column) is None:
+                has = ", ".join(map(str, row)) or "nothing"
+                hint = did_you_mean(column, map(str, row))
+                raise UserError(f"{path} row {number} has no column '{column}' (it has {has}){hint}")
+        yield row
+    if number == 0:
+        raise UserError(f"{path} is empty: give a file that holds rows")
+
+
+def _read_jsonl(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path} line {number} is not JSON ({error.msg}): one object a line") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path} line {number} is not a JSON object: one object a line")
+        yield row
+
+
+def _read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    rows = csv.DictReader(line + "\n" for line in read_lines(path))
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise UserError(f"{path} line {rows.line_num} is not CSV ({error})") from error
+
+
+def _read_parquet(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    with reading(path):
+        import pyarrow.parquet
+
+        with open_bytes(path) as stream:
+            # parquet needs to seek; a packed one is read into memory (parquet is compressed inside already)
+            plain = Path(path).suffix == ".parquet"
+            table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
+            present = [name for name in columns if name in table.schema_arrow.names]
+            if len(present) < len(columns):
+                missing = next(name for name in columns if name not in present)
+                names = table.schema_arrow.names
+                hint = did_you_mean(missing, names)
+                raise UserError(f"{path} has no column '{missing}' (it has {', '.join(names)}){hint}")
+            for batch in table.iter_batches(batch_size=2048, columns=present):
+                yield from batch.to_pylist()
+
+
+def file_checksum(path: str | Path) -> str:
+    """Return the sha256 (64 hex digits) of a file's bytes as they lie on disk."""
+    with reading(path), open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
