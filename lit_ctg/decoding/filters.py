@@ -1,0 +1,176 @@
+"""What sampling does with scores: temperature, top-k, nucleus, repetition penalty, greedy choice and drawing.
+
+Every filter is a pure function plus a :class:`~lit_ctg.decoding.rule.ScoreRule` of the same meaning whose parameters
+may be one number or one number a row. Shape suffixes: B rows, T prefix tokens, V vocabulary, C columns of noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+
+MINUS_INFINITY = float("-inf")
+
+
+def temperature(scores_BV: Tensor, value: PerRow) -> Tensor:
+    """Divide the scores by the temperature ``value`` (> 0; 1 changes nothing)."""
+    return scores_BV / per_row(value, scores_BV)
+
+
+def top_k(scores_BV: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
+    """Keep the ``k`` best tokens of each row and those tied with the last of them; ``k <= 0`` keeps all."""
+    size = scores_BV.shape[-1]
+    k_B1 = torch.as_tensor(k, dtype=torch.long, device=scores_BV.device).reshape(-1, 1)
+    k_B1 = k_B1.where(k_B1 > 0, size).clamp(max=size).expand(len(scores_BV), 1)
+    smallest_kept_B1 = scores_BV.sort(dim=-1, descending=True).values.gather(-1, k_B1 - 1)
+    return scores_BV.masked_fill(scores_BV < smallest_kept_B1, MINUS_INFINITY)
+
+
+def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
+    """Keep the likeliest tokens of each row up to a mass of ``p``; ``p >= 1`` keeps all.
+
+    Args:
+        scores_BV: logits or log-probabilities.
+        p: mass, one number or one a row.
+        keep_crossing: True is the usual rule, the smallest set with mass >= p. False is the semantic-fusion authors'
+            rule: tokens whose cumulative mass is <= p, plus the first, so the token that crosses p is lost.
+    """
+    sorted_BV, order_BV = scores_BV.sort(dim=-1, descending=True, stable=True)
+    mass_BV = sorted_BV.softmax(dim=-1, dtype=torch.promote_types(scores_BV.dtype, torch.float32))
+    through_BV = mass_BV.cumsum(dim=-1)
+    p_B1 = per_row(p, mass_BV)
+    if keep_crossing:
+        before_BV = torch.nn.functional.pad(through_BV[:, :-1], (1, 0))
+        keep_BV = before_BV < p_B1
+    else:
+        keep_BV = through_BV <= p_B1
+    first_BV = torch.arange(scores_BV.shape[-1], device=scores_BV.device) == 0
+    keep_BV = keep_BV | first_BV | (p_B1 >= 1)  # rounding in the sum must not cost p = 1 its last token
+    return scores_BV.masked_fill(~keep_BV.gather(-1, order_BV.argsort(dim=-1)), MINUS_INFINITY)
+
+
+def repetition_penalty(
+    ids_BT: Tensor,
+    scores_BV: Tensor,
+    penalty: PerRow,
+    *,
+    window: int,
+    last_ids: Collection[int] = (),
+    last_penalty: float = 1.0,
+) -> Tensor:
+    """Subtract ``log(penalty)`` from a token's score once for each time it is among the last ``window`` ids.
+
+    Args:
+        ids_BT: prefixes; every id counts, ``<bos>`` included.
+        scores_BV: scores.
+        penalty: >= 1, one number or one a row (1 changes nothing).
+        window: number of last ids looked at.
+        last_ids: when the last id of a row is one of these ...
+        last_penalty: ... a further ``log(last_penalty)`` is subtracted from that id's score.
+
+    Source: semantic fusion, sec. 2 "Controllable decoding" and Appendix A.
+    """
+    zeros_BV = torch.zeros_like(scores_BV)
+    recent_BT = ids_BT[:, -window:] if window > 0 else ids_BT[:, :0]
+    count_BV = zeros_BV.scatter_add(-1, recent_BT, torch.ones_like(recent_BT, dtype=scores_BV.dtype))
+    changed_BV = scores_BV - count_BV * per_row(penalty, scores_BV).log()
+    if not last_ids:
+        return changed_BV
+    last_B1 = ids_BT[:, -1:]
+    listed_B1 = torch.isin(last_B1, torch.tensor(sorted(last_ids), device=ids_BT.device))
+    return changed_BV - zeros_BV.scatter(-1, last_B1, listed_B1.to(scores_BV) * np.log(last_penalty))
+
+
+def greedy(scores_BV: Tensor) -> Tensor:
+    """Return the best token of each row, ``[B]``; the smallest id where several are best."""
+    best_BV = scores_BV == scores_BV.amax(dim=-1, keepdim=True)
+    return best_BV.int().argmax(dim=-1)
+
+
+def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    """Draw one token a row by inverting the cumulative distribution: the first id whose cumulative mass exceeds u.
+
+    Args:
+        scores_BV: logits or log-probabilities; at least one finite score a row.
+        uniform_B: numbers in [0, 1), one a row, so that a row's draw does not depend on the other rows.
+
+    Returns:
+        ids ``[B]``; never one of probability 0.
+    """
+    mass_BV = scores_BV.softmax(dim=-1, dtype=torch.promote_types(scores_BV.dtype, torch.float32))
+    through_BV = mass_BV.cumsum(dim=-1)
+    target_B1 = uniform_B.to(through_BV).unsqueeze(-1) * through_BV[:, -1:]
+    drawn_B = (through_BV <= target_B1).sum(dim=-1)
+    # a u next to 1 may round up to the whole mass; the last possible token is then meant
+    position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
+    last_possible_B = (position_V * (mass_BV > 0)).amax(dim=-1)
+    return drawn_B.minimum(last_possible_B)
+
+
+def row_noise(seed: int, rows: Sequence[int], columns: int) -> Tensor:
+    """Uniform noise ``[len(rows), columns]`` (float64, in [0, 1)) in which a row is a function of (seed, row) only.
+
+    A longer noise begins with the shorter one, so neither the batch a row is in nor its length changes its draws.
+    The global random state is neither read nor moved.
+    """
+    drawn = [np.random.default_rng([seed, row]).random(columns) for row in rows]
+    return torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, columns, dtype=torch.float64)
+
+
+class Temperature(ScoreRule):
+    """:func:`temperature` as a rule."""
+
+    def __init__(self, value: PerRow):
+        if bool((torch.as_tensor(value) <= 0).any()):
+            raise ValueError(f"temperature must be above 0, got {value}")
+        self.value = value
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return temperature(scores, self.value)
+
+
+class TopK(ScoreRule):
+    """:func:`top_k` as a rule."""
+
+    def __init__(self, k: int | Sequence[int] | Tensor):
+        self.k = k
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return top_k(scores, self.k)
+
+
+class Nucleus(ScoreRule):
+    """:func:`nucleus` as a rule."""
+
+    def __init__(self, p: PerRow, *, keep_crossing: bool):
+        if bool((torch.as_tensor(p) < 0).any()):
+            raise ValueError(f"nucleus mass must not be negative, got {p}")
+        self.p, self.keep_crossing = p, keep_crossing
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return nucleus(scores, self.p, keep_crossing=self.keep_crossing)
+
+
+class RepetitionPenalty(ScoreRule):
+    """:func:`repetition_penalty` as a rule."""
+
+    def __init__(self, penalty: PerRow, *, window: int, last_ids: Collection[int] = (), last_penalty: float = 1.0):
+        if bool((torch.as_tensor(penalty) <= 0).any()) or last_penalty <= 0:
+            raise ValueError(f"penalties must be above 0, got {penalty} and {last_penalty}")
+        self.penalty, self.window = penalty, window
+        self.last_ids, self.last_penalty = tuple(last_ids), last_penalty
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return repetition_penalty(
+            input_ids,
+            scores,
+            self.penalty,
+            window=self.window,
+            last_ids=self.last_ids,
+            last_penalty=self.last_penalty,
+        )

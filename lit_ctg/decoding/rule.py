@@ -1,0 +1,69 @@
+"""Score rules: how the scores of the next token are changed before a token is drawn.
+
+A rule is a pure function ``(input_ids_BT, scores_BV) -> scores_BV`` of the prefix and the scores, so the same object
+works in :func:`lit_ctg.decoding.loop.generate` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face
+causal language model.
+
+Shape suffixes: B rows, T prefix tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+
+class ScoreRule(ABC):
+    """A change of the next-token scores; never in place, one result a row whatever else is in the batch."""
+
+    @abstractmethod
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the changed scores.
+
+        Args:
+            input_ids: ``[B, T]`` long, the prefixes (ids to the left of the token that the scores are about).
+            scores: ``[B, V]`` logits or log-probabilities of the next token.
+
+        Returns:
+            ``[B, V]``, ``-inf`` for a token that may not be drawn.
+        """
+
+
+class RuleList(ScoreRule):
+    """Rules applied in order; an empty list leaves the scores as they are."""
+
+    def __init__(self, rules: Iterable[ScoreRule] = ()):
+        self.rules = tuple(rules)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        for rule in self.rules:
+            scores = rule(input_ids, scores)
+        return scores
+
+    def __iter__(self) -> Iterator[ScoreRule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+
+PerRow = float | Sequence[float] | Tensor
+
+
+def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
+    """Return ``value`` as a column ``[B, 1]`` or ``[1, 1]`` with the dtype and device of ``scores_BV``.
+
+    Args:
+        value: one number for all rows, or one number a row.
+        scores_BV: the scores it is to be broadcast over.
+
+    Raises:
+        ValueError: the number of values is neither 1 nor B.
+    """
+    column = torch.as_tensor(value, dtype=scores_BV.dtype, device=scores_BV.device).reshape(-1, 1)
+    if len(column) not in (1, len(scores_BV)):
+        raise ValueError(f"{len(column)} settings for {len(scores_BV)} rows: give one for all or one a row")
+    return column
