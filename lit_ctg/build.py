@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from lit_ctg.callback.checkpoint import AtomicCheckpointIO
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
+from lit_ctg.results.record import environment
 from lit_ctg.run_directory import CHECKPOINT
 
 
@@ -110,17 +110,8 @@ def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
     for name, node in (cfg.logger or {}).items():
         extra: dict[str, Any] = {"save_dir": str(folder)}
         if name == "wandb":
-            extra["tags"] = [cfg.paper, cfg.regime.name, commit()[:8]]
+            commit = environment()["git"]["commit"] or "unknown"
+            extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
             extra["config"] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
         loggers.append(instantiate(node, f"logger.{name}", **extra))
     return loggers
-
-
-def commit() -> str:
-    """Return the git commit of the source, or "unknown" outside a checkout."""
-    folder = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()

@@ -53,9 +53,7 @@ def read(path: Path) -> Checkpoint:
         UserError: missing, damaged, or not written by this package.
     """
     if not path.is_file():
-        raise UserError(
-            f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path"
-        )
+        raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
@@ -64,9 +62,7 @@ def read(path: Path) -> Checkpoint:
     if not isinstance(ours, dict) or "state_dict" not in content:
         raise UserError(f"{path} was not written by lit_ctg")
     if ours.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has checkpoint format {ours.get('format')}, this version reads {FORMAT}: train again"
-        )
+        raise UserError(f"{path} has checkpoint format {ours.get('format')}, this version reads {FORMAT}: train again")
     return Checkpoint(path, ours["config"], content["state_dict"])
 
 
@@ -93,11 +89,7 @@ def _finished_checkpoint(cfg: DictConfig) -> Path:
     names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
     stem = run_stem(Path(cfg.output_root), *names, config_hash(plain(cfg)))
     folders = [stem, *stem.parent.glob(f"{stem.name}-*")]
-    done = [
-        folder
-        for folder in folders
-        if run_status(folder / RECORD) == "DONE" and (folder / CHECKPOINT).is_file()
-    ]
+    done = [folder for folder in folders if run_status(folder / RECORD) == "DONE" and (folder / CHECKPOINT).is_file()]
     if not done:
         raise UserError(
             f"no finished run of this configuration under {stem.parent}: "

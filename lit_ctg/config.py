@@ -99,13 +99,7 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     prepared = []
     for word in overrides:
         key, equals, value = word.partition("=")
-        if (
-            equals
-            and key in FREE_TEXT_KEYS
-            and value
-            and value not in ("null", "???")
-            and value[0] not in "'\""
-        ):
+        if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             word = f"{key}='{escaped}'"
         elif equals and key.startswith("control."):
@@ -134,9 +128,7 @@ def compose(overrides: Iterable[str]) -> DictConfig:
 def check(cfg: DictConfig) -> DictConfig:
     """Check what the schema cannot say, and that every interpolation resolves."""
     if OmegaConf.is_missing(cfg, "paper") or cfg.model is None:
-        raise UserError(
-            f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}"
-        )
+        raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
     try:
         OmegaConf.to_container(cfg, resolve=True)
     except OmegaConfBaseException as error:

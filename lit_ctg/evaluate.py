@@ -47,16 +47,12 @@ def evaluate(words: list[str]) -> RunRecord:
 
 
 def _show(record: RunRecord, path: Path) -> None:
-    table = Table(
-        title=f"{record.experiment} {record.regime} seed {record.seed}: {path}", title_justify="left"
-    )
+    table = Table(title=f"{record.experiment} {record.regime} seed {record.seed}: {path}", title_justify="left")
     for column in ("metric", "value", "95% interval", "n"):
         table.add_column(column, justify="left" if column == "metric" else "right")
     for name, metric in record.metrics.items():
         value = metric["value"]
         low_high = metric.get("ci95")
         interval = f"{low_high[0]:.4g} to {low_high[1]:.4g}" if low_high else ""
-        table.add_row(
-            name, "-" if value is None else f"{value:.5g} {metric['unit']}", interval, str(metric["n"])
-        )
+        table.add_row(name, "-" if value is None else f"{value:.5g} {metric['unit']}", interval, str(metric["n"]))
     Console(soft_wrap=True, highlight=False).print(table)

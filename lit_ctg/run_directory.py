@@ -92,9 +92,7 @@ def _lock(path: Path) -> IO[str] | None:
         path.mkdir(parents=True, exist_ok=True)
         handle = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - held for the life of the run
     except OSError as error:
-        raise UserError(
-            f"cannot write the run directory {path}: {error.strerror}; set output_root=..."
-        ) from error
+        raise UserError(f"cannot write the run directory {path}: {error.strerror}; set output_root=...") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

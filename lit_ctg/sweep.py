@@ -89,10 +89,7 @@ def _summary(journal: Path, seconds: float) -> int:
     """Print what became of the jobs; return the exit code."""
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     entries = [json.loads(line) for line in lines]
-    counts = {
-        status: sum(entry["status"] == status for entry in entries)
-        for status in ("DONE", "SKIPPED", "FAILED")
-    }
+    counts = {status: sum(entry["status"] == status for entry in entries) for status in ("DONE", "SKIPPED", "FAILED")}
     console = Console(soft_wrap=True, highlight=False)
     console.print(
         f"sweep of {len(entries)} jobs in {seconds:.0f} s: {counts['DONE']} done, "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +17,7 @@ from lit_ctg.build import Experiment, build
 from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, config_hash, environment, write_record
+from lit_ctg.results.record import RunRecord, config_hash, environment, write_record, write_samples
 from lit_ctg.run_directory import Finished, RunDirectory, claim, run_stem
 
 
@@ -39,9 +37,7 @@ def train(cfg: DictConfig) -> Outcome:
     """
     config = plain(cfg)
     digest = config_hash(config)
-    stem = run_stem(
-        Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest
-    )
+    stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False)
     directory = claim(stem, cfg.skip_completed)
     if isinstance(directory, Finished):
@@ -112,14 +108,6 @@ def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> None
     record.status, record.error = "DONE", None
     if samples:
         write_samples(samples, folder / "samples.jsonl")
-
-
-def write_samples(samples: list[dict[str, Any]], path: Path) -> None:
-    """Write generated texts, one JSON object a line, in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    lines = (json.dumps(sample, ensure_ascii=False, sort_keys=True) for sample in samples)
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def close_loggers(experiment: Experiment) -> None:

@@ -22,8 +22,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Save ``checkpoint`` under ``path`` in one step."""
         target = Path(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        super().save_checkpoint(checkpoint, temporary, storage_options)
-        os.replace(temporary, target)
+        try:
+            super().save_checkpoint(checkpoint, temporary, storage_options)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 class RunCheckpoint(ModelCheckpoint):

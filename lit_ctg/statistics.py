@@ -1,0 +1,229 @@
+"""Intervals and exact tests for rates, seeds and corpus ratios (numpy and scipy only, no torch).
+
+Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at the given confidence,
+95% unless told otherwise, and ``None`` where the data cannot give one (no trial, one seed): a hole stays visible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+Interval = tuple[float, float]
+
+# up to this many non-zero differences the permutation test runs through every sign pattern (2^20 of them, in blocks)
+_MAX_EXACT = 20
+_BLOCK = 1 << 14
+
+
+def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval | None:
+    """Wilson score interval of a rate, without continuity correction (Wilson 1927); ``None`` without trials.
+
+    Unlike the normal interval it stays in [0, 1] and keeps a width at 0 of n and n of n.
+
+    Raises:
+        ValueError: a count is negative, there are more successes than trials, or confidence is not in (0, 1).
+    """
+    _check_counts(successes, trials)
+    if trials == 0:
+        return None
+    z = _normal_quantile(confidence)
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    # at the two ends the exact bound is the rate itself; rounding must not put it beside the rate
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return low, high
+
+
+def newcombe_interval(
+    successes: int, trials: int, base_successes: int, base_trials: int, confidence: float = 0.95
+) -> Interval | None:
+    """Interval of the difference of two independent rates, ``successes/trials - base_successes/base_trials``.
+
+    Newcombe (1998), method 10: the two Wilson intervals combined. ``None`` when either side has no trial.
+    """
+    ours = wilson_interval(successes, trials, confidence)
+    base = wilson_interval(base_successes, base_trials, confidence)
+    if ours is None or base is None:
+        return None
+    rate, base_rate = successes / trials, base_successes / base_trials
+    difference = rate - base_rate
+    low = difference - math.hypot(rate - ours[0], base[1] - base_rate)
+    high = difference + math.hypot(ours[1] - rate, base_rate - base[0])
+    return low, high
+
+
+def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Student t interval of the mean of independent values (one a seed); ``None`` for fewer than two.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    data = _finite(values)
+    if data.size < 2:
+        return None
+    half = t_quantile(data.size - 1, confidence) * float(data.std(ddof=1)) / math.sqrt(data.size)
+    mean = float(data.mean())
+    return mean - half, mean + half
+
+
+def paired_t_interval(ours: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Student t interval of the mean of ``ours[i] - base[i]``, pairs sharing a seed; ``None`` below two pairs."""
+    return t_interval(_differences(ours, base).tolist(), confidence)
+
+
+def paired_bootstrap(
+    ours: Sequence[float],
+    base: Sequence[float],
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile bootstrap interval of the mean of ``ours[i] - base[i]``; pairs are drawn together.
+
+    Fit for many pairs (sentences, prompts). For a handful of seeds it is too narrow: use ``paired_t_interval`` there.
+    The same ``seed`` gives the same interval. ``None`` below two pairs.
+    """
+    differences = _differences(ours, base)
+    if differences.size < 2:
+        return None
+    rng = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    rows = max(1, (1 << 22) // differences.size)  # bounds the memory of one block of draws
+    for start in range(0, resamples, rows):
+        stop = min(resamples, start + rows)
+        drawn = rng.integers(0, differences.size, size=(stop - start, differences.size))
+        means[start:stop] = differences[drawn].mean(axis=1)
+    tail = (1 - _checked_confidence(confidence)) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def sign_test(ours: Sequence[float], base: Sequence[float]) -> float:
+    """Exact two-sided sign test of paired values: the p-value; ties are dropped, 1.0 when nothing is left."""
+    differences = _differences(ours, base)
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    if wins + losses == 0:
+        return 1.0
+    return float(stats.binomtest(wins, wins + losses, 0.5).pvalue)
+
+
+def permutation_test(ours: Sequence[float], base: Sequence[float], resamples: int = 100_000, seed: int = 0) -> float:
+    """Two-sided paired permutation test of the mean difference: the p-value.
+
+    Exact, over all 2^n sign patterns, up to 20 pairs that differ; beyond that ``resamples`` random patterns, the
+    observed one counted among them, so the p-value is never 0. With n seeds it cannot go below 2 / 2^n: 0.0625 for
+    five.
+    """
+    differences = _differences(ours, base)
+    differences = differences[differences != 0]
+    if differences.size == 0:
+        return 1.0
+    # a pattern ties with the observed one when only rounding parts them
+    observed = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
+    if differences.size <= _MAX_EXACT:
+        total = 1 << differences.size
+        bits = np.arange(differences.size)
+        hits = 0
+        for start in range(0, total, _BLOCK):
+            codes = np.arange(start, min(total, start + _BLOCK))
+            signs = 1 - 2 * ((codes[:, None] >> bits) & 1)
+            hits += int((np.abs(signs @ differences) >= observed).sum())
+        return hits / total
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for start in range(0, resamples, _BLOCK):
+        signs = 1 - 2 * rng.integers(0, 2, size=(min(resamples, start + _BLOCK) - start, differences.size))
+        hits += int((np.abs(signs @ differences) >= observed).sum())
+    return (hits + 1) / (resamples + 1)
+
+
+def ratio_interval(
+    *,
+    total: float,
+    count: float,
+    total_sq: float,
+    cross: float,
+    count_sq: float,
+    rows: int,
+    confidence: float = 0.95,
+) -> Interval | None:
+    """Interval of a corpus ratio ``total / count`` whose independent units are rows (sentences).
+
+    Delta method for a ratio of sums, from sums alone. Row i adds t_i to the total and c_i to the count; the arguments
+    are sum t, sum c, sum t^2, sum t c, sum c^2 and the number of rows with c_i > 0:
+    var = rows / (rows - 1) * sum (t_i - r c_i)^2 / count^2, r = total / count, with Student's quantile at rows - 1.
+    ``None`` below two rows or when a sum is not finite.
+    """
+    if rows < 2 or count <= 0 or not all(map(math.isfinite, (total, total_sq, cross))):
+        return None
+    ratio = total / count
+    # the three terms cancel; rounding may leave a tiny negative rest when all rows agree
+    residual = max(0.0, total_sq - 2 * ratio * cross + ratio * ratio * count_sq)
+    half = t_quantile(rows - 1, confidence) * math.sqrt(rows / (rows - 1) * residual) / count
+    return ratio - half, ratio + half
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean over seeds, sample standard deviation (NaN for one seed), number of seeds, Student t interval."""
+
+    mean: float
+    sd: float
+    n: int
+    ci95: Interval | None
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Summarise one value a seed.
+
+    Raises:
+        ValueError: no value, or one is NaN or infinite.
+    """
+    data = _finite(values)
+    if data.size == 0:
+        raise ValueError("no value to summarise")
+    sd = float(data.std(ddof=1)) if data.size > 1 else math.nan
+    return Summary(float(data.mean()), sd, int(data.size), t_interval(data.tolist()))
+
+
+def t_quantile(degrees: int, confidence: float = 0.95) -> float:
+    """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
+    return float(stats.t.ppf(0.5 + _checked_confidence(confidence) / 2, degrees))
+
+
+def _normal_quantile(confidence: float) -> float:
+    return float(stats.norm.ppf(0.5 + _checked_confidence(confidence) / 2))
+
+
+def _checked_confidence(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    return confidence
+
+
+def _check_counts(successes: int, trials: int) -> None:
+    if successes < 0 or trials < 0 or successes > trials:
+        raise ValueError(f"{successes} successes of {trials} trials cannot be")
+
+
+def _finite(values: Sequence[float]) -> np.ndarray:
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1:
+        raise ValueError(f"expected a flat sequence of numbers, got shape {data.shape}")
+    if not np.isfinite(data).all():
+        raise ValueError(f"every value must be finite, got {data.tolist()}")
+    return data
+
+
+def _differences(ours: Sequence[float], base: Sequence[float]) -> np.ndarray:
+    first, second = _finite(ours), _finite(base)
+    if first.size != second.size:
+        raise ValueError(f"paired values must be equally many, got {first.size} and {second.size}")
+    return first - second

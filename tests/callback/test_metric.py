@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.metric.perplexity import Perplexity
+
+
+def test_results_and_history_are_the_metric_of_the_whole_split(tiny, trainer_of) -> None:
+    module, data = tiny()
+    callback = MetricCallback({"perplexity": Perplexity(mask="target")})
+    trainer = trainer_of(callback, max_epochs=2)
+    trainer.fit(module, data)
+    trainer.validate(module, data, verbose=False)
+
+    module.eval()
+    nats, count = 0.0, 0
+    for batch in data.rows:
+        scores_BTV = module(batch).scores_BTV.double().log_softmax(-1)
+        picked_BT = scores_BTV.gather(-1, batch["target_ids_BT"].unsqueeze(-1))
+        nats, count = nats - float(picked_BT.detach().sum()), count + picked_BT.numel()
+    result = callback.results["val/perplexity"]
+    assert result["value"] == pytest.approx(math.exp(nats / count), rel=1e-9)
+    assert result["n"] == count
+    epochs = [epoch for epoch, _ in callback.history["val/perplexity"]]
+    assert epochs == [1, 2]
+    assert callback.history["val/perplexity"][-1][1] == pytest.approx(result["value"], rel=1e-9)
+    assert float(trainer.callback_metrics["val/perplexity"]) == pytest.approx(result["value"], rel=1e-5)
+
+
+def test_the_history_survives_a_restart() -> None:
+    callback = MetricCallback({})
+    callback.history = {"val/perplexity": [[1, 3.0]]}
+    other = MetricCallback({})
+    other.load_state_dict(callback.state_dict())
+    assert other.history == callback.history
+
+
+def test_a_metric_with_a_bind_method_is_told_about_the_data(tiny, trainer_of) -> None:
+    seen = {}
+
+    class Bound(Perplexity):
+        def bind(self, datamodule, module=None):
+            seen["datamodule"] = datamodule
+            return self
+
+    module, data = tiny()
+    trainer_of(MetricCallback({"perplexity": Bound(mask="target")})).validate(module, data, verbose=False)
+    assert seen["datamodule"] is data
+
+
+def test_sums_start_anew_every_epoch(tiny, trainer_of) -> None:
+    module, data = tiny()
+    callback = MetricCallback({"perplexity": Perplexity(mask="target")})
+    trainer = trainer_of(callback)
+    trainer.validate(module, data, verbose=False)
+    first = callback.results["val/perplexity"]["value"]
+    with torch.no_grad():
+        module.embedding.weight.mul_(3)
+    trainer.validate(module, data, verbose=False)
+    assert callback.results["val/perplexity"]["value"] != first
+    assert callback.results["val/perplexity"]["n"] == sum(batch["target_ids_BT"].numel() for batch in data.rows)

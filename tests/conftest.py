@@ -1,0 +1,117 @@
+"""Shared fixtures: a tiny language model and corpus, and runs of the real command line in a scratch folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+# one thread a test worker: reproducible to the bit, and two workers share two cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return ``run(*words) -> (exit code, stdout, stderr)`` of ``lit-ctg`` in a scratch folder."""
+    from lit_ctg.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+class TinyLanguageModel(lightning.LightningModule):
+    """Embedding and tied head: the smallest thing callbacks can be tried on."""
+
+    def __init__(self, vocabulary_size: int = 7, dim: int = 4) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary_size, dim)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+        from lit_ctg.model.base import LMOutput
+
+        hidden_BTD = self.dropout(self.embedding(batch["input_ids_BT"]))
+        return LMOutput(hidden_BTD @ self.embedding.weight.T, hidden_BTD)
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        scores = self(batch).scores_BTV
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch["target_ids_BT"].flatten())
+
+    def validation_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> Any:
+        return self(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class TinyData(lightning.LightningDataModule):
+    """Four batches of random ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        ids_NT = torch.randint(3, 7, (8, 6), generator=generator)
+        self.rows = [self.batch(ids_NT[start : start + 2]) for start in range(0, 8, 2)]
+
+    @staticmethod
+    def batch(ids_BT: torch.Tensor) -> dict[str, torch.Tensor]:
+        target_BT = ids_BT[:, 1:]
+        mask_BT = torch.ones_like(target_BT, dtype=torch.bool)
+        return {
+            "input_ids_BT": ids_BT[:, :-1],
+            "target_ids_BT": target_BT,
+            "mask_input_BT": mask_BT,
+            "mask_target_BT": mask_BT,
+        }
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.rows, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.rows, batch_size=None)
+
+
+@pytest.fixture
+def tiny() -> Callable[[], tuple[TinyLanguageModel, TinyData]]:
+    """Return a maker of (module, datamodule), the same at every call."""
+
+    def make() -> tuple[TinyLanguageModel, TinyData]:
+        torch.manual_seed(0)
+        return TinyLanguageModel(), TinyData()
+
+    return make
+
+
+@pytest.fixture
+def trainer_of(tmp_path: Path) -> Callable[..., lightning.Trainer]:
+    """Return a maker of silent CPU trainers."""
+
+    def make(*callbacks: lightning.Callback, **options: Any) -> lightning.Trainer:
+        chosen = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "default_root_dir": tmp_path}
+        chosen |= options
+        return lightning.Trainer(
+            accelerator="cpu",
+            callbacks=list(callbacks),
+            num_sanity_val_steps=0,
+            enable_progress_bar=chosen.pop("enable_progress_bar", False),
+            enable_model_summary=False,
+            **chosen,
+        )
+
+    return make

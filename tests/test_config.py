@@ -1,0 +1,74 @@
+"""Composition: regimes, sizes, one-line errors, free text."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_ctg.config import compose, experiments, plain, prepare_overrides
+from lit_ctg.errors import UserError
+
+MAIN = "experiment=semantic_fusion/main"
+
+
+def test_corrected_is_the_default_and_the_regime_changes_the_model() -> None:
+    corrected = plain(compose([MAIN]))
+    published = plain(compose([MAIN, "regime=as_published"]))
+    assert corrected["regime"] == "corrected"
+    assert corrected["model"]["causal"] is True
+    assert published["model"]["causal"] is False
+    assert corrected["model"] != published["model"]
+
+
+def test_size_changes_the_corpus_and_an_override_wins() -> None:
+    assert plain(compose([MAIN, "size=paper"]))["data"]["train_size"] == 8000
+    assert plain(compose([MAIN, "size=paper", "data.train_size=7"]))["data"]["train_size"] == 7
+
+
+def test_seed_zero_is_a_seed() -> None:
+    assert plain(compose([MAIN, "seed=0"]))["seed"] == 0
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
+    for regime in ("corrected", "as_published"):
+        for size in ("smoke", "small", "paper"):
+            cfg = plain(compose([f"experiment={name}", f"regime={regime}", f"size={size}"]))
+            assert f"{cfg['paper']}/{cfg['name']}" == name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "no experiment chosen"),
+        (["experiment=semantic_fusion/mian"], "did you mean 'semantic_fusion/main'"),
+        ([MAIN, "modle.causal=true"], "modle"),
+        ([MAIN, "model.casual=true"], "casual"),
+        ([MAIN, "regime=published"], "published"),
+        ([MAIN, "size=big"], "big"),
+        ([MAIN, "seed=abc"], "seed"),
+        ([MAIN, "seed=-1"], "negative"),
+        ([MAIN, "n=0"], "at least 1"),
+        ([MAIN, "data=claus"], "clause"),
+        ([MAIN, "model.causal=[1"], "model.causal"),
+        ([MAIN, "skip_completed=maybe"], "skip_completed"),
+        ([MAIN, "="], "="),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(words: list[str], expected: str) -> None:
+    with pytest.raises(UserError, match=".+") as caught:
+        compose(words)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_free_text_needs_no_quoting() -> None:
+    cfg = compose([MAIN, "prompt=Carol starts the model,", "control.pos_high=0.95"])
+    assert cfg.prompt == "Carol starts the model,"
+    assert cfg.control.pos_high == 0.95
+    assert compose([MAIN, "prompt=it's, a {b}: c=d"]).prompt == "it's, a {b}: c=d"
+    assert compose([MAIN, "ckpt_path=a folder/epoch=3.ckpt"]).ckpt_path == "a folder/epoch=3.ckpt"
+
+
+def test_preparing_leaves_other_overrides_alone() -> None:
+    words = ["model.causal=true", "-m", "seed=1,2", "ckpt_path=null", "prompt='quoted already'"]
+    assert prepare_overrides(words) == words
