@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import RunRecord, load_record, load_records, write_record, write_samples
+
+
+def simple_record(**changes: object) -> RunRecord:
+    fields: dict = {
+        "paper": "semantic_fusion",
+        "name": "main",
+        "experiment": "semantic_fusion/main",
+        "regime": "corrected",
+        "size": "smoke",
+        "seed": 0,
+        "config": {"seed": 0, "clip": math.inf},
+        "config_hash": "ab" * 32,
+        "git": {"commit": None, "dirty": None},
+        "versions": {"python": "3.11"},
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "parameters": 10,
+        "metrics": {
+            "val/perplexity": {
+                "value": 4.5,
+                "unit": "perplexity",
+                "direction": "lower",
+                "n": 8,
+                "ci95": [4.0, 5.0],
+                "version": 1,
+            }
+        },
+        "history": {"val/perplexity": [[1, 6.0], [2, 4.5]]},
+    }
+    return RunRecord(**(fields | changes))
+
+
+def test_record_survives_the_file(tmp_path: Path) -> None:
+    record = simple_record()
+    path = tmp_path / "deep" / "run.json"
+    write_record(record, path)
+    again = load_record(path)
+    assert again.metrics == record.metrics
+    assert again.history == record.history
+    assert again.config == {"seed": 0, "clip": "inf"}
+    assert (again.seed, again.status, again.error, again.source) == (0, "DONE", None, path)
+    assert list(path.parent.iterdir()) == [path], "a temporary file was left behind"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_survive_strict_json(tmp_path: Path, value: float) -> None:
+    record = simple_record()
+    record.metrics["val/perplexity"] |= {"value": value, "ci95": (value, 1.0)}
+    record.history["val/perplexity"].append([3, value])
+    path = tmp_path / "run.json"
+    write_record(record, path)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} in the file")
+
+    stored = json.loads(path.read_text(), parse_constant=refuse)
+    assert stored["metrics"]["val/perplexity"]["value"] is None
+    assert stored["metrics"]["val/perplexity"]["note"] == str(value)
+    again = load_record(path)
+    assert str(again.metrics["val/perplexity"]["value"]) == str(value)
+    assert again.metrics["val/perplexity"]["ci95"] is None
+    assert math.isnan(again.history["val/perplexity"][2][1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "field"),
+    [
+        (lambda data: data.pop("seed"), "seed"),
+        (lambda data: data.update(seed="0"), "seed"),
+        (lambda data: data.update(seed=True), "seed"),
+        (lambda data: data.update(regime="corected"), "regime"),
+        (lambda data: data.update(schema_version=2), "schema_version"),
+        (lambda data: data["metrics"]["val/perplexity"].update(value="4.5"), "metrics.val/perplexity.value"),
+        (lambda data: data["metrics"]["val/perplexity"].update(value=None), "metrics.val/perplexity.value"),
+        (lambda data: data["metrics"]["val/perplexity"].pop("unit"), "metrics.val/perplexity.unit"),
+        (lambda data: data["metrics"]["val/perplexity"].update(ci95=[1.0]), "metrics.val/perplexity.ci95"),
+        (lambda data: data["history"].update({"val/perplexity": [[1]]}), "history.val/perplexity"),
+        (lambda data: data.update(samples=[{"prompt": ""}]), "samples[0].text"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, damage, field: str) -> None:
+    path = tmp_path / "run.json"
+    write_record(simple_record(), path)
+    data = json.loads(path.read_text())
+    damage(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError) as raised:
+        load_record(path)
+    assert str(path) in str(raised.value)
+    assert field in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": NaN}'])
+def test_half_a_file_is_an_error_not_a_record(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"run\.json is not a run record"):
+        load_record(path)
+
+
+def test_a_record_that_breaks_the_schema_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record = simple_record()
+    record.metrics["val/perplexity"]["direction"] = "down"
+    with pytest.raises(UserError, match=r"val/perplexity\.direction"):
+        write_record(record, path)
+    assert not path.exists()
+
+
+def test_a_crash_while_writing_keeps_the_old_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    write_record(simple_record(), path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(UserError, match="No space left"):
+        write_record(simple_record(seed=1), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_are_searched_for_records_only(tmp_path: Path) -> None:
+    write_record(simple_record(), tmp_path / "outputs" / "a" / "run.json")
+    write_record(simple_record(seed=7), tmp_path / "results" / "main" / "corrected-smoke-seed7.json")
+    write_record(simple_record(seed=9), tmp_path / "outputs" / "evaluate" / "a" / "run.json")
+    (tmp_path / "outputs" / "a" / "run.failed-0.json").write_text("{")
+    (tmp_path / "outputs" / "a" / "wandb-seed1.json").write_text("{")
+    records = load_records([tmp_path / "outputs", tmp_path / "results", tmp_path / "missing"])
+    assert sorted(record.seed for record in records) == [0, 7]
+    assert len(load_records([tmp_path / "outputs", tmp_path / "outputs" / "a"])) == 1, "one file, one record"
+
+
+def test_a_committed_record_is_what_its_name_says(tmp_path: Path) -> None:
+    path = tmp_path / "corrected-smoke-seed8.json"
+    write_record(simple_record(seed=7), path)
+    with pytest.raises(UserError, match="seed=7: rename"):
+        load_record(path)
+
+
+def test_missing_record_says_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no run record at .*run\.json"):
+        load_records([tmp_path / "run.json"])
+
+
+def test_samples_come_from_beside_the_record(tmp_path: Path) -> None:
+    samples = [{"text": "Eve cooks the meal, very good!", "setting": "positive"}, {"text": "<script>\u2028</script>"}]
+    write_record(simple_record(), tmp_path / "run.json")
+    write_samples(samples, tmp_path / "samples.jsonl")
+    assert load_record(tmp_path / "run.json").samples == samples
+    (tmp_path / "samples.jsonl").write_text('{"text": "a"}\n{"tex')
+    with pytest.raises(UserError, match="line 2"):
+        load_record(tmp_path / "run.json")
