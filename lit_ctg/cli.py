@@ -1,4 +1,4 @@
-"""`lit-ctg train|evaluate|generate|table|report|data`: dispatch, and the rule that bad input ends in one line, exit code 2."""
+"""`lit-ctg train|evaluate|generate|table|report|data`: dispatch; bad input ends in one line, exit code 2."""
 
 from __future__ import annotations
 

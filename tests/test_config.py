@@ -55,7 +55,7 @@ def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
     ],
 )
 def test_bad_input_is_one_line_that_names_it(words: list[str], expected: str) -> None:
-    with pytest.raises(UserError, match=".+") as caught:
+    with pytest.raises(UserError) as caught:
         compose(words)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)

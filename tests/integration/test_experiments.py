@@ -1,0 +1,28 @@
+"""Every experiment configuration is composed, built and run for two steps, in both regimes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.config import compose, experiments
+from lit_ctg.train import train
+
+QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.accelerator=cpu")
+
+
+@pytest.mark.parametrize("regime", ["corrected", "as_published"])
+@pytest.mark.parametrize("name", experiments())
+def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
+    words = [f"experiment={name}", f"regime={regime}", f"output_root={tmp_path}", *QUICK]
+    # max_steps ends the run in the first epoch
+    outcome = train(compose([*words, "+trainer.max_steps=2"]))
+    record = json.loads((outcome.folder / "run.json").read_text(encoding="utf-8"))
+    assert record["status"] == "DONE"
+    assert record["experiment"] == name
+    assert record["parameters"] > 0
+    perplexity = record["metrics"]["val/perplexity"]["value"]
+    assert math.isfinite(perplexity) and perplexity > 1
