@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import lit_ctg.statistics
+from lit_ctg.statistics import (
+    newcombe_interval,
+    paired_bootstrap,
+    paired_t_interval,
+    permutation_test,
+    ratio_interval,
+    sign_test,
+    summarize,
+    t_interval,
+    wilson_interval,
+)
+
+
+def test_torch_is_not_imported():
+    tree = ast.parse(Path(lit_ctg.statistics.__file__).read_text())
+    roots = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])
+    }
+    assert roots <= {"__future__", "collections", "dataclasses", "math", "numpy", "scipy"}
+
+
+# --- rates ---
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7, 200, 10_000])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_wilson_against_scipy(trials, confidence):
+    for successes in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
+        expected = stats.binomtest(successes, trials).proportion_ci(confidence, method="wilson")
+        got = wilson_interval(successes, trials, confidence)
+        assert got == pytest.approx((expected.low, expected.high), abs=1e-12)
+        assert 0 <= got[0] <= successes / trials <= got[1] <= 1
+
+
+def test_wilson_edges():
+    assert wilson_interval(0, 0) is None
+    assert wilson_interval(0, 9)[0] == 0.0 and wilson_interval(9, 9)[1] == 1.0
+    for bad in [(-1, 3), (4, 3), (0, -1)]:
+        with pytest.raises(ValueError, match="cannot be"):
+            wilson_interval(*bad)
+    with pytest.raises(ValueError, match="confidence"):
+        wilson_interval(1, 3, 95)
+
+
+# Newcombe 1998, Table II, method 10
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((56, 70, 48, 80), (0.0524, 0.3339)),
+        ((9, 10, 3, 10), (0.1705, 0.8090)),
+        ((10, 10, 0, 20), (0.6791, 1.0000)),
+        ((10, 10, 0, 10), (0.6075, 1.0000)),
+    ],
+)
+def test_newcombe_against_the_printed_examples(counts, expected):
+    assert newcombe_interval(*counts) == pytest.approx(expected, abs=5.1e-5)
+
+
+def test_newcombe_turns_its_sign_with_the_sides():
+    low, high = newcombe_interval(30, 100, 55, 90)
+    assert newcombe_interval(55, 90, 30, 100) == pytest.approx((-high, -low), abs=1e-15)
+    assert newcombe_interval(1, 2, 0, 0) is None and newcombe_interval(0, 0, 1, 2) is None
+
+
+# --- seeds ---
+
+
+def test_t_interval_against_scipy():
+    values = [2.231, 2.121, 1.963, 2.4, 1.9]
+    expected = stats.t.interval(0.95, 4, loc=np.mean(values), scale=stats.sem(values))
+    assert t_interval(values) == pytest.approx(expected, rel=1e-12)
+    assert t_interval(values, 0.8)[0] > t_interval(values)[0]
+
+
+def test_one_seed_has_no_interval():
+    assert t_interval([2.0]) is None and t_interval([]) is None
+    assert paired_t_interval([2.0], [1.0]) is None and paired_bootstrap([2.0], [1.0]) is None
+
+
+def test_summarize():
+    summary = summarize([1.0, 2.0, 6.0])
+    assert (summary.mean, summary.n) == (3.0, 3)
+    assert summary.sd == pytest.approx(math.sqrt(7)) and summary.ci95 == t_interval([1.0, 2.0, 6.0])
+    single = summarize([4.0])
+    assert single.mean == 4.0 and math.isnan(single.sd) and single.ci95 is None
+    with pytest.raises(ValueError, match="no value"):
+        summarize([])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_values_that_are_no_numbers_are_refused(bad):
+    for call in (t_interval, summarize, lambda v: paired_t_interval(v, [0.0, 0.0]), lambda v: sign_test(v, [0.0, 0.0])):
+        with pytest.raises(ValueError, match="finite"):
+            call([1.0, bad])
+
+
+def test_pairs_must_match():
+    for call in (paired_t_interval, paired_bootstrap, sign_test, permutation_test):
+        with pytest.raises(ValueError, match="equally many, got 2 and 3"):
+            call([1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+def test_paired_t_uses_the_differences():
+    # seeds differ far more than the pairs do: only a paired interval sees the effect
+    rng = np.random.default_rng(0)
+    base = rng.normal(0, 10, 8)
+    ours = base + 1 + rng.normal(0, 0.1, 8)
+    low, high = paired_t_interval(ours, base)
+    assert 0 < low < high < 2 and t_interval(ours)[0] < t_interval(base)[1]
+    statistic = stats.ttest_rel(ours, base).confidence_interval(0.95)
+    assert (low, high) == pytest.approx((statistic.low, statistic.high), rel=1e-12)
+
+
+# --- bootstrap ---
+
+
+def test_bootstrap_is_a_function_of_its_seed():
+    rng = np.random.default_rng(0)
+    ours, base = rng.normal(size=30), rng.normal(size=30)
+    assert paired_bootstrap(ours, base, seed=3) == paired_bootstrap(ours, base, seed=3)
+    assert paired_bootstrap(ours, base, seed=3) != paired_bootstrap(ours, base, seed=4)
+
+
+def test_bootstrap_agrees_with_scipy():
+    rng = np.random.default_rng(1)
+    ours, base = rng.gamma(2.0, size=60), rng.normal(size=60)
+    expected = stats.bootstrap(
+        (ours - base,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(2)
+    ).confidence_interval
+    assert paired_bootstrap(ours, base) == pytest.approx((expected.low, expected.high), abs=0.02)
+
+
+def test_bootstrap_coverage():
+    rng = np.random.default_rng(2)
+    hits = 0
+    for trial in range(300):
+        low, high = paired_bootstrap(rng.normal(0.5, 1, 60), np.zeros(60), resamples=500, seed=trial)
+        hits += low <= 0.5 <= high
+    assert 0.90 <= hits / 300 <= 0.98  # 95% less the small-sample loss, within three standard errors
+
+
+# --- exact tests ---
+
+
+def test_sign_test_against_the_binomial():
+    assert sign_test([1, 2, 3, 4, 5], [0, 0, 0, 0, 0]) == pytest.approx(2 / 32)
+    assert sign_test([1, 2, -3, 0], [0, 0, 0, 0]) == pytest.approx(1.0)
+    assert sign_test([1.0, 1.0], [1.0, 1.0]) == 1.0
+
+
+def test_permutation_test_against_all_sign_patterns():
+    rng = np.random.default_rng(0)
+    ours, base = rng.normal(0.7, 1, 9), np.zeros(9)
+    observed = abs(ours.sum())
+    patterns = itertools.product([-1, 1], repeat=9)
+    hits = sum(abs(np.dot(signs, ours)) >= observed - 1e-12 for signs in patterns)
+    assert permutation_test(ours, base) == hits / 2**9
+    assert permutation_test(base, ours) == hits / 2**9
+
+
+def test_permutation_test_with_five_seeds_cannot_go_below_a_sixteenth():
+    assert permutation_test([5.0, 6, 7, 8, 9], [1.0, 1, 1, 1, 1]) == 2 / 2**5
+    assert permutation_test([1.0], [1.0]) == 1.0
+
+
+def test_permutation_test_counts_ties_that_only_rounding_parts():
+    # 0.1 + 0.2 - 0.3 is not 0 in floating point; every sign pattern of sum 0.6 or more: (+,+,+) and (-,-,-)
+    assert permutation_test([0.1, 0.2, 0.3], [0.0, 0.0, 0.0]) == 2 / 8
+    assert permutation_test([0.1, 0.2, -0.3], [0.0, 0.0, 0.0]) == 1.0
+
+
+def test_permutation_test_of_many_pairs_samples():
+    rng = np.random.default_rng(0)
+    ours, base = rng.normal(0.35, 1, 40), np.zeros(40)
+    sampled = permutation_test(ours, base, resamples=20_000, seed=1)
+    assert sampled == permutation_test(ours, base, resamples=20_000, seed=1)
+    assert sampled == pytest.approx(stats.ttest_1samp(ours, 0).pvalue, abs=0.02)
+    assert permutation_test(ours + 9, base, resamples=999) == 1 / 1000
+
+
+# --- corpus ratios ---
+
+
+def sums(totals, counts):
+    t, c = np.asarray(totals, float), np.asarray(counts, float)
+    return {
+        "total": t.sum(), "count": c.sum(), "total_sq": (t * t).sum(), "cross": (t * c).sum(),
+        "count_sq": (c * c).sum(), "rows": int((c > 0).sum()),
+    }  # fmt: skip
+
+
+def test_ratio_interval_of_equal_counts_is_the_t_interval():
+    values = [1.0, 4.0, 2.0, 8.0]
+    assert ratio_interval(**sums(values, [1, 1, 1, 1])) == pytest.approx(t_interval(values), rel=1e-12)
+
+
+def test_ratio_interval_coverage():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        counts = rng.integers(9, 18, 80)
+        totals = counts * 1.3 + rng.normal(0, 2, 80)
+        low, high = ratio_interval(**sums(totals, counts))
+        hits += low <= 1.3 <= high
+    assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_ratio_interval_edges():
+    assert ratio_interval(**sums([3.0], [2])) is None
+    assert ratio_interval(**sums([0.0, 0.0], [0, 0])) is None
+    assert ratio_interval(**sums([3.0, math.inf], [2, 1])) is None
+    low, high = ratio_interval(**sums([0.1, 0.3], [1, 3]))  # every row agrees: no width, and no root of a negative
+    assert low == pytest.approx(0.1, abs=1e-7) and high == pytest.approx(0.1, abs=1e-7)
