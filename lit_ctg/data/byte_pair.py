@@ -1,0 +1,168 @@
+"""Byte-level BPE run by Hugging Face tokenizers: GPT-2's own tables from a folder or the hub, or tables trained here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lit_ctg.data.chunk import run_starts
+from lit_ctg.data.hub import HubFiles
+from lit_ctg.data.source import file_checksum, find_optional, read_lines
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError
+
+END = "<|endoftext|>"
+
+
+class ByteBPETokenizer(Tokenizer):
+    """What both tables share; every text can be encoded and comes back unchanged.
+
+    ``<|endoftext|>`` is ``bos_id`` and ``eos_id``; there is no unknown token and no padding.
+    """
+
+    starts_of = staticmethod(run_starts)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine: Any = None
+
+    def _take(self, engine: Any) -> None:
+        self._engine = engine
+        table = engine.get_vocab()
+        self._fill(sorted(table, key=table.__getitem__))
+        self.bos_id = self.eos_id = table.get(END)
+
+    def state(self) -> dict[str, Any]:
+        return {"engine": self._engine.to_str()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        import tokenizers
+
+        self._take(tokenizers.Tokenizer.from_str(state["engine"]))
+
+    def encode(self, text: str) -> list[int]:
+        return self._engine.encode(text).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._engine.decode([int(number) for number in ids], skip_special_tokens=False)
+
+    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
+        dtype = self.dtype
+        for encoding in self._engine.encode_batch_fast([chunk.decode() for chunk in chunks]):
+            yield np.array(encoding.ids, dtype=dtype).tobytes()
+
+
+def _engine(model: Any) -> Any:
+    from tokenizers import Tokenizer as Engine
+    from tokenizers import decoders, pre_tokenizers
+
+    engine = Engine(model)
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    return engine
+
+
+class GPT2Tokenizer(ByteBPETokenizer):
+    """GPT-2's 50,257 tokens.
+
+    Args:
+        root: a folder with encoder.json and vocab.bpe (OpenAI's names) or vocab.json and merges.txt (the hub's), also
+            packed; ``None`` fetches them from the hub.
+        repository, revision: where on the hub, commit pinned.
+        cache_root: folder for the fetched files.
+    """
+
+    kind = "gpt2"
+
+    def __init__(
+        self,
+        *,
+        root: str | Path | None = None,
+        repository: str = "openai-community/gpt2",
+        revision: str | None = None,
+        cache_root: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        self.root, self.repository, self.revision, self.cache_root = root, repository, revision, cache_root
+        self._files: tuple[Path, Path] | None = None
+
+    def files(self) -> tuple[Path, Path]:
+        """Return the paths of token table and merge list; ``UserError`` when they cannot be had."""
+        if self._files is None:
+            self._files = self._local() if self.root is not None else self._hub()
+        return self._files
+
+    def _local(self) -> tuple[Path, Path]:
+        pair = [find_optional(self.root, names, suffixes=("",))
+                for names in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt"))]  # fmt: skip
+        if None in pair:
+            raise UserError(f"{self.root} needs encoder.json and vocab.bpe (or vocab.json and merges.txt, also .xz): "
+                            "give data.tokenizer.root=<folder> or use data/tokenizer=bpe")  # fmt: skip
+        return pair[0], pair[1]  # type: ignore[return-value]
+
+    def _hub(self) -> tuple[Path, Path]:
+        hub = HubFiles(self.repository, self.revision, root=self.cache_root, kind="model")
+        try:
+            return hub.fetch("vocab.json")[0], hub.fetch("merges.txt")[0]
+        except UserError as error:
+            reason = str(error).partition(": use data.source")[0]
+            raise UserError(
+                f"{reason}; give data.tokenizer.root=<folder with encoder.json and vocab.bpe>, "
+                "or data/tokenizer=bpe trains a tokenizer of its own"
+            ) from error
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"kind": self.kind, "files": [file_checksum(path) for path in self.files()]}
+
+    def train(self, texts: Iterable[str]) -> None:
+        if self.trained:
+            return
+        from tokenizers import models
+
+        table, merges = self.files()
+        try:
+            ids = json.loads("\n".join(read_lines(table)))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{table} is not JSON ({error.msg}): fetch the file again") from error
+        pairs = [tuple(line.split(" ")) for line in read_lines(merges) if line and not line.startswith("#version")]
+        missing = [pair for pair in pairs if len(pair) != 2 or "".join(pair) not in ids]
+        if missing or END not in ids:
+            raise UserError(f"{merges} does not belong to {table} (merge {missing[:1] or END}): fetch both again")
+        self._take(_engine(models.BPE(vocab=ids, merges=pairs)))
+
+
+class TrainedBPETokenizer(ByteBPETokenizer):
+    """Byte-level BPE trained on the training split; deterministic, so it is not in the key by content.
+
+    Args:
+        size: tokens of the vocabulary, the 256 bytes and ``<|endoftext|>`` included.
+        minimum: a pair seen less often is not merged.
+    """
+
+    kind = "bpe"
+
+    def __init__(self, *, size: int, minimum: int = 2) -> None:
+        super().__init__()
+        if size < 257:
+            raise UserError(f"tokenizer size {size} is too small: 256 bytes and {END} need at least 257")
+        self.size, self.minimum = size, minimum
+
+    def fingerprint(self) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        return {"kind": self.kind, "size": self.size, "minimum": self.minimum, "tokenizers": version("tokenizers")}
+
+    def train(self, texts: Iterable[str]) -> None:
+        from tokenizers import models, pre_tokenizers, trainers
+
+        engine = _engine(models.BPE())
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.size, min_frequency=self.minimum, special_tokens=[END], show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )  # fmt: skip
+        engine.train_from_iterator(texts, trainer)
+        self._take(engine)

@@ -1,0 +1,240 @@
+"""Tokenizers with one interface: words at white space, spaCy's English words, and (``byte_pair.py``) byte-level BPE.
+
+``encode`` is the plain definition; ``encode_many`` gives the same ids for many texts at once and is what packing uses.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_ctg.data.chunk import Chunks, word_starts
+from lit_ctg.errors import UserError, did_you_mean
+
+MEMO_LIMIT = 500_000
+BLOCK_CHARACTERS = 2**22
+
+
+def blocks(texts: Iterable[str], characters: int = BLOCK_CHARACTERS) -> Iterator[list[str]]:
+    """Yield lists of texts of about ``characters`` together: what is in memory at a time."""
+    block: list[str] = []
+    size = 0
+    for text in texts:
+        block.append(text)
+        size += len(text)
+        if size >= characters:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+class Tokenizer(abc.ABC):
+    """Text to ids and back.
+
+    Attributes:
+        tokens: the vocabulary in id order (filled by ``train`` or ``restore``).
+        unknown_id, pad_id, bos_id, eos_id: ids of the special tokens, ``None`` where the vocabulary has none.
+    """
+
+    kind: str
+    starts_of: Callable[[np.ndarray], np.ndarray] = staticmethod(word_starts)
+
+    def __init__(self) -> None:
+        self.tokens: tuple[str, ...] = ()
+        self._ids: dict[str, int] = {}
+        self._memo: dict[bytes, bytes] = {}
+        self.unknown_id = self.pad_id = self.bos_id = self.eos_id = None  # type: int | None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is a vocabulary."""
+        return bool(self.tokens)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest unsigned type that holds every id."""
+        return np.dtype("<u2" if len(self) <= 2**16 else "<u4")
+
+    def id(self, token: str) -> int:
+        """Return the id of a token of the vocabulary; ``UserError`` names an unknown one."""
+        if token not in self._ids:
+            hint = did_you_mean(token, self.tokens)
+            raise UserError(f"'{token}' is not in the vocabulary ({len(self)} tokens){hint}")
+        return self._ids[token]
+
+    def _fill(self, tokens: Iterable[str]) -> None:
+        self.tokens = tuple(tokens)
+        self._ids = {token: number for number, token in enumerate(self.tokens)}
+        self._memo = {}
+        named = {name: self._ids.get(f"<{name}>") for name in ("unk", "pad", "bos", "eos")}
+        self.unknown_id, self.pad_id, self.bos_id, self.eos_id = named.values()
+
+    @abc.abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """Return plain values that, with the corpus, determine every id: part of the key of a packed corpus."""
+
+    @abc.abstractmethod
+    def train(self, texts: Iterable[str]) -> None:
+        """Build the vocabulary from the training split, read once; nothing to do for a tokenizer that comes ready."""
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return plain values from which ``restore`` makes the same vocabulary again."""
+
+    @abc.abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what ``state`` returned."""
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of some ids."""
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids_T of all texts one behind the other, counts_N): equal to ``encode`` of each text."""
+        chunks = Chunks([self._bytes(text) for text in texts], self.starts_of)
+        if len(self._memo) > MEMO_LIMIT:
+            self._memo = {}
+        memo, new = self._memo, [chunk for chunk in chunks.distinct if chunk not in self._memo]
+        if new:
+            memo.update(zip(new, self._pack(new), strict=True))
+        return chunks.gather([memo[chunk] for chunk in chunks.distinct], self.dtype)
+
+    def _bytes(self, text: str) -> bytes:
+        return text.encode()
+
+    @abc.abstractmethod
+    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
+        """Return the ids of each chunk as bytes of ``dtype``."""
+
+
+class WordTokenizer(Tokenizer):
+    """Words at ASCII white space; the vocabulary is that of the training split, commonest first.
+
+    Args:
+        lower: fold case first.
+        eol: the token that stands for every line end (WikiText: ``<eos>``); ``None`` drops line ends.
+        minimum: a word seen less often becomes ``<unk>``.
+        size: keep at most so many tokens, specials included; ``None`` keeps all.
+        specials: tokens put first whether or not the text holds them.
+    """
+
+    kind = "word"
+
+    def __init__(
+        self,
+        *,
+        lower: bool = False,
+        eol: str | None = "<eos>",
+        minimum: int = 1,
+        size: int | None = None,
+        specials: Sequence[str] = ("<unk>",),
+    ) -> None:
+        super().__init__()
+        if "<unk>" not in specials:
+            raise UserError("tokenizer.specials needs '<unk>': words outside the training split must have an id")
+        self.lower, self.eol, self.minimum, self.size = lower, eol, minimum, size
+        self.specials = tuple(dict.fromkeys([*specials, *([eol] if eol else [])]))
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"kind": self.kind, "lower": self.lower, "eol": self.eol, "minimum": self.minimum, "size": self.size,
+                "specials": list(self.specials)}  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        return {"tokens": list(self.tokens)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._fill(state["tokens"])
+
+    def _bytes(self, text: str) -> bytes:
+        if self.lower:
+            text = text.lower()
+        return (text if self.eol is None else text.replace("\n", f" {self.eol} ")).encode()
+
+    def _words(self, chunk: bytes) -> list[str]:
+        """Return the words of a chunk or a whole text."""
+        return [word.decode() for word in chunk.split()]
+
+    def train(self, texts: Iterable[str]) -> None:
+        seen: Counter[bytes] = Counter()
+        for block in blocks(texts):
+            for chunk, count in Chunks([self._bytes(text) for text in block], self.starts_of).counts():
+                seen[chunk.strip()] += count
+        counts: Counter[str] = Counter()
+        for chunk, count in seen.items():
+            for word in self._words(chunk):
+                counts[word] += count
+        for special in self.specials:
+            counts.pop(special, None)
+        kept = sorted((word for word, count in counts.items() if count >= self.minimum), key=lambda w: (-counts[w], w))
+        tokens = [*self.specials, *kept]
+        self._fill(tokens if self.size is None else tokens[: self.size])
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.get(word, self.unknown_id) for word in self._words(self._bytes(text))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        lines: list[list[str]] = [[]]
+        for number in ids:
+            if self.tokens[number] == self.eol:
+                lines.append([])
+            else:
+                lines[-1].append(self.tokens[number])
+        return "\n".join(" ".join(line) for line in lines)
+
+    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
+        get, unknown, width = self._ids.get, self.unknown_id, self.dtype.itemsize
+        for chunk in chunks:
+            yield b"".join([get(word, unknown).to_bytes(width, "little") for word in self._words(chunk)])
+
+
+class SpacyTokenizer(WordTokenizer):
+    """spaCy's rules for English words (a blank pipeline, no model), applied between white space.
+
+    The same as ``spacy.blank("en")`` on text whose words are one blank apart: white space itself is never a token, but
+    a line end is when ``eol`` names one. Case is folded after the rules have run (they look at capitals).
+    """
+
+    kind = "spacy"
+
+    def __init__(self, *, lower: bool = True, eol: str | None = None, **options: Any) -> None:
+        super().__init__(lower=lower, eol=eol, **options)
+        self._rules: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # data loader workers get no copy of the rules: they are made again where they are needed
+        return {**self.__dict__, "_rules": None}
+
+    def fingerprint(self) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        return {**super().fingerprint(), "spacy": version("spacy")}
+
+    def _bytes(self, text: str) -> bytes:
+        return (text if self.eol is None else text.replace("\n", f" {self.eol} ")).encode()
+
+    def _words(self, chunk: bytes) -> list[str]:
+        if self._rules is None:
+            try:
+                import spacy
+            except ImportError as error:
+                raise UserError("the spacy tokenizer needs spaCy: pip install spacy, or data/tokenizer=word") from error
+            self._rules = spacy.blank("en").tokenizer
+        words: list[str] = []
+        for piece in chunk.decode().split():
+            if piece in self.specials:
+                words.append(piece)
+            else:
+                words.extend(token.text.lower() if self.lower else token.text for token in self._rules(piece))
+        return words

@@ -1,0 +1,110 @@
+"""Words and spaCy words: vocabulary, order, unknown words, round trips, and equality with plain definitions."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer, blocks
+from lit_ctg.errors import UserError
+
+TEXTS = ["the cat sat\non the mat\n", "the Cat , 1 @,@ 234 cats\n", "\n", "a <unk> in U.S. don't (we) 3.5%\n"]
+
+
+def words(text: str) -> list[str]:
+    return [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
+
+
+def test_vocabulary_is_commonest_first_and_ids_are_those_of_a_loop() -> None:
+    tokenizer = WordTokenizer()
+    tokenizer.train(iter(TEXTS))
+    counts = Counter(word for text in TEXTS for word in words(text))
+    assert set(tokenizer.tokens) == {*counts, "<unk>"}
+    assert tokenizer.tokens[:3] == ("<unk>", "<eos>", "the")
+    body = tokenizer.tokens[2:]
+    assert list(body) == sorted(body, key=lambda word: (-counts[word], word))
+    for text in TEXTS:
+        assert tokenizer.encode(text) == [tokenizer.id(word) for word in words(text)]
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.unknown_id == 0 and tokenizer.eos_id == 1 and tokenizer.pad_id is None
+
+
+def test_words_outside_the_training_split_are_unknown() -> None:
+    tokenizer = WordTokenizer(lower=True, specials=("<pad>", "<unk>"), eol=None)
+    tokenizer.train(["The the dog"])
+    assert tokenizer.tokens == ("<pad>", "<unk>", "the", "dog")
+    assert tokenizer.encode("THE wolf\n") == [2, 1]
+    with pytest.raises(UserError, match=r"'dgo' is not in the vocabulary.*did you mean 'dog'"):
+        tokenizer.id("dgo")
+
+
+def test_rare_words_and_size() -> None:
+    tokenizer = WordTokenizer(minimum=2, eol=None)
+    tokenizer.train(["a a b b b c"])
+    assert tokenizer.tokens == ("<unk>", "b", "a")
+    tokenizer = WordTokenizer(size=2, eol=None)
+    tokenizer.train(["a a b b b c"])
+    assert tokenizer.tokens == ("<unk>", "b")
+    with pytest.raises(UserError, match="<unk>"):
+        WordTokenizer(specials=("<pad>",))
+
+
+@pytest.mark.parametrize("make", [WordTokenizer, lambda: WordTokenizer(eol=None, lower=True), SpacyTokenizer,
+                                  lambda: SpacyTokenizer(eol="<eos>", lower=False)])  # fmt: skip
+def test_many_texts_give_the_ids_of_each(make) -> None:
+    tokenizer: Tokenizer = make()
+    tokenizer.train(TEXTS)
+    rng = random.Random(3)
+    letters = ["the", "cat", "U.S.", "don't", "(we)", " ", "  ", "\n", "\t", "Ä", "\u00a0", "unseen", "3.5%", "<eos>"]
+    texts = ["".join(rng.choices(letters, k=rng.randint(0, 12))) for _ in range(300)]
+    ids_T, counts_N = tokenizer.encode_many(texts)
+    assert ids_T.dtype == np.dtype("<u2")
+    assert [part.tolist() for part in np.split(ids_T, np.cumsum(counts_N)[:-1])] == list(map(tokenizer.encode, texts))
+
+
+def test_spacy_words_are_those_of_the_blank_english_pipeline() -> None:
+    import spacy
+
+    english = spacy.blank("en")
+    hard = "Mr. O'Neill doesn't pay $3.50 (or 2,000 km/h) in the U.S.A., e.g. at 5p.m. :-) isn't it?"
+    text = " ".join([hard, *TEXTS[:3]])
+    tokenizer = SpacyTokenizer(lower=False)
+    tokenizer.train([text])
+    plain = [token.text for token in english(" ".join(text.split()))]
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == plain
+    tokenizer = SpacyTokenizer()
+    tokenizer.train([text])
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == [word.lower() for word in plain]
+
+
+def test_state_is_plain_and_complete() -> None:
+    tokenizer = WordTokenizer()
+    tokenizer.train(TEXTS)
+    other = WordTokenizer()
+    assert not other.trained
+    other.restore(json.loads(json.dumps(tokenizer.state())))
+    assert other.tokens == tokenizer.tokens and other.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
+
+
+def test_fingerprint_tells_settings_apart() -> None:
+    prints = [json.dumps(t.fingerprint()) for t in (WordTokenizer(), WordTokenizer(lower=True), SpacyTokenizer())]
+    assert len(set(prints)) == 3
+
+
+def test_blocks_keep_all_texts_in_order() -> None:
+    texts = ["ab", "c", "", "defg", "h"]
+    parts = list(blocks(texts, characters=3))
+    assert parts == [["ab", "c"], ["", "defg"], ["h"]]
+    assert list(blocks([])) == []
+
+
+def test_more_than_65536_tokens_need_four_bytes() -> None:
+    tokenizer = WordTokenizer(eol=None)
+    text = " ".join(f"w{number}" for number in range(70_000))
+    tokenizer.train([text])
+    ids_T, _ = tokenizer.encode_many([text])
+    assert ids_T.dtype == np.dtype("<u4") and ids_T.tolist() == tokenizer.encode(text)
