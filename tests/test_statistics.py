@@ -179,9 +179,10 @@ def test_permutation_test_with_five_seeds_cannot_go_below_a_sixteenth():
 
 
 def test_permutation_test_counts_ties_that_only_rounding_parts():
-    # 0.1 + 0.2 - 0.3 is not 0 in floating point; every sign pattern of sum 0.6 or more: (+,+,+) and (-,-,-)
-    assert permutation_test([0.1, 0.2, 0.3], [0.0, 0.0, 0.0]) == 2 / 8
-    assert permutation_test([0.1, 0.2, -0.3], [0.0, 0.0, 0.0]) == 1.0
+    # tenths of whole numbers: 14 of the 16 sign patterns reach the observed sum in floating point, all 16 in truth
+    whole = [8, 2, -5, -6]
+    assert permutation_test(whole, [0] * 4) == 1.0
+    assert permutation_test([value / 10 for value in whole], [0.0] * 4) == 1.0
 
 
 def test_permutation_test_of_many_pairs_samples():
@@ -224,5 +225,5 @@ def test_ratio_interval_edges():
     assert ratio_interval(**sums([3.0], [2])) is None
     assert ratio_interval(**sums([0.0, 0.0], [0, 0])) is None
     assert ratio_interval(**sums([3.0, math.inf], [2, 1])) is None
-    low, high = ratio_interval(**sums([0.1, 0.3], [1, 3]))  # every row agrees: no width, and no root of a negative
-    assert low == pytest.approx(0.1, abs=1e-7) and high == pytest.approx(0.1, abs=1e-7)
+    counts = [1, 3, 7, 2]  # every row agrees: no width, and no root of the -1.4e-14 that rounding leaves
+    assert ratio_interval(**sums([1.3 * count for count in counts], counts)) == pytest.approx((1.3, 1.3), abs=1e-6)
