@@ -159,9 +159,7 @@ class ControlTrial(Callback):
             rates["adjective"] = ControlSuccess(sync_on_compute=False)
             rates["adjective"].update([t.polarity == asked for t in trials])
             of_class = set(datamodule.vocabulary.ids(f"adjective_{asked}"))
-            rates["ood_hit"] = OodHitRate(
-                held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False
-            )
+            rates["ood_hit"] = OodHitRate(held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False)
             rates["ood_hit"].update([t.adjective_id for t in trials])
         if mark := setting.get("punctuation"):
             rates["punctuation"] = ControlSuccess(sync_on_compute=False)

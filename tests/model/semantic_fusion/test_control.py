@@ -86,9 +86,7 @@ def slow_steering(scores: list[float], slot: str, control: dict[str, float]) -> 
 def slow_mixture(scores: list[float], ids: tuple[int, ...], a: float, t: float) -> list[float]:
     """Eq. 9, token by token."""
     total = sum(math.exp(scores[i] / t) for i in ids)
-    return [
-        (1 - a) * math.exp(scores[i] / t) / total + a / len(ids) if i in ids else 0.0 for i in range(len(scores))
-    ]
+    return [(1 - a) * math.exp(scores[i] / t) / total + a / len(ids) if i in ids else 0.0 for i in range(len(scores))]
 
 
 # ---- controls ---------------------------------------------------------------------------------------------------
