@@ -18,7 +18,7 @@ usage: lit-ctg COMMAND [OVERRIDE ...]
   train      experiment=<paper>/<name> [regime=corrected|as_published] [size=smoke|small|paper] [seed=0] ...
              -m sweeps over comma-separated values; skip_completed=true skips what has a record
   evaluate   experiment=... [ckpt_path=...]      metrics of a checkpoint (default: the run of this configuration)
-  generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1]
+  generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1] [path=[hard,soft,channel]]
   table      <paper>|all [--format text|md|latex|csv] [--records FOLDER] [--out FILE]
   report     [--records FOLDER] [--out FILE]     one self-contained HTML page
   data       prepare|info|sample|graph [OVERRIDE ...] [-n 5]

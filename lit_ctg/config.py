@@ -62,6 +62,8 @@ class Config:
     prompt: str = ""
     n: int = 5
     control: dict[str, Any] = field(default_factory=dict)
+    # the ways the control takes, e.g. hard, soft, channel; hard and soft together are the paper's decoding
+    path: list[str] = field(default_factory=lambda: ["hard", "soft"])
 
 
 def _chooser(key: str) -> Any:

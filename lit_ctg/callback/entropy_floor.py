@@ -10,9 +10,10 @@ from lit_ctg.metric.result import MetricResult
 
 
 class EntropyFloorCallback(Callback):
-    """Put the data module's ``entropy_floor("val").metrics()`` beside the measured perplexities.
+    """Put the data module's exact floors beside the measured perplexities.
 
-    A data module without an ``entropy_floor`` (real text) gives no entries.
+    ``floor/<name>`` is what no causal predictor beats; ``floor_polarity_unknown/<name>`` what none beats that cannot tell
+    the polarity of a held-out word it has read. A data module without them (real text) gives no entries.
     """
 
     def __init__(self) -> None:
@@ -21,9 +22,15 @@ class EntropyFloorCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compute the floors once; they do not change in a run."""
-        floor_of = getattr(trainer.datamodule, "entropy_floor", None)  # type: ignore[attr-defined]
-        if self.results or floor_of is None:
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        if self.results:
             return
-        for name, value in floor_of("val").metrics().items():
-            # exact: no sample behind it, hence n = 0 and no interval
-            self.results[f"floor/{name.removeprefix('floor/')}"] = MetricResult(float(value), "perplexity", "none", 0, None, 1).to_dict()
+        for prefix, method in (
+            ("floor", "entropy_floor"),
+            ("floor_polarity_unknown", "floor_given_polarity_unknown"),
+        ):
+            if hasattr(datamodule, method):
+                for name, value in getattr(datamodule, method)("val").metrics().items():
+                    # exact: no sample behind it, hence n = 0 and no interval
+                    result = MetricResult(float(value), "perplexity", "none", 0, None, 1)
+                    self.results[f"{prefix}/{name.removeprefix('floor/')}"] = result.to_dict()
