@@ -1,0 +1,1 @@
+"""The fields the sample encyclopaedia covers, one module each holding a ``DOMAIN``."""
