@@ -2,8 +2,8 @@
 
 A packed corpus is a folder: ``<split>.ids`` (little-endian unsigned integers), ``<split>.npz`` (where documents begin,
 their sources, numbers that describe them), ``tokenizer.json`` and, written last, ``meta.json`` with the checksum of
-every file. It is made under a temporary name and renamed when it is complete, under a lock, so that sweep jobs that start together
-end with one good copy. The folder's name carries a key of corpus checksum, tokenizer and options.
+every file. It is made under a temporary name and renamed when complete, under a lock, so that sweep jobs that start
+together end with one good copy. The folder's name carries a key of corpus checksum, tokenizer and options.
 """
 
 from __future__ import annotations

@@ -1,0 +1,218 @@
+"""Batches from a packed corpus: consecutive chunks, random windows, streams for truncated back-propagation.
+
+Legend: B rows, T positions, N documents. Every batch is a dict with ``input_ids_BT``, ``target_ids_BT`` (long, the text
+moved by one), ``mask_input_BT``, ``mask_target_BT`` (bool), and where asked for ``control_code_B`` (long, the source),
+``document_BT`` (long, the document each target stands in); streams add ``reset_B`` (bool, state must be forgotten).
+Which batch is the i-th of an epoch is a function of (seed, epoch, i) alone, so a resumed run equals an uninterrupted
+one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from lit_ctg.data.packing import PackedCorpus
+from lit_ctg.errors import UserError
+
+Batch = dict[str, torch.Tensor]
+
+
+class PackedBatches(Dataset[Batch]):
+    """Common part: turns token positions into a batch.
+
+    Args:
+        packed, split: what to read.
+        length: positions T of a row.
+        batch_size: rows B.
+        documents: whether to add ``document_BT``.
+
+    Raises:
+        UserError: the split has fewer than two tokens.
+    """
+
+    def __init__(
+        self, packed: PackedCorpus, split: str, *, length: int, batch_size: int, documents: bool = False
+    ) -> None:
+        self.packed, self.split, self.length, self.batch_size = packed, split, length, batch_size
+        self.documents = documents
+        self.total = len(packed.ids(split))
+        if self.total < 2:
+            raise UserError(f"split '{split}' has {self.total} tokens: nothing to predict; give more text")
+        if length < 1 or batch_size < 1:
+            raise UserError(f"length {length} and batch_size {batch_size} must be at least 1")
+
+    def rows(self, start_B: np.ndarray, stop_B: np.ndarray) -> Batch:
+        """Return rows that begin at ``start_B``; their last target is before ``stop_B``, the rest is masked."""
+        place_BT = start_B[:, None] + np.arange(self.length + 1)
+        inside_BT = place_BT[:, 1:] < stop_B[:, None]
+        ids_BT = self.packed.ids(self.split)[np.minimum(place_BT, stop_B[:, None] - 1)].astype(np.int64)
+        mask_BT = torch.from_numpy(inside_BT)
+        batch = {
+            "input_ids_BT": torch.from_numpy(ids_BT[:, :-1].copy()),
+            "target_ids_BT": torch.from_numpy(ids_BT[:, 1:].copy()),
+            "mask_input_BT": mask_BT,
+            "mask_target_BT": mask_BT.clone(),
+        }
+        if self.documents:
+            begin_N = self.packed.table(self.split, "begin")
+            target_BT = np.minimum(place_BT[:, 1:], self.total - 1)
+            batch["document_BT"] = torch.from_numpy(np.searchsorted(begin_N, target_BT, side="right") - 1)
+        return batch
+
+    def source_ranges(self) -> list[tuple[int, int, int]]:
+        """Return (source, first token, end) of every source; ``UserError`` when a source's documents lie scattered."""
+        source_N, begin_N = self.packed.table(self.split, "source"), self.packed.table(self.split, "begin")
+        edges = [0, *(np.flatnonzero(np.diff(source_N)) + 1).tolist(), len(source_N)]
+        ranges = [(int(source_N[a]), int(begin_N[a]), int(begin_N[b])) for a, b in itertools.pairwise(edges)]
+        if len({source for source, _, _ in ranges}) < len(ranges):
+            raise UserError(f"split '{self.split}' mixes its sources: batches of one source need them one by one")
+        return ranges
+
+
+class ConsecutiveBatches(PackedBatches):
+    """Consecutive chunks that do not overlap; every token but the first of a source (of the text) is a target once.
+
+    With ``by_source`` a batch holds one source and its control code (control-code paper, sec. 4).
+    """
+
+    def __init__(self, packed: PackedCorpus, split: str, *, by_source: bool = False, **options: Any) -> None:
+        super().__init__(packed, split, **options)
+        ranges = self.source_ranges() if by_source else [(MIXED, 0, self.total)]
+        self.plan: list[tuple[int, int, int]] = []
+        for source, first, stop in ranges:
+            span = self.length * self.batch_size
+            self.plan += [(source, start, stop) for start in range(first, stop - 1, span)]
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        source, first, stop = self.plan[key[1]]
+        start_B = np.arange(first, min(first + self.length * self.batch_size, stop - 1), self.length)
+        batch = self.rows(start_B, np.full(len(start_B), stop))
+        if source != MIXED:
+            batch["control_code_B"] = torch.full((len(start_B),), source)
+        return batch
+
+
+MIXED = -1
+
+
+class RandomWindows(PackedBatches):
+    """Windows at random places; with ``by_source`` each row lies in one source and ``control_code_B`` names it.
+
+    Args:
+        steps: batches of an epoch.
+        seed: of the places.
+    """
+
+    def __init__(
+        self, packed: PackedCorpus, split: str, *, steps: int, seed: int, by_source: bool = False, **options: Any
+    ) -> None:
+        super().__init__(packed, split, **options)
+        self.steps, self.seed, self.by_source = steps, seed, by_source
+        ranges = self.source_ranges() if by_source else [(0, 0, self.total)]
+        long = [entry for entry in ranges if entry[2] - entry[1] > self.length]
+        if not long:
+            raise UserError(f"split '{split}' is shorter than one window of {self.length}: give more text")
+        self.source_R, self.first_R, self.stop_R = (np.array(column) for column in zip(*long, strict=True))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        epoch, step = key
+        rng = np.random.default_rng([self.seed, epoch, step])
+        # places are uniform over the whole text, so a source is met in proportion to its length
+        room_R = self.stop_R - self.first_R - self.length
+        range_B = rng.choice(len(room_R), size=self.batch_size, p=room_R / room_R.sum())
+        start_B = self.first_R[range_B] + rng.integers(0, room_R[range_B])
+        batch = self.rows(start_B, start_B + self.length + 1)
+        if self.by_source:
+            batch["control_code_B"] = torch.from_numpy(self.source_R[range_B].astype(np.int64))
+        return batch
+
+
+class StreamBatches(PackedBatches):
+    """Truncated back-propagation: the text as B streams, batch i their i-th stretch of T tokens; the state is carried.
+
+    Every token but the first is a target exactly once; streams that end early are masked. ``reset_B`` holds in the
+    first batch only.
+    """
+
+    def __init__(self, packed: PackedCorpus, split: str, **options: Any) -> None:
+        super().__init__(packed, split, **options)
+        targets = self.total - 1
+        self.batch_size = min(self.batch_size, targets)
+        share = -(-targets // self.batch_size)
+        self.first_B = np.minimum(np.arange(self.batch_size) * share, targets)
+        self.stop_B = np.minimum(self.first_B + share, targets) + 1
+        self.steps = -(-share // self.length)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        step = key[1]
+        start_B = np.minimum(self.first_B + step * self.length, self.stop_B)
+        batch = self.rows(start_B, self.stop_B)
+        batch["reset_B"] = torch.full((self.batch_size,), step == 0)
+        return batch
+
+
+class EpochSampler(Sampler[tuple[int, int]]):
+    """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
+
+    Lightning calls ``set_epoch``; ``start`` is where the next pass begins.
+    """
+
+    def __init__(self, steps: int, *, seed: int = 0, shuffle: bool = False) -> None:
+        self.steps, self.seed, self.shuffle = steps, seed, shuffle
+        self.epoch = self.start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        order = np.arange(self.steps)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.steps)
+        start, self.start = self.start, 0
+        for index in order[start:].tolist():
+            yield self.epoch, index
+
+
+class ResumableLoader(DataLoader[Batch]):
+    """A loader whose position is part of a checkpoint: Lightning stores ``state_dict`` and gives it back on resume."""
+
+    def __init__(
+        self, batches: Dataset[Batch], *, seed: int = 0, shuffle: bool = False, workers: int = 0, pin: bool = False
+    ) -> None:
+        self.position = 0
+        sampler = EpochSampler(len(batches), seed=seed, shuffle=shuffle)  # type: ignore[arg-type]
+        super().__init__(batches, batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pin)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # a finished epoch begins anew; a position set by load_state_dict is used once
+        self.position = self.sampler.start  # type: ignore[union-attr]
+        for batch in super().__iter__():
+            self.position += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many batches of the epoch were given out."""
+        return {"epoch": self.sampler.epoch, "position": self.position}  # type: ignore[union-attr]
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Make the next pass begin where the stored one stood."""
+        self.sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
+        self.sampler.start = state["position"] if state["position"] < len(self) else 0  # type: ignore[union-attr]

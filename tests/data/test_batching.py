@@ -1,0 +1,206 @@
+"""Batches: what is read, in which order, what is masked, and that an interrupted run goes on where it stood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, ResumableLoader, StreamBatches
+from lit_ctg.data.document import Document
+from lit_ctg.data.packing import PackedCorpus, ensure_packed
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.errors import UserError
+
+
+def corpus(folder: Path, sizes: dict[str, list[int]]) -> PackedCorpus:
+    """Documents of given sizes by source; the tokens count up from 0 over the whole text."""
+    documents, number = [], 0
+    for source, lengths in sizes.items():
+        for length in lengths:
+            documents.append(Document(" ".join(f"w{n:05d}" for n in range(number, number + length)), source))
+            number += length
+    tokenizer = WordTokenizer(eol=None, specials=("<unk>",))
+    tokenizer.train(document.text for document in documents)
+    packed = ensure_packed(folder, {"train": lambda: documents}, tokenizer, {})
+    # sorted words: the id is the running number plus one for <unk>
+    assert packed.ids("train").tolist() == list(range(1, number + 1))
+    return packed
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> PackedCorpus:
+    return corpus(tmp_path_factory.mktemp("packed") / "c", {"a": [10, 13], "b": [20], "c": [2]})
+
+
+def targets(batches, epoch: int = 0) -> list[int]:
+    found = []
+    for index in range(len(batches)):
+        batch = batches[epoch, index]
+        mask_BT = batch["mask_target_BT"]
+        assert (batch["target_ids_BT"] == batch["input_ids_BT"] + 1)[mask_BT].all()
+        assert batch["input_ids_BT"].dtype == torch.long and mask_BT.dtype == torch.bool
+        found += batch["target_ids_BT"][mask_BT].tolist()
+    return found
+
+
+def test_chunks_use_every_target_once_in_order(packed) -> None:
+    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=3)
+    assert targets(batches) == list(range(2, 46))
+    assert len(batches) == 4 and batches[0, 0]["input_ids_BT"].tolist()[1] == [5, 6, 7, 8]
+    assert "control_code_B" not in batches[0, 0]
+
+
+def test_chunks_of_one_source_never_cross_into_the_next(packed) -> None:
+    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=3, by_source=True, documents=True)
+    edges = {0: (1, 23), 1: (24, 43), 2: (44, 45)}
+    for index in range(len(batches)):
+        batch = batches[0, index]
+        (code,) = set(batch["control_code_B"].tolist())
+        low, high = edges[code]
+        mask_BT = batch["mask_target_BT"]
+        ids = torch.cat([batch["input_ids_BT"][mask_BT], batch["target_ids_BT"][mask_BT]])
+        assert low <= ids.min() and ids.max() <= high
+        document_BT = batch["document_BT"][batch["mask_target_BT"]]
+        expected = [0 if i <= 10 else 1 if i <= 23 else 2 if i <= 43 else 3
+                    for i in batch["target_ids_BT"][batch["mask_target_BT"]].tolist()]  # fmt: skip
+        assert document_BT.tolist() == expected
+    assert sorted(targets(batches)) == [*range(2, 24), *range(25, 44), 45]
+
+
+def test_scattered_sources_are_refused(tmp_path: Path) -> None:
+    documents = [Document("a b", "x"), Document("c d", "y"), Document("e f", "x")]
+    mixed = ensure_packed(tmp_path / "c", {"train": lambda: documents}, WordTokenizer(), {})
+    with pytest.raises(UserError, match="mixes its sources"):
+        ConsecutiveBatches(mixed, "train", length=4, batch_size=2, by_source=True)
+
+
+def test_windows_depend_on_seed_epoch_and_step_only(packed) -> None:
+    make = lambda seed: RandomWindows(packed, "train", length=5, batch_size=4, steps=3, seed=seed)  # noqa: E731
+    one, two, other = make(0), make(0), make(1)
+    assert all(torch.equal(one[2, i]["input_ids_BT"], two[2, i]["input_ids_BT"]) for i in (2, 0, 1))
+    assert not torch.equal(one[0, 0]["input_ids_BT"], one[1, 0]["input_ids_BT"])
+    assert not torch.equal(one[0, 0]["input_ids_BT"], other[0, 0]["input_ids_BT"])
+    assert one[0, 0]["mask_target_BT"].all()
+    seen = {int(i) for e in range(200) for i in one[e, 0]["target_ids_BT"].flatten()}
+    assert seen == set(range(2, 46)), "every place of the text can be drawn, its ends too"
+    with pytest.raises(UserError, match="shorter than one window"):
+        RandomWindows(packed, "train", length=50, batch_size=4, steps=3, seed=0)
+
+
+def test_windows_of_one_source(packed) -> None:
+    windows = RandomWindows(packed, "train", length=5, batch_size=64, steps=1, seed=0, by_source=True)
+    batch = windows[0, 0]
+    inputs_BT, code_B = batch["input_ids_BT"], batch["control_code_B"]
+    assert set(code_B.tolist()) == {0, 1}, "source c is shorter than a window"
+    assert (inputs_BT[code_B == 0] <= 23).all() and (inputs_BT[code_B == 1] >= 24).all()
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(3, 4), (1, 7), (7, 5), (100, 3)])
+def test_streams_go_on_from_batch_to_batch(packed, batch_size: int, length: int) -> None:
+    streams = StreamBatches(packed, "train", length=length, batch_size=batch_size)
+    assert sorted(targets(streams)) == list(range(2, 46))
+    last = None
+    for index in range(len(streams)):
+        batch = streams[0, index]
+        assert batch["reset_B"].all() == (index == 0)
+        if last is not None:
+            went_on = batch["mask_target_BT"][:, 0]
+            assert torch.equal(batch["input_ids_BT"][went_on, 0], last[went_on])
+        last = batch["target_ids_BT"][:, -1]
+
+
+def test_a_split_without_text(tmp_path: Path) -> None:
+    splits = {"val": lambda: [], "train": lambda: [Document("a b", "")]}
+    packed = ensure_packed(tmp_path / "c", splits, WordTokenizer(), {})
+    with pytest.raises(UserError, match="split 'val' has 0 tokens"):
+        StreamBatches(packed, "val", length=2, batch_size=2)
+    with pytest.raises(UserError, match="must be at least 1"):
+        StreamBatches(packed, "train", length=0, batch_size=2)
+
+
+def test_order_is_a_function_of_seed_and_epoch(packed) -> None:
+    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=1)
+    loader = ResumableLoader(batches, seed=1, shuffle=True)
+    orders = []
+    for epoch in (0, 1, 0):
+        loader.sampler.set_epoch(epoch)
+        orders.append([int(batch["input_ids_BT"][0, 0]) for batch in loader])
+    assert orders[0] == orders[2] != orders[1] and sorted(orders[0]) == sorted(orders[1]) == list(range(1, 45, 4))
+    plain = [int(batch["input_ids_BT"][0, 0]) for batch in ResumableLoader(batches)]
+    assert plain == list(range(1, 45, 4))
+
+
+class Recorder(lightning.LightningModule):
+    """Learns nothing; writes down which batches it met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.met: list[tuple[int, int]] = []
+
+    def training_step(self, batch, batch_idx: int) -> torch.Tensor:
+        self.met.append((self.current_epoch, int(batch["input_ids_BT"][0, 0])))
+        return self.weight * 1.0
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SaveAt(lightning.Callback):
+    """Stores a checkpoint after a step, in the midst of an epoch, or at the end of an epoch."""
+
+    def __init__(self, path: Path, step: int, epoch_end: bool) -> None:
+        self.path, self.step, self.epoch_end = path, step, epoch_end
+
+    def on_train_batch_end(self, trainer, *arguments: object) -> None:
+        if not self.epoch_end and trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_end(self, trainer, *arguments: object) -> None:
+        if self.epoch_end and trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+def fit(loader, folder: Path, *callbacks: lightning.Callback, resume: Path | None = None) -> list[tuple[int, int]]:
+    module = Recorder()
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=3, logger=False, enable_checkpointing=False, default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
+    )  # fmt: skip
+    trainer.fit(module, loader, ckpt_path=resume)
+    return module.met
+
+
+@pytest.mark.parametrize(("step", "epoch_end"), [(4, False), (15, False), (11, True), (22, True)])
+def test_a_resumed_run_meets_the_batches_of_an_uninterrupted_one(
+    packed, tmp_path: Path, step: int, epoch_end: bool
+) -> None:
+    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=1)
+    make = lambda: ResumableLoader(batches, seed=5, shuffle=True)  # noqa: E731
+    path = tmp_path / "cut.ckpt"
+    whole = fit(make(), tmp_path, SaveAt(path, step, epoch_end))
+    assert len(batches) == 11 and [epoch for epoch, _ in whole] == [0] * 11 + [1] * 11 + [2] * 11
+    assert fit(make(), tmp_path, resume=path) == whole[step:]
+
+
+def test_state_counts_batches_given_out(packed) -> None:
+    loader = ResumableLoader(ConsecutiveBatches(packed, "train", length=4, batch_size=1))
+    walk = iter(loader)
+    given = [next(walk) for _ in range(3)]
+    again = ResumableLoader(loader.dataset)
+    again.load_state_dict(loader.state_dict())
+    rest = list(again)
+    assert loader.state_dict() == {"epoch": 0, "position": 3} and len(given) + len(rest) == len(loader)
+    assert len(list(again)) == len(loader), "only the first pass is shortened"
+
+
+def test_workers_read_the_same(packed) -> None:
+    batches = ConsecutiveBatches(packed, "train", length=4, batch_size=2)
+    plain = [batch["input_ids_BT"] for batch in ResumableLoader(batches)]
+    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, workers=1)]
+    assert all(torch.equal(a, b) for a, b in zip(plain, work, strict=True))
+    assert isinstance(packed.ids("train"), np.memmap)
