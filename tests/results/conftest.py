@@ -23,6 +23,7 @@ def entry(value: float, unit: str = "perplexity", direction: str = "lower", n: i
 
 def rate(hits: int) -> dict:
     """Return a rate of 200 trials."""
+    hits = min(max(hits, 0), TRIALS)
     return entry(hits / TRIALS, "rate", "higher", TRIALS)
 
 
@@ -65,7 +66,8 @@ def controls(rng: random.Random, regime: str, prefix: str = "") -> dict:
             name = f"{prefix}control/{path}/{setting}"
             sure = hit_rates[path] == 1.0
             metrics[f"{name}/adjective"] = rate(TRIALS if sure else round(TRIALS * hit_rates[path] + rng.gauss(0, 5)))
-            metrics[f"{name}/punctuation"] = rate(TRIALS if sure else round(TRIALS * hit_rates[path] * 0.5))
+            if setting != "negative":
+                metrics[f"{name}/punctuation"] = rate(TRIALS if sure else round(TRIALS * hit_rates[path] * 0.5))
             metrics[f"{name}/ood_hit"] = rate(
                 round(TRIALS * (0.59 if setting == "positive" else 0.46) + rng.gauss(0, 6))
             )
@@ -78,7 +80,7 @@ def controls(rng: random.Random, regime: str, prefix: str = "") -> dict:
     return metrics
 
 
-def make_record(name: str, regime: str, seed: int, size: str = "paper") -> RunRecord:
+def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunRecord:
     """Return one plausible record."""
     fusion = name not in BASELINES
     rng = random.Random(f"{name}-{regime}-{seed}")
@@ -88,14 +90,15 @@ def make_record(name: str, regime: str, seed: int, size: str = "paper") -> RunRe
     final = metrics["val/perplexity_input_mask"]["value"]
     history = {"val/perplexity_input_mask": [[e, final * (1 + 3.0 / e**2.5)] for e in range(1, 6)] + [[6, final]]}
     samples = [
-        {"path": path, "setting": setting, "prompt": prompt, "text": text}
+        {"path": path, "setting": setting, "text": text}
         for path, setting, text in (
-            ("off", "neutral", "Alice cooks the model, moderately pleasant!"),
+            ("off", "positive", "Alice cooks the model, moderately pleasant!"),
             ("hard", "positive", "Carol finishes the model, extremely wonderful!"),
+            ("hard", "positive", "Bob trains the task, very bad."),
             ("hard", "negative_question", "Alice reviews the model, moderately awful?"),
         )
-        for prompt in ("", "Carol starts the model,")
     ]
+    samples += [{**sample, "prompt": "Carol starts the model,"} for sample in samples]
     config = {
         "paper": "semantic_fusion",
         "name": name,
@@ -129,6 +132,12 @@ def make_record(name: str, regime: str, seed: int, size: str = "paper") -> RunRe
 
 
 @pytest.fixture
+def make_record() -> Callable[..., RunRecord]:
+    """Return ``make_record(name, regime, seed, size="paper")``."""
+    return build_record
+
+
+@pytest.fixture
 def write_records(tmp_path: Path) -> Callable[..., Path]:
     """Return a function that writes records of the named experiments and gives their folder."""
 
@@ -143,7 +152,7 @@ def write_records(tmp_path: Path) -> Callable[..., Path]:
                 for seed in seeds:
                     stem = f"{regime}-paper-seed{seed}-abcd1234"
                     path = tmp_path / folder / "semantic_fusion" / name / stem / "run.json"
-                    write_record(make_record(name, regime, seed), path)
+                    write_record(build_record(name, regime, seed), path)
         return tmp_path / folder
 
     return write

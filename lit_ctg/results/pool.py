@@ -1,0 +1,136 @@
+"""The records a table is made from: one run a seed, all of one configuration, and a visible word for every other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys
+
+Key = tuple[str, str]  # experiment name, regime
+
+
+@dataclass(frozen=True)
+class Read:
+    """Values of one quantity by seed, or the reason why there are none; ``note`` tells what was left out."""
+
+    values: dict[int, float]
+    trials: dict[int, int]
+    hole: str | None = None
+    note: str = ""
+
+
+class RecordPool:
+    """Records of one paper at one size, by experiment and regime.
+
+    Finished runs only; of two runs with the same seed the later one. Runs of one experiment and regime whose
+    configurations differ in more than the seed are not one sample: the committed configuration, else the commonest
+    one, is kept and ``notes`` names the rest.
+    """
+
+    def __init__(self, records: Iterable[RunRecord], paper: str, size: str, committed: Path | None = None) -> None:
+        self.paper, self.size = paper, size
+        self.notes: list[str] = []
+        self.failed: dict[Key, list[RunRecord]] = {}
+        done: dict[Key, list[RunRecord]] = {}
+        for record in records:
+            if (record.paper, record.size) == (paper, size):
+                target = done if record.status == "DONE" else self.failed
+                target.setdefault((record.name, record.regime), []).append(record)
+        folder = committed.resolve() if committed is not None else None
+        self.runs: dict[Key, dict[int, RunRecord]] = {}
+        for key, group in sorted(done.items()):
+            kept = self._one_configuration(key, group, folder)
+            self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
+
+    def records(self) -> list[RunRecord]:
+        """Return the records in use, by experiment, regime and seed."""
+        return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
+
+    def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
+        """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed."""
+        if (hole := self.hole(experiment, regime)) is not None:
+            return Read({}, {}, hole)
+        runs = self.runs[experiment, regime]
+        if epoch is None and not metric.startswith("run/"):
+            runs = _newest_definition(runs, metric)
+        values, trials = {}, {}
+        for seed, record in sorted(runs.items()):
+            value = _value(record, metric, epoch)
+            if value is not None:
+                values[seed] = value
+                trials[seed] = record.metrics.get(metric, {}).get("n", 0)
+        at = f" at epoch {epoch}" if epoch is not None else ""
+        if not values:
+            return Read({}, {}, f"not recorded: {metric}{at} ({self._where(experiment, regime)})")
+        missing = sorted(set(self.runs[experiment, regime]) - set(values))
+        note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
+        return Read(values, trials, None, note)
+
+    def hole(self, experiment: str, regime: str) -> str | None:
+        """Return what to run when no finished run is there, else None."""
+        if self.runs.get((experiment, regime)):
+            return None
+        failed = self.failed.get((experiment, regime))
+        return f"not run: {self._where(experiment, regime)}" + (f"; failed: {failed[-1].error}" if failed else "")
+
+    def _where(self, experiment: str, regime: str) -> str:
+        return f"experiment={self.paper}/{experiment} regime={regime} size={self.size}"
+
+    def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
+        """Return the runs of one configuration; the others get a note."""
+        committed = [r for r in group if folder is not None and r.source is not None and folder in r.source.parents]
+        families = {id(record): family_hash(record) for record in group}
+        votes = Counter(families[id(record)] for record in committed or group)
+        latest = {families[id(record)]: record for record in sorted(group, key=lambda record: record.started_at)}
+        best = max(votes, key=lambda family: (votes[family], latest[family].started_at))
+        kept, other = [], []
+        for record in group:
+            fits = families[id(record)] == best or any(record is one for one in committed)
+            (kept if fits else other).append(record)
+        for record in other:
+            changes = ", ".join(_differences(latest[best].config, record.config)[:3])
+            run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
+            self.notes.append(f"left out, another configuration ({changes}): {run}")
+        return kept
+
+
+def family_hash(record: RunRecord) -> str:
+    """Return the hash of the configuration without any seed: runs that share it are one sample."""
+    return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
+
+
+def _without_seeds(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _without_seeds(value) for key, value in node.items() if key != "seed"}
+    return [_without_seeds(value) for value in node] if isinstance(node, list) else node
+
+
+def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys, with the other's value, in which two configurations differ."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return [] if one == other else [f"{prefix.rstrip('.')}={other}"]
+    found = []
+    for key in sorted({*one, *other}, key=str):
+        if key != "seed" and f"{prefix}{key}" not in HASH_IGNORED:
+            found += _differences(one.get(key), other.get(key), f"{prefix}{key}.")
+    return found
+
+
+def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, RunRecord]:
+    """Drop records in which the metric still had an older definition."""
+    versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
+    newest = max(versions.values(), default=None)
+    return {seed: runs[seed] for seed, version in versions.items() if version == newest}
+
+
+def _value(record: RunRecord, metric: str, epoch: int | None) -> float | None:
+    if metric.startswith("run/"):
+        value = getattr(record, metric.removeprefix("run/"))
+        return None if value is None else float(value)
+    if epoch is not None:
+        return next((value for at, value in record.history.get(metric, []) if at == epoch), None)
+    return record.metrics[metric]["value"] if metric in record.metrics else None

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.cell import Row, build_row, format_value
+from lit_ctg.results.pool import RecordPool
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.spec import Printed, load_spec
+
+NUMBERS = {
+    ("1", "a", "x"): Printed(2.0, "2.0"),
+    ("1", "b", "x"): Printed(4.0, "4.0"),
+    ("1", "c", "x"): Printed(None, ""),
+}
+# Student's t for four degrees of freedom, from a table
+T4 = 2.776445
+
+
+def pool_of(make_record, values: dict[str, list[float]], metric: str = "m", n: int = 200) -> RecordPool:
+    """Return corrected records: experiment -> one value a seed (1, 2, ...)."""
+    records: list[RunRecord] = []
+    for name, column in values.items():
+        for seed, value in enumerate(column, start=1):
+            record = make_record(name, "corrected", seed)
+            entry = {"value": value, "unit": "u", "direction": "lower", "n": n, "ci95": None, "version": 1}
+            record.metrics = {metric: entry}
+            records.append(record)
+    return RecordPool(records, "semantic_fusion", "paper")
+
+
+def row_of(tmp_path: Path, text: str, pool: RecordPool) -> Row:
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"title: T\ntable: 1\nrows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
+    table = load_spec(path, "semantic_fusion")
+    return build_row(table, table.rows[0], NUMBERS, pool)
+
+
+def test_mean_and_interval_over_seeds(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    half = T4 * math.sqrt(2.5 / 5)
+    assert cell.mean == 3.0
+    assert cell.interval == pytest.approx((3 - half, 3 + half), abs=1e-5)
+    assert cell.verdict.label == "reproduced"
+    assert row.cells["as_published"] is None
+
+
+def test_one_seed_has_no_interval_and_is_judged_by_tolerance(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}"
+    near = row_of(tmp_path, text, pool_of(make_record, {"main": [2.1]})).cells["corrected"]
+    far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
+    assert (near.interval, near.verdict.label) == (None, "reproduced")
+    assert (far.interval, far.verdict.label) == (None, "not reproduced")
+
+
+def test_two_seeds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [3.0, 5.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    assert cell.interval[0] < 2.0 < cell.interval[1], "Student's t with one degree of freedom holds nearly anything"
+    assert cell.verdict.label == "not reproduced"
+
+
+def test_differences_are_paired_by_seed(make_record, tmp_path) -> None:
+    # the pairs differ by 1, 1.1, 0.9, 1: seeds spread far wider than that
+    pool = pool_of(make_record, {"main": [1.0, 12.1, 20.9, 31.0], "baseline": [0.0, 11.0, 20.0, 30.0, 99.0]})
+    text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}]"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert list(cell.values.values()) == pytest.approx([1.0, 1.1, 0.9, 1.0])
+    assert cell.interval[0] > 0.8
+    assert cell.finding == "higher"
+    assert cell.note == "unpaired seeds left out: 5"
+
+
+def test_printed_numbers_are_combined_like_the_terms(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 1.1, 0.9], "baseline": [3.0, 3.1, 2.9]})
+    text = (
+        "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less, digits: 1,"
+        "printed: [{row: a, column: x}, {row: b, column: x}], tolerance: {relative: 0.05}"
+    )
+    row = row_of(tmp_path, text, pool)
+    assert (row.printed.value, row.printed.text) == (-2.0, "−2.0")
+    assert row.cells["corrected"].verdict.label == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [("ratio", 0.25), ("percent_change", -75.0), ("sum", 5.0), ("mean", 2.5), ("difference", -3.0)],
+)
+def test_combinations(make_record, tmp_path, combine, expected) -> None:
+    pool = pool_of(make_record, {"main": [1.0], "baseline": [4.0]})
+    text = f"metric: m, combine: {combine}, terms: [{{}}, {{experiment: baseline}}]"
+    assert row_of(tmp_path, text, pool).cells["corrected"].mean == expected
+
+
+def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [0.5, 0.7]}, n=200)
+    cell = row_of(tmp_path, "metric: m, interval: wilson", pool).cells["corrected"]
+    # 240 of 400, by Wilson's formula with z = 1.96
+    assert (cell.mean, cell.trials) == (0.6, 400)
+    assert cell.interval == pytest.approx((0.5513, 0.6469), abs=2e-4)
+
+
+def test_wilson_wants_rates(make_record, tmp_path) -> None:
+    with pytest.raises(UserError, match="is no rate"):
+        row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [4.9]}))
+    cell = row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [0.5, math.nan]}))
+    assert cell.cells["corrected"].interval is None
+
+
+def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
+    assert cell.verdict.label == "impossible"
+    assert cell.hole.startswith("not run: experiment=semantic_fusion/main")
+
+
+def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.9]})
+    for runs in pool.runs.values():
+        runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
+    text = "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.bounds["floor"] == 1.95
+    assert cell.verdict.label == "reproduced", "2.0 is above the recorded floor"
+    assert "below the floor 1.95" in cell.finding, "ours is not: something leaks"
+
+
+def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, math.nan, 2.0]})
+    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}", pool).cells[
+        "corrected"
+    ]
+    assert (cell.interval, cell.verdict.label) == (None, "not reproduced")
+    assert math.isnan(cell.mean)
+
+
+def test_goals(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.3]})
+    assert row_of(tmp_path, "metric: m, goal: {at_most: 1.25}", pool).cells["corrected"].finding == (
+        "goal at most 1.25: missed"
+    )
+    assert row_of(tmp_path, "metric: m, goal: {at_least: 0.3}", pool).cells["corrected"].finding.endswith("met")
+
+
+def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
+    with pytest.raises(UserError, match="no printed number 1/a/xx"):
+        row_of(
+            tmp_path, "metric: m, printed: {row: a, column: xx}, tolerance: {relative: 0.05}", pool_of(make_record, {})
+        )
+
+
+def test_not_reported_has_no_verdict(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: c, column: x}, tolerance: {relative: 0.05}", pool)
+    assert row.cells["corrected"].verdict is None
+
+
+def test_texts_are_picked_and_counted(make_record, tmp_path) -> None:
+    pool = RecordPool([make_record("main", "corrected", seed) for seed in (1, 2)], "semantic_fusion", "paper")
+    text = "samples: {where: {path: hard, setting: positive, prompt: ''}, show: 1, expect: 'wonderful!$'}"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.texts == ("Carol finishes the model, extremely wonderful!",)
+    assert cell.finding == "2 of 4 as asked"
+    missing = row_of(tmp_path, "samples: {where: {path: nowhere}}", pool).cells["corrected"]
+    assert missing.hole == "not recorded: samples with path='nowhere'"
+
+
+def test_format_value() -> None:
+    assert format_value(1234.5678, 2) == "1,234.57"
+    assert format_value(-0.0004, 3, signed=True) == "0.000"
+    assert format_value(-0.5, 1, signed=True) == "−0.5"
+    assert format_value(0.5, 1, signed=True) == "+0.5"
+    assert format_value(math.inf, 1) == "inf"
+    assert format_value(None, 1) == ""

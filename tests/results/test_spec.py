@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.results import spec as spec_module
+from lit_ctg.results.spec import experiments_root, load_spec, load_specs, papers, read_printed
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
+ROW = "{label: A, metric: m}"
+
+
+def write(tmp_path: Path, rows: str, head: str = "title: T") -> Path:
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"{head}\nrows:\n{rows}\n")
+    return path
+
+
+def test_for_makes_a_row_for_every_combination(tmp_path: Path) -> None:
+    rows = """
+  - for: {path: {"off": control off, hard: masks}, model: {a: {label: A, experiment: main}}}
+    label: "{model:label}, {path:label}"
+    experiment: "{model:experiment}"
+    metric: control/{path}/x
+    floor: {corrected: {metric: "floor/{path}", number: 2}}
+"""
+    first, second = load_spec(write(tmp_path, rows), "p").rows
+    assert (first.label, first.experiment) == ("A, control off", "main")
+    assert first.metric == {"as_published": "control/off/x", "corrected": "control/off/x"}
+    assert second.metric["corrected"] == "control/hard/x"
+    assert first.floor["as_published"] is None
+    assert (second.floor["corrected"].metric, second.floor["corrected"].number) == ("floor/hard", 2)
+
+
+def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
+    rows = "  - {label: A, combine: difference, terms: [{experiment: x}, {metric: n}], metric: m, digits: 1}"
+    head = "title: T\ndefaults: {experiment: base, unit: nats, regimes: [corrected]}"
+    (row,) = load_spec(write(tmp_path, rows, head), "p").rows
+    assert row.terms[0] == ("x", {"as_published": "m", "corrected": "m"})
+    assert row.terms[1] == ("base", {"as_published": "n", "corrected": "n"})
+    assert (row.unit, row.regimes, row.digits) == ("nats", ("corrected",), 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("  - {label: A, metrik: m}", "unknown key 'metrik'; did you mean 'metric'"),
+        ("  - {label: A}", "metric is missing"),
+        ("  - {metric: m}", "label is missing"),
+        ("  - {label: A, metric: m, printed: {row: a, column: b}}", "stated tolerance"),
+        ("  - {label: A, metric: m, combine: diference, terms: [{}, {}]}", "did you mean 'difference'"),
+        ("  - {label: A, metric: m, combine: ratio}", "belong together"),
+        ("  - {label: A, metric: m, claim: lower}", "expected less or greater"),
+        ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
+        ("  - {label: A, metric: m, regimes: [published]}", "regimes are"),
+        ("  - {label: A, metric: m, tolerance: {rel: 1}}", "unknown key 'rel'"),
+        ("  - {label: A, metric: m, for: {x: 3}}", "must be a list"),
+        ("  - {label: [", "cannot be read"),
+        ("  []", "title or rows are missing"),
+    ],
+)
+def test_mistakes_are_one_clear_line(tmp_path: Path, rows: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        load_spec(write(tmp_path, rows), "p")
+    assert "table_1.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
+    path = tmp_path / "paper_numbers.csv"
+    path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,1.00,rate,\np,1,a,y,,rate,not reported\n")
+    numbers = read_printed(path)
+    assert (numbers["1", "a", "x"].value, numbers["1", "a", "x"].text) == (1.0, "1.00")
+    assert (numbers["1", "a", "y"].value, numbers["1", "a", "y"].text) == (None, "not reported")
+    path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,1,rate,\np,1,a,x,2,rate,\n")
+    with pytest.raises(UserError, match="twice"):
+        read_printed(path)
+    path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,one,rate,\n")
+    with pytest.raises(UserError, match="damaged line"):
+        read_printed(path)
+
+
+def test_the_papers_numbers_are_all_there() -> None:
+    numbers = read_printed(EXPERIMENTS / "semantic_fusion" / "paper_numbers.csv")
+    value = {key: number.value for key, number in numbers.items()}
+    assert value["1", "baseline", "ppl"] == 2.249
+    assert value["1", "fusion", "seen_only_ppl"] == 1.431
+    assert value["1", "baseline", "semantic_mse"] is None
+    assert [value["figure_1", "fusion", f"epoch_{e}"] for e in range(1, 7)] == [5.474, 2.741, 2.208, 2.213, 2.16, 2.152]
+    assert value["6", "!", "baseline_ce"] == 4.42129
+    assert value["4", "negative", "ood_hit"] == 0.43
+    assert sum(value["3", "negative", f"{c}_count"] for c in ("positive", "negative", "other")) == 200
+
+
+def test_every_printed_number_is_aimed_at() -> None:
+    """No number of the paper is forgotten: each stands in a row, or repeats one that does."""
+    numbers = read_printed(EXPERIMENTS / "semantic_fusion" / "paper_numbers.csv")
+    used = set()
+    for table in load_specs(EXPERIMENTS, "semantic_fusion"):
+        for row in table.rows:
+            references = row.printed if isinstance(row.printed, list) else [row.printed]
+            used |= {(table.table, r["row"], r["column"]) for r in references if r and "row" in r}
+    repeats = ("_hits", "_share", "trials", "class_uniform", "text")
+    left = {key for key, n in numbers.items() if n.value is not None and not key[2].endswith(repeats)} - used
+    assert {key for key in left if key[1] not in repeats} == set()
+
+
+def test_tables_come_in_the_papers_order() -> None:
+    names = [spec.name for spec in load_specs(EXPERIMENTS, "semantic_fusion")]
+    assert names[:7] == [f"table_{number}" for number in range(1, 7)] + ["figure_1"]
+    assert set(names[7:]) == {"table_ablation", "table_control", "table_coupled", "table_floor"}
+
+
+def test_experiments_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert experiments_root("semantic_fusion") == EXPERIMENTS
+    own = tmp_path / "experiments" / "mine"
+    own.mkdir(parents=True)
+    (own / "paper_numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
+    assert experiments_root("mine") == tmp_path / "experiments"
+    assert papers(tmp_path / "experiments") == ["mine"]
+    with pytest.raises(UserError, match="did you mean 'semantic_fusion'"):
+        experiments_root("semantic_fushion")
+    # an installed package brings its own copy
+    installed = tmp_path / "site" / "lit_ctg"
+    (installed / "experiments" / "semantic_fusion").mkdir(parents=True)
+    (installed / "experiments" / "semantic_fusion" / "paper_numbers.csv").write_text("")
+    monkeypatch.setattr(spec_module, "__file__", str(installed / "results" / "spec.py"))
+    assert experiments_root("semantic_fusion") == installed / "experiments"
