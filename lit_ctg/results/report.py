@@ -1,0 +1,230 @@
+"""The report: one self-contained HTML page with verdicts, tables, plots and samples; no script, no network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_ctg import __version__
+from lit_ctg.results.cell import Cell, Row
+from lit_ctg.results.files import write_atomic
+from lit_ctg.results.plot import legend_for, plots_for
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.render import (
+    NOT_APPLICABLE,
+    REGIME_TITLES,
+    interval_text,
+    n_text,
+    printed_text,
+    value_text,
+    verdict_text,
+)
+from lit_ctg.results.table import Arguments, Results, Table, add_common, checked_folders, chosen_papers, results_for
+from lit_ctg.results.verdict import LABELS, NOT_RUN, RULES
+
+DEFAULT_OUT = Path("outputs") / "report.html"
+# texts shown of each control path and setting; the rest stays in samples.jsonl
+SAMPLES_SHOWN = 6
+# the page may run nothing and load nothing, whatever a sample says
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def write_report(
+    out: Path,
+    papers: Sequence[str],
+    root: Path | None = None,
+    record_dirs: Iterable[Path | str] | None = None,
+    size: str = "paper",
+) -> Path:
+    """Write the page for ``papers`` to ``out``, whole or not at all; return its path.
+
+    Raises:
+        UserError: no such paper, a damaged record, or ``out`` cannot be written.
+    """
+    folders = None if record_dirs is None else list(record_dirs)
+    results = [results_for(paper, root, folders, size) for paper in papers]
+    write_atomic(Path(out), page(results))
+    return Path(out)
+
+
+def page(results: Sequence[Results]) -> str:
+    """Return the whole page."""
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    body = "".join(_paper(result) for result in results)
+    size = results[0].size if results else "paper"
+    count = sum(len(result.pool.records()) for result in results)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f"<title>lit_ctg: printed numbers and ours</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        "<header><h1>Printed numbers and ours</h1>"
+        f'<p class="muted">lit_ctg {_e(__version__)}, {count} runs of size {_e(size)}</p></header>\n'
+        f"<main>\n{body}</main>\n<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
+    )
+
+
+def _paper(result: Results) -> str:
+    links = "".join(f'<a href="#{_anchor(table)}">{_e(_short(table))}</a>' for table in result.tables)
+    parts = [f'<h2 id="{_e(result.paper)}">{_e(result.paper.replace("_", " "))}</h2>\n<nav>{links}</nav>\n']
+    parts.append(_overview(result))
+    parts += [_table(table) for table in result.tables]
+    parts += [_samples(result.pool.records()), _runs(result)]
+    return "".join(parts)
+
+
+def _overview(result: Results) -> str:
+    """Verdict counts of each regime, and every hole once."""
+    parts = ['<div class="panel">']
+    for regime, title in REGIME_TITLES.items():
+        counts = result.verdicts(regime)
+        total = sum(counts.values())
+        parts.append(
+            f"<div><b>{_e(title)}</b> <span class='muted'>{total} printed numbers</span>{_share(counts)}</div>"
+        )
+    parts.append("</div>\n")
+    cells = [cell for table in result.tables for row in table.rows for cell in row.cells.values()]
+    holes = Counter(cell.hole for cell in cells if cell is not None and cell.hole is not None)
+    notes = [f"{hole} ({count} cells)" for hole, count in holes.items()] + list(result.notes)
+    if notes:
+        items = "".join(f"<li>{_e(note)}</li>" for note in notes)
+        parts.append(
+            f'<details><summary>{len(notes)} holes and notes</summary><ul class="holes">{items}</ul></details>\n'
+        )
+    return "".join(parts)
+
+
+def _share(counts: Counter[str]) -> str:
+    """One bar split by verdict, and the counts in words."""
+    shown = [(label, counts[label]) for label in LABELS if counts[label]]
+    bar = "".join(f'<i class="{_slug(label)}" style="flex:{count}" title="{_e(label)}"></i>' for label, count in shown)
+    words = "".join(f'<span class="{_slug(label)}"><b>{count}</b> {_e(label)}</span>' for label, count in shown)
+    return f'<div class="share">{bar}</div><div class="counts">{words}</div>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{_e(REGIME_TITLES[regime])}</th>" for regime in table.regimes)
+    parts = [f'<h3 id="{_anchor(table)}">{_e(table.title)}</h3>\n']
+    if table.spec.caption:
+        parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
+    plots = plots_for(table)
+    if plots:
+        keys = "".join(f'<span><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend_for(table))
+        parts.append(f'<div class="key">{keys}</div>\n' if keys else "")
+        parts.append(f'<div class="plots">{"".join(plots)}</div>\n')
+    parts.append('<div class="scroll"><table class="numbers">')
+    printed_head = "<th>Printed</th>" if table.has_printed else ""
+    parts.append(f"<thead><tr><th></th>{printed_head}{head}</tr></thead><tbody>\n")
+    section, columns = "", 1 + table.has_printed + len(table.regimes)
+    for row in table.rows:
+        if row.spec.section != section:
+            section = row.spec.section
+            parts.append(f'<tr class="section"><th colspan="{columns}">{_e(section)}</th></tr>\n')
+        cells = "".join(_cell(row, row.cells[regime], REGIME_TITLES[regime]) for regime in table.regimes)
+        printed = f'<td data-head="Printed">{_e(printed_text(row))}{_mark(table, row)}</td>' if printed_head else ""
+        parts.append(f"<tr><th>{_e(row.spec.label)}</th>{printed}{cells}</tr>\n")
+    parts.append("</tbody></table></div>\n")
+    parts += [f'<p class="note">{_e(note)}</p>\n' for note in table.notes]
+    return "".join(parts)
+
+
+def _mark(table: Table, row: Row) -> str:
+    mark = table.mark(row)
+    return f" <sup>{_e(mark)}</sup>" if mark else ""
+
+
+def _cell(row: Row, cell: Cell | None, title: str) -> str:
+    head = f'data-head="{_e(title)}"'
+    if cell is None:
+        return f"<td {head}>{NOT_APPLICABLE}</td>"
+    if cell.hole is not None:
+        return f'<td class="hole" {head}>{_e(cell.hole)}{_chip(row, cell)}</td>'
+    if cell.texts:
+        return f'<td {head}>{_quotes(cell.texts)}<span class="n">n={_e(n_text(cell))}</span>{_chip(row, cell)}</td>'
+    seeds = ", ".join(f"{seed}: {value:.6g}" for seed, value in cell.values.items())
+    numbers = f'<b title="by seed: {_e(seeds)}">{_e(value_text(row, cell))}</b>'
+    numbers += f' <span class="range">{_e(interval_text(row, cell))}</span> <span class="n">n={_e(n_text(cell))}</span>'
+    return f"<td {head}>{numbers}{_chip(row, cell)}</td>"
+
+
+def _chip(row: Row, cell: Cell) -> str:
+    """Return the verdict as a chip, the finding as words below it."""
+    verdict = cell.verdict if row.printed is not None or cell.hole is not None else None
+    parts = ""
+    if verdict is not None and not (cell.hole is not None and verdict.label == NOT_RUN and "not run" in cell.hole):
+        words = verdict_text(row, cell).split("; ")[0]
+        parts += f'<br><span class="chip {_slug(verdict.label)}" title="{_e(verdict.reason)}">{_e(words)}</span>'
+    return parts + (f'<span class="finding">{_e(cell.finding)}</span>' if cell.finding else "")
+
+
+def _samples(records: Sequence[RunRecord]) -> str:
+    """Generated texts of the lowest seed of every experiment and regime, as plain text."""
+    parts, seen = [], set()
+    for record in records:
+        key = (record.name, record.regime)
+        if record.samples and key not in seen:
+            seen.add(key)
+            groups: dict[str, list[str]] = {}
+            for sample in record.samples:
+                words = [str(sample[field]) for field in ("path", "setting") if sample.get(field)]
+                words += [f'"{sample["prompt"]}"'] if sample.get("prompt") else []
+                groups.setdefault(", ".join(words) or "samples", []).append(sample["text"])
+            rows = "".join(
+                f"<tr><th>{_e(name)}</th><td>{_quotes(texts[:SAMPLES_SHOWN])}</td></tr>"
+                for name, texts in groups.items()
+            )
+            title = f"{record.experiment}, {REGIME_TITLES[record.regime].lower()}, seed {record.seed}"
+            parts.append(
+                f'<details><summary>{_e(title)}</summary><div class="scroll"><table>{rows}</table></div></details>\n'
+            )
+    return f"<h3>Generated samples</h3>\n{''.join(parts)}" if parts else ""
+
+
+def _runs(result: Results) -> str:
+    """Which runs the numbers come from."""
+    columns = ("experiment", "regime", "seed", "commit", "device", "parameters", "seconds", "tokens/s", "started")
+    rows = []
+    for record in result.pool.records():
+        commit = str(record.git.get("commit") or "unknown")[:10] + (" + changes" if record.git.get("dirty") else "")
+        words: list[object] = [record.name, record.regime, record.seed, commit, record.device, record.parameters]
+        words += [record.wall_time_s, record.tokens_per_s, record.started_at]
+        rows.append("<tr>" + "".join(f"<td>{_e('' if word is None else str(word))}</td>" for word in words) + "</tr>")
+    head = "".join(f"<th>{_e(column)}</th>" for column in columns)
+    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return f"<h3>Runs</h3>\n<details><summary>{len(rows)} runs behind these numbers</summary>{table}</details>\n"
+
+
+def _quotes(texts: Sequence[str]) -> str:
+    return "".join(f"<q>{_e(text)}</q>" for text in texts)
+
+
+def _e(text: str) -> str:
+    return escape(text, quote=True)
+
+
+def _slug(label: str) -> str:
+    return label.replace(" ", "-")
+
+
+def _short(table: Table) -> str:
+    return table.title.split(":")[0]
+
+
+def _anchor(table: Table) -> str:
+    return _e(f"{table.spec.paper}-{table.spec.name}")
+
+
+def main(words: Sequence[str], console: Console | None = None) -> int:
+    """Run ``lit-ctg report [<paper>|all] [--records FOLDER] [--size SIZE] [--out FILE]``."""
+    parser = Arguments(prog="lit-ctg report", add_help=False)
+    parser.add_argument("paper", nargs="?", default="all")
+    add_common(parser)
+    options = parser.parse_args(list(words))
+    folders = checked_folders(options.records)
+    out = write_report(options.out or DEFAULT_OUT, chosen_papers(options.paper), None, folders, options.size)
+    (console or Console()).print(f"report: {out}", markup=False, highlight=False, soft_wrap=True)
+    return 0

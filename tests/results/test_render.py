@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
+from lit_ctg.results.table import Table, results_for
+from lit_ctg.results.verdict import RULES
+
+
+@pytest.fixture
+def tables(write_records) -> dict[str, Table]:
+    """Tables from the main model's as-published runs alone, so that there are numbers and holes."""
+    folder = write_records(("main",), regimes=("as_published",))
+    results = results_for("semantic_fusion", record_dirs=[folder])
+    return {table.spec.name: table for table in results.tables}
+
+
+def test_markdown_is_a_rectangle(tables) -> None:
+    text = render(tables["table_1"], "md")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {11}
+    assert lines[0] == (
+        "|  | Printed | As published | n | 95% interval | Verdict | Corrected | n | 95% interval | Verdict |"
+    )
+    fusion = next(line for line in lines if line.startswith("| Fusion, PPL"))
+    assert "| 5 |" in fusion and "2.152" in fusion and "reproduced" in fusion
+    assert "not run: experiment=semantic\\_fusion/main regime=corrected" in fusion
+    assert "impossible: below the floor 2.672" in fusion
+    assert escape_markdown(RULES) in text
+
+
+def test_tables_of_ours_have_no_printed_column(tables) -> None:
+    assert "Printed" not in render(tables["table_ablation"], "md")
+    assert "As published" not in render(tables["table_ablation"], "md")
+    assert r"\begin{tabular}{lrrcl}" in render(tables["table_ablation"], "latex")
+
+
+def test_latex_is_balanced_and_escaped(tables) -> None:
+    for table in tables.values():
+        text = render(table, "latex")
+        plain = re.sub(r"\\[{}\\]", "", text)
+        assert plain.count("{") == plain.count("}"), table.spec.name
+        assert r"\toprule" in text and r"\bottomrule" in text
+        body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
+        columns = len(re.search(r"tabular}{([lrc]+)}", text)[1])
+        for line in filter(None, map(str.strip, body.splitlines())):
+            if "multicolumn" not in line:
+                assert len(re.findall(r"(?<!\\)&", line)) == columns - 1, line
+        assert not re.search(r"(?<!\\)[%#_]", body)
+
+
+def test_escapes() -> None:
+    assert escape_latex(r"50% a_b \x & {y}") == r"50\% a\_b \textbackslash{}x \& \{y\}"
+    assert escape_markdown("a|b <script> *x*\nc") == r"a\|b \<script\> \*x\*<br>c"
+
+
+def test_csv_has_full_precision_and_one_row_a_row(tables) -> None:
+    lines = list(csv.DictReader(io.StringIO(render_all(list(tables.values()), "csv"))))
+    assert len(lines) == sum(len(table.rows) for table in tables.values())
+    line = next(line for line in lines if line["row"] == "Fusion, PPL" and line["printed"])
+    cell = next(row for row in tables["table_1"].rows if row.spec.label == "Fusion, PPL").cells["as_published"]
+    assert float(line["as_published_value"]) == cell.mean
+    assert (line["as_published_n"], line["printed"], line["unit"]) == ("5", "2.152", "perplexity")
+    assert line["corrected_value"] == ""
+    assert line["corrected_reason"].startswith("not run: experiment=")
+
+
+def test_text_shows_numbers_holes_and_verdicts(tables) -> None:
+    text = render(tables["table_1"], "text")
+    assert "2.152" in text and "n=5  reproduced" in text and "impossible: below the floor 2.672" in text
+    assert "not run:" in text and "experiment=semantic_fusion/main" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_sample_texts_are_not_read_as_markup(tables) -> None:
+    row = next(row for row in tables["table_5"].rows if row.spec.label == "Fusion, no control")
+    object.__setattr__(row.cells["as_published"], "texts", ("[red]not a colour[/red]",))
+    console = Console(file=io.StringIO(), width=120, force_terminal=True)
+    print_tables([tables["table_5"]], console)
+    assert "[red]not a colour[/red]" in re.sub(r"\x1b\[[\d;]*m", "", console.file.getvalue())

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import write_record
+from lit_ctg.results.report import main, write_report
+
+PAPER = "semantic_fusion"
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'too'"
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == [], "unclosed tags"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture
+def page(write_records, tmp_path: Path) -> str:
+    folder = write_records()
+    return write_report(tmp_path / "report.html", [PAPER], record_dirs=[folder]).read_text(encoding="utf-8")
+
+
+def test_page_has_every_section(page: str) -> None:
+    words = " ".join(Page(page).words)
+    for heading in [f"Table {n}:" for n in range(1, 7)] + [
+        "Figure 1:",
+        "Ablation",
+        "Coupled corpus",
+        "Generated samples",
+    ]:
+        assert heading in words, heading
+    assert "printed numbers" in words and "Verdicts. reproduced:" in words
+    assert page.count("<svg") >= 14
+    assert len(page.encode()) < 5_000_000
+
+
+def test_page_is_self_contained(page: str) -> None:
+    parsed = Page(page)
+    assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
+    assert all(not name.startswith("on") for name, _ in parsed.attributes)
+    assert all((value or "").startswith("#") for name, value in parsed.attributes if name in ("href", "src"))
+    assert "url(" not in page and "@import" not in page and "http://" not in page
+
+
+def test_a_sample_with_markup_stays_text(make_record, tmp_path: Path) -> None:
+    record = make_record("main", "corrected", 1)
+    record.samples = [{"path": EVIL, "setting": EVIL, "text": EVIL}, {"path": "off", "text": EVIL}]
+    record.device = EVIL
+    failed = make_record("baseline", "corrected", 1)
+    failed.status, failed.error = "FAILED", EVIL
+    write_record(record, tmp_path / "a" / "run.json")
+    write_record(failed, tmp_path / "b" / "run.json")
+    text = write_report(tmp_path / "r.html", [PAPER], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    parsed = Page(text)
+    assert "script" not in parsed.tags and "img" not in parsed.tags
+    assert "".join(parsed.words).count("<script>alert(1)</script>") >= 4
+
+
+def test_every_link_has_its_target(page: str) -> None:
+    attributes = Page(page).attributes
+    identifiers = {value for name, value in attributes if name == "id"}
+    targets = {(value or "")[1:] for name, value in attributes if name == "href"}
+    assert len(targets) == 11
+    assert targets <= identifiers
+
+
+def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "report.html"
+    out.write_text("old")
+    (tmp_path / "outputs" / "x").mkdir(parents=True)
+    (tmp_path / "outputs" / "x" / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"run\.json is not a run record"):
+        write_report(out, [PAPER], record_dirs=[tmp_path / "outputs"])
+    assert out.read_text() == "old"
+
+
+def test_the_same_records_give_the_same_page(write_records, tmp_path: Path) -> None:
+    folder = write_records()
+    pages = [write_report(tmp_path / name, [PAPER], record_dirs=[folder]).read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]
+
+
+def test_command(write_records, tmp_path: Path) -> None:
+    console = Console(file=StringIO())
+    out = tmp_path / "page.html"
+    assert main(["--records", str(write_records()), "--out", str(out)], console) == 0
+    assert f"report: {out}" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
