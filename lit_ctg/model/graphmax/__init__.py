@@ -1,0 +1,19 @@
+"""Graphmax: softmax pulled towards a scene graph, exact and certified (Liu & Yin, "Graphmax for Text Generation")."""
+
+from lit_ctg.model.graphmax.baseline import softmax, sparsemax
+from lit_ctg.model.graphmax.function import GraphmaxResult, NotConverged, certify, graphmax
+from lit_ctg.model.graphmax.graph import CooccurrenceGraph
+from lit_ctg.model.graphmax.published import AlgorithmOne
+from lit_ctg.model.graphmax.rule import GraphmaxRule
+
+__all__ = [
+    "AlgorithmOne",
+    "CooccurrenceGraph",
+    "GraphmaxResult",
+    "GraphmaxRule",
+    "NotConverged",
+    "certify",
+    "graphmax",
+    "softmax",
+    "sparsemax",
+]

@@ -1,0 +1,203 @@
+"""One model step: graphmax with M replaced by what matters of it in this context, solved to the end.
+
+M_model is the dense block of M on the hubs, ``M_jj`` on a context's other tokens of weight, and 0 on the rest, which
+moves as one variable (the lump). The linear term carries what the model leaves out, as far as the last full product
+tells: ``z~ = z - 2 lambda (M - M_model) x``. Shape suffixes: B rows, V vocabulary, K hubs, X extra tokens of a context
+(padded), N = K + X + 1 variables of the reduced problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_ctg.model.graphmax.certificate import duality_gap
+from lit_ctg.model.graphmax.linear import solve_tangent
+from lit_ctg.model.graphmax.operator import GraphOperator
+from lit_ctg.model.graphmax.separable import solve_separable
+
+WEIGHTY = 0.02  # a token is an extra when its own penalty would move its logit by more than this
+MOST_EXTRAS = 4096
+NEWTON_STEPS = 40
+HALVINGS = 6
+CG_TOL = 0.05
+CG_ITERATIONS = 60
+
+
+def model_step(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor, tol: float) -> Tensor:
+    """Return log x of the model problem around the last iterate, ``[B, V]``.
+
+    Args:
+        operator: the graph.
+        y_BV: ``z - 2 lambda M x`` at the last iterate; z itself at the start. Finite.
+        x_BV: the last iterate; None at the start.
+        strength_B1: lambda > 0.
+        tol: gap in nats to which the reduced problem is solved.
+    """
+    extras = _pick_extras(operator, y_BV, x_BV, strength_B1)
+    problem = _reduce(operator, y_BV, x_BV, strength_B1, extras)
+    log_x_BN = problem.solve(tol)
+    return _expand(operator, problem, log_x_BN, y_BV)
+
+
+@dataclass(frozen=True)
+class _Extras:
+    index_BX: Tensor  # padded with 0
+    real_BX: Tensor
+    mask_BV: Tensor
+
+
+def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor) -> _Extras:
+    weight_BV = y_BV.softmax(dim=-1)
+    if x_BV is not None:
+        weight_BV = torch.maximum(weight_BV, x_BV)
+    weight_BV = weight_BV * (operator.diagonal_V * ~operator.is_hub_V)
+    mask_BV = weight_BV > WEIGHTY / (2 * strength_B1)
+    count = int(mask_BV.sum(dim=-1).max())
+    if count > MOST_EXTRAS:
+        floor_B1 = weight_BV.topk(MOST_EXTRAS, dim=-1).values[:, -1:]
+        mask_BV = mask_BV & (weight_BV > floor_B1)
+        count = int(mask_BV.sum(dim=-1).max())
+    row_P, token_P = mask_BV.nonzero(as_tuple=True)
+    # position of each pick inside its row
+    starts_B = mask_BV.sum(dim=-1).cumsum(dim=0) - mask_BV.sum(dim=-1)
+    place_P = torch.arange(len(row_P), device=row_P.device) - starts_B[row_P]
+    index_BX = torch.zeros(len(y_BV), count, dtype=torch.long, device=y_BV.device)
+    real_BX = torch.zeros(len(y_BV), count, dtype=torch.bool, device=y_BV.device)
+    index_BX[row_P, place_P] = token_P
+    real_BX[row_P, place_P] = True
+    return _Extras(index_BX, real_BX, mask_BV)
+
+
+def _reduce(
+    operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor, extras: _Extras
+) -> ReducedProblem:
+    minus_infinity = float("-inf")
+    hubs_K = operator.hubs_K
+    hub_BK = y_BV[:, hubs_K]
+    extra_BX = y_BV.gather(1, extras.index_BX)
+    curvature_BX = operator.diagonal_V[extras.index_BX] * extras.real_BX
+    if x_BV is not None:
+        hub_BK = hub_BK + 2 * strength_B1 * (x_BV[:, hubs_K] @ operator.gram_KK)
+        extra_BX = extra_BX + 2 * strength_B1 * curvature_BX * x_BV.gather(1, extras.index_BX)
+    # the rest by exclusion: subtracting from a total would lose it to rounding
+    rest_BV = y_BV.masked_fill(extras.mask_BV | operator.is_hub_V, minus_infinity)
+    lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True)
+    return ReducedProblem(
+        linear_BN=torch.cat([hub_BK, extra_BX.masked_fill(~extras.real_BX, minus_infinity), lump_B1], dim=-1),
+        gram_KK=operator.gram_KK,
+        curvature_BX=curvature_BX,
+        strength_B1=strength_B1,
+        extras=extras,
+    )
+
+
+def _expand(operator: GraphOperator, problem: ReducedProblem, log_x_BN: Tensor, y_BV: Tensor) -> Tensor:
+    """Spread the reduced solution over the vocabulary; the lump keeps the proportions of softmax(y)."""
+    hubs = len(operator.hubs_K)
+    shift_B1 = log_x_BN[:, -1:] - problem.linear_BN[:, -1:]
+    # no lump at all: every token is a hub or an extra
+    log_x_BV = y_BV + shift_B1.masked_fill(shift_B1.isnan(), 0)
+    log_x_BV[:, operator.hubs_K] = log_x_BN[:, :hubs]
+    extras = problem.extras
+    row_P, place_P = extras.real_BX.nonzero(as_tuple=True)
+    log_x_BV[row_P, extras.index_BX[row_P, place_P]] = log_x_BN[row_P, hubs + place_P]
+    return log_x_BV.log_softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class ReducedProblem:
+    """``argmin -<x, linear> + <x, log x> + lambda <x, Q x>`` over N variables; Q is Gram, diagonal, 0.
+
+    Attributes:
+        linear_BN: logits of hubs, extras (``-inf`` where padded) and lump (``-inf`` if nothing is left).
+        gram_KK: block of the hubs.
+        curvature_BX: ``M_jj`` of the extras.
+        strength_B1: lambda.
+        extras: where the extras lie in the vocabulary.
+    """
+
+    linear_BN: Tensor
+    gram_KK: Tensor
+    curvature_BX: Tensor
+    strength_B1: Tensor
+    extras: _Extras
+
+    def rows(self, index_b: Tensor) -> ReducedProblem:
+        """Return the problem of some rows only."""
+        return ReducedProblem(
+            self.linear_BN[index_b], self.gram_KK, self.curvature_BX[index_b], self.strength_B1[index_b], self.extras
+        )
+
+    def apply(self, x_BN: Tensor) -> Tensor:
+        """Return ``Q x``."""
+        hubs = len(self.gram_KK)
+        image_BN = torch.zeros_like(x_BN)
+        image_BN[:, :hubs] = x_BN[:, :hubs] @ self.gram_KK
+        image_BN[:, hubs:-1] = x_BN[:, hubs:-1] * self.curvature_BX
+        return image_BN
+
+    @property
+    def diagonal_BN(self) -> Tensor:
+        """Diagonal of Q."""
+        hub_BK = self.gram_KK.diagonal().expand(len(self.linear_BN), -1)
+        return torch.cat([hub_BK, self.curvature_BX, torch.zeros_like(self.strength_B1)], dim=-1)
+
+    def solve(self, tol: float) -> Tensor:
+        """Return log x, normalised: separable start, then damped Newton-CG in log space until the gap is below tol."""
+        log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
+        open_b = torch.arange(len(log_x_BN), device=log_x_BN.device)
+        problem, log_x_bN = self, log_x_BN.clone()
+        y_bN = problem.field(problem.apply(log_x_bN.exp()))
+        gap_b = duality_gap(log_x_bN, y_bN)
+        for _ in range(NEWTON_STEPS):
+            stay_b = ~(gap_b <= tol)
+            if not stay_b.all():
+                log_x_BN[open_b] = log_x_bN
+                open_b, problem = open_b[stay_b], problem.rows(stay_b)
+                log_x_bN, y_bN, gap_b = log_x_bN[stay_b], y_bN[stay_b], gap_b[stay_b]
+            if not len(open_b):
+                break
+            log_x_bN, y_bN, gap_b = problem.newton(log_x_bN, y_bN, gap_b)
+        log_x_BN[open_b] = log_x_bN
+        return log_x_BN
+
+    def field(self, image_BN: Tensor) -> Tensor:
+        """Return ``linear - 2 lambda Q x`` for ``image = Q x``."""
+        return self.linear_BN - 2 * self.strength_B1 * image_BN
+
+    def newton(self, log_x_BN: Tensor, y_BN: Tensor, gap_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log x, y and gap after one Newton step, halved while the gap rises.
+
+        With ``d`` the tangent direction, the step in log x is ``y - 2 lambda Q d - log x``: the softmax of y as the
+        linear model foresees it, so a token with x = 0 in this precision is moved like any other.
+        """
+        x_BN = log_x_BN.exp()
+        slack_BN = (y_BN - log_x_BN).masked_fill(x_BN == 0, 0)
+        solution = solve_tangent(
+            self.apply, self.diagonal_BN, x_BN, self.strength_B1, slack_BN, tol=CG_TOL, max_iterations=CG_ITERATIONS
+        )
+        target_BN = (y_BN - 2 * self.strength_B1 * solution.image_BN).log_softmax(dim=-1)
+        size_B1 = torch.ones_like(self.strength_B1)
+        best = log_x_BN, y_BN, gap_B
+        waiting_B = torch.ones_like(gap_B, dtype=torch.bool)
+        for _ in range(HALVINGS):
+            trial_BN = mix_logits(log_x_BN, target_BN, size_B1).log_softmax(dim=-1)
+            trial_y_BN = self.field(self.apply(trial_BN.exp()))
+            trial_gap_B = duality_gap(trial_BN, trial_y_BN)
+            better_B = waiting_B & (trial_gap_B < gap_B)
+            pairs = zip((trial_BN, trial_y_BN, trial_gap_B), best, strict=True)
+            best = tuple(new.where(better_B.reshape(-1, *[1] * (new.dim() - 1)), old) for new, old in pairs)
+            waiting_B = waiting_B & ~better_B
+            if not waiting_B.any():
+                break
+            size_B1 = size_B1 / 2
+        return best
+
+
+def mix_logits(start_BN: Tensor, end_BN: Tensor, size_B1: Tensor) -> Tensor:
+    """Return ``start + size (end - start)``, ``-inf`` where either is (a variable that is not there)."""
+    mixed_BN = start_BN + size_B1 * (end_BN - start_BN)
+    return mixed_BN.masked_fill(start_BN.isinf() | end_BN.isinf(), float("-inf"))

@@ -1,0 +1,201 @@
+"""The solver: model steps with a full product each, until the certificate holds; Newton-CG on all of M if they fail.
+
+Every iterate is judged by a full product with M, so what is returned is certified over the whole vocabulary. A row
+whose gap is not below tol in the end says so. Shape suffixes: B rows (b those still open), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_ctg.model.graphmax.certificate import duality_gap, is_certified
+from lit_ctg.model.graphmax.linear import solve_tangent
+from lit_ctg.model.graphmax.operator import GraphOperator
+from lit_ctg.model.graphmax.reduced import model_step
+
+MODEL_STEPS = 8  # then Newton-CG with full products takes over
+SEGMENT_STEPS = 30
+CG_TOL = 0.1
+CG_ITERATIONS = 40
+
+
+class Solution(NamedTuple):
+    """``log_probs_BV``, ``gap_B`` (nats, float64), ``iterations_B`` and ``products_B`` (full products with M)."""
+
+    log_probs_BV: Tensor
+    gap_B: Tensor
+    iterations_B: Tensor
+    products_B: Tensor
+
+
+def solve(
+    operator: GraphOperator,
+    logits_BV: Tensor,
+    strength_B1: Tensor,
+    *,
+    tol: float,
+    max_iterations: int,
+    warm_start_BV: Tensor | None = None,
+) -> Solution:
+    """Minimise Eq. 3 for each row.
+
+    Args:
+        operator: the graph in the dtype of the logits.
+        logits_BV: z, ``-inf`` for a token that may not be drawn; at least one finite a row.
+        strength_B1: lambda > 0.
+        tol: certified gap in nats at which a row is done.
+        max_iterations: iterates at most; the best is returned with its gap.
+        warm_start_BV: log-probabilities to start from (costs a product).
+    """
+    shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    z_BV = _clamped(operator, shifted_BV, strength_B1)
+    best = _Rows.empty(z_BV)
+    open_b = torch.arange(len(z_BV), device=z_BV.device)
+    now = _Point.start(operator, z_BV, strength_B1, warm_start_BV)
+    if warm_start_BV is not None:
+        open_b, now = best.keep(open_b, now, tol)
+    for step in range(max_iterations):
+        if not len(open_b):
+            break
+        z_bV, strength_b1 = z_BV[open_b], strength_B1[open_b]
+        new = (_model if step < MODEL_STEPS else _newton)(operator, z_bV, strength_b1, now, tol)
+        new.counts(now)
+        if now.image_BV is not None:
+            new = _search_segment(z_bV, strength_b1, now, new, tol)
+        open_b, now = best.keep(open_b, new, tol)
+    # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
+    log_probs_BV = best.log_x_BV + (shifted_BV - z_BV)
+    return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
+
+
+def _clamped(operator: GraphOperator, shifted_BV: Tensor, strength_B1: Tensor) -> Tensor:
+    """Replace -inf by a logit so low that no penalty, at most ``2 lambda max M_jj``, can lift it to any mass."""
+    floor_B1 = -(8 * strength_B1 * operator.diagonal_V.max() + 1000)
+    return torch.maximum(shifted_BV, floor_B1)
+
+
+class _Point:
+    """An iterate of some rows: log x, ``M x``, ``y = z - 2 lambda M x`` and the gap between them."""
+
+    def __init__(self, log_x_BV: Tensor | None, image_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
+        self.log_x_BV, self.image_BV, self.y_BV, self.gap_B = log_x_BV, image_BV, y_BV, gap_B
+        self.products_B, self.iterations_B = cost_B, torch.ones_like(cost_B)
+
+    @classmethod
+    def at(
+        cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, log_x_BV: Tensor, extra_cost: Tensor | int = 0
+    ) -> _Point:
+        """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
+        image_BV = operator.product(log_x_BV.exp())
+        y_BV = z_BV - 2 * strength_B1 * image_BV
+        cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
+        return cls(log_x_BV, image_BV, y_BV, duality_gap(log_x_BV, y_BV), cost_B)
+
+    @classmethod
+    def start(cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, warm_BV: Tensor | None) -> _Point:
+        """Return the beginning: the given log-probabilities, or nothing but z."""
+        if warm_BV is not None:
+            floor = torch.finfo(warm_BV.dtype).min / 4
+            log_x_BV = torch.where(z_BV > z_BV.amin(dim=-1, keepdim=True), warm_BV.clamp(min=-200), floor)
+            return cls.at(operator, z_BV, strength_B1, log_x_BV.log_softmax(dim=-1))
+        zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
+        point = cls(None, None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
+        point.iterations_B = zeros_B
+        return point
+
+    def counts(self, before: _Point) -> None:
+        """Add what the rows have cost before."""
+        self.products_B = self.products_B + before.products_B
+        self.iterations_B = self.iterations_B + before.iterations_B
+
+    def rows(self, index: Tensor) -> _Point:
+        """Return some rows."""
+        point = _Point(
+            self.log_x_BV[index], self.image_BV[index], self.y_BV[index], self.gap_B[index], self.products_B[index]
+        )
+        point.iterations_B = self.iterations_B[index]
+        return point
+
+
+class _Rows:
+    """The best iterate of every row so far."""
+
+    def __init__(self, log_x_BV: Tensor, gap_B: Tensor, iterations_B: Tensor, products_B: Tensor):
+        self.log_x_BV, self.gap_B = log_x_BV, gap_B
+        self.iterations_B, self.products_B = iterations_B, products_B
+
+    @classmethod
+    def empty(cls, z_BV: Tensor) -> _Rows:
+        zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
+        gap_B = torch.full((len(z_BV),), float("nan"), dtype=torch.float64, device=z_BV.device)
+        return cls(z_BV.log_softmax(dim=-1), gap_B, zeros_B, zeros_B.clone())
+
+    def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point]:
+        """Take the rows of ``point`` that are better than before; return the rows still open and their iterate."""
+        self.iterations_B[open_b], self.products_B[open_b] = point.iterations_B, point.products_B
+        sound_b = point.gap_B >= 0
+        better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
+        rows_b = open_b[better_b]
+        self.log_x_BV[rows_b], self.gap_B[rows_b] = point.log_x_BV[better_b], point.gap_B[better_b]
+        stay_b = ~is_certified(point.gap_B, tol)
+        if stay_b.all():
+            return open_b, point
+        return open_b[stay_b], point.rows(stay_b)
+
+
+def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
+    x_BV = None if now.log_x_BV is None else now.log_x_BV.exp()
+    log_x_BV = model_step(operator, now.y_BV, x_BV, strength_B1, tol / 20)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV)
+
+
+def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
+    """Take a Newton-CG step with products by all of M."""
+    x_BV = now.log_x_BV.exp()
+    slack_BV = (now.y_BV - now.log_x_BV).masked_fill(x_BV == 0, 0)
+    solution = solve_tangent(
+        operator.product,
+        operator.diagonal_V,
+        x_BV,
+        strength_B1,
+        slack_BV,
+        tol=CG_TOL,
+        max_iterations=CG_ITERATIONS,
+    )
+    log_x_BV = (now.y_BV - 2 * strength_B1 * solution.image_BN).log_softmax(dim=-1)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV, solution.products_B)
+
+
+def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:
+    """Where f rises again before the new iterate, go to its minimum on the segment; M x is linear there, so it is free.
+
+    The derivative of f at ``x + t (x' - x)`` along the segment is ``<x' - x, log x_t - y_t>``, rising in t.
+    """
+    step_BV = new.log_x_BV.exp() - now.log_x_BV.exp()
+    slope_B = (step_BV * (new.log_x_BV - new.y_BV)).sum(dim=-1)
+    rows_b = ((slope_B > 0) & ~is_certified(new.gap_B, tol)).nonzero()[:, 0]
+    if not len(rows_b):
+        return new
+    old, far, step_bV = now.rows(rows_b), new.rows(rows_b), step_BV[rows_b]
+    low_b1 = torch.zeros_like(strength_B1[rows_b])
+    high_b1 = torch.ones_like(low_b1)
+    for _ in range(SEGMENT_STEPS):
+        t_b1 = (low_b1 + high_b1) / 2
+        log_x_bV, y_bV = _between(old, far, t_b1)
+        rising_b1 = (step_bV * (log_x_bV - y_bV)).sum(dim=-1, keepdim=True) > 0
+        low_b1, high_b1 = torch.where(rising_b1, low_b1, t_b1), torch.where(rising_b1, t_b1, high_b1)
+        if (high_b1 - low_b1).amax() < 1e-3:
+            break
+    log_x_bV, y_bV = _between(old, far, (low_b1 + high_b1) / 2)
+    new.log_x_BV[rows_b], new.y_BV[rows_b] = log_x_bV, y_bV
+    new.image_BV[rows_b] = (z_BV[rows_b] - y_bV) / (2 * strength_B1[rows_b])
+    new.gap_B[rows_b] = duality_gap(log_x_bV, y_bV)
+    return new
+
+
+def _between(old: _Point, far: _Point, t_B1: Tensor) -> tuple[Tensor, Tensor]:
+    log_x_BV = torch.logaddexp(old.log_x_BV + torch.log1p(-t_B1), far.log_x_BV + t_B1.log())
+    return log_x_BV, torch.lerp(old.y_BV, far.y_BV, t_B1)
