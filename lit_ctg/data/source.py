@@ -176,8 +176,15 @@ def data_suffix(path: str | Path) -> str:
     return Path(path.stem).suffix if path.suffix in PACKED_SUFFIXES[1:] else path.suffix
 
 
-def read_records(path: str | Path, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+def read_records(
+    path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield rows of a .jsonl, .csv or .parquet file as dicts with (at least) ``columns``.
+
+    Args:
+        path: the file.
+        columns: what every row must have.
+        optional: what is read as well where the file has it.
 
     Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
     """
@@ -186,7 +193,7 @@ def read_records(path: str | Path, columns: Iterable[str]) -> Iterator[dict[str,
     if suffix not in readers:
         raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
     number = 0
-    for number, row in enumerate(readers[suffix](path, needed), start=1):
+    for number, row in enumerate(readers[suffix](path, needed, list(optional)), start=1):
         for column in needed:
             if row.get(column) is None:
                 has = ", ".join(map(str, row)) or "nothing"
@@ -197,7 +204,19 @@ def read_records(path: str | Path, columns: Iterable[str]) -> Iterator[dict[str,
         raise UserError(f"{path} is empty: give a file that holds rows")
 
 
-def _read_jsonl(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def column_names(path: str | Path) -> list[str]:
+    """Return the columns of a file of rows (of .jsonl those of the first row)."""
+    if data_suffix(path) != ".parquet":
+        return [str(name) for name in next(read_records(path, []))]
+    with reading(path):
+        import pyarrow.parquet
+
+        with open_bytes(path) as stream:
+            plain = Path(path).suffix == ".parquet"
+            return pyarrow.parquet.read_schema(stream if plain else io.BytesIO(stream.read())).names
+
+
+def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
@@ -210,7 +229,7 @@ def _read_jsonl(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, 
         yield row
 
 
-def _read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(MAX_LINE_BYTES)
     rows = csv.DictReader(line + "\n" for line in read_lines(path))
     try:
@@ -219,7 +238,7 @@ def _read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, An
         raise UserError(f"{path} line {rows.line_num} is not CSV ({error})") from error
 
 
-def _read_parquet(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
     with reading(path):
         import pyarrow.parquet
 
@@ -227,13 +246,12 @@ def _read_parquet(path: str | Path, columns: Sequence[str]) -> Iterator[dict[str
             # parquet needs to seek; a packed one is read into memory (parquet is compressed inside already)
             plain = Path(path).suffix == ".parquet"
             table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
-            present = [name for name in columns if name in table.schema_arrow.names]
-            if len(present) < len(columns):
-                missing = next(name for name in columns if name not in present)
-                names = table.schema_arrow.names
+            names = table.schema_arrow.names
+            missing = next((name for name in columns if name not in names), None)
+            if missing is not None:
                 hint = did_you_mean(missing, names)
                 raise UserError(f"{path} has no column '{missing}' (it has {', '.join(names)}){hint}")
-            for batch in table.iter_batches(batch_size=2048, columns=present):
+            for batch in table.iter_batches(batch_size=2048, columns=[*columns, *(name for name in optional if name in names)]):
                 yield from batch.to_pylist()
 
 

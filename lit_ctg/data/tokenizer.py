@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 from lit_ctg.data.chunk import Chunks, word_starts
 from lit_ctg.errors import UserError, did_you_mean
 
+# one word with the white space behind it: what spaCy's rules look at
+_PIECES = re.compile(rb"\S+\s*|\s+")
 MEMO_LIMIT = 500_000
 BLOCK_CHARACTERS = 2**22
 
@@ -170,7 +173,7 @@ class WordTokenizer(Tokenizer):
         seen: Counter[bytes] = Counter()
         for block in blocks(texts):
             for chunk, count in Chunks([self._bytes(text) for text in block], self.starts_of).counts():
-                seen[chunk.strip()] += count
+                seen[chunk] += count
         counts: Counter[str] = Counter()
         for chunk, count in seen.items():
             for word in self._words(chunk):
@@ -200,16 +203,20 @@ class WordTokenizer(Tokenizer):
 
 
 class SpacyTokenizer(WordTokenizer):
-    """spaCy's rules for English words (a blank pipeline, no model), applied between white space.
+    """spaCy's rules for English words (a blank pipeline, no model), line by line.
 
-    The same as ``spacy.blank("en")`` on text whose words are one blank apart: white space itself is never a token, but
-    a line end is when ``eol`` names one. Case is folded after the rules have run (they look at capitals).
+    Args:
+        lower: fold case first, as the control-code paper's counts show its authors did.
+        eol: the token that stands for every line end; ``None`` drops line ends.
+        whitespace: keep spaCy's white-space tokens (runs of more than one blank), as the authors did.
+        options: see ``WordTokenizer``.
     """
 
     kind = "spacy"
 
-    def __init__(self, *, lower: bool = True, eol: str | None = None, **options: Any) -> None:
+    def __init__(self, *, lower: bool = True, eol: str | None = None, whitespace: bool = False, **options: Any) -> None:
         super().__init__(lower=lower, eol=eol, **options)
+        self.whitespace = whitespace
         self._rules: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,22 +226,28 @@ class SpacyTokenizer(WordTokenizer):
     def fingerprint(self) -> dict[str, Any]:
         from importlib.metadata import version
 
-        return {**super().fingerprint(), "spacy": version("spacy")}
+        return {**super().fingerprint(), "whitespace": self.whitespace, "spacy": version("spacy")}
 
     def _bytes(self, text: str) -> bytes:
-        return (text if self.eol is None else text.replace("\n", f" {self.eol} ")).encode()
+        return (text.lower() if self.lower else text).encode()
+
+    def _load(self) -> Any:
+        try:
+            import spacy
+        except ImportError as error:
+            raise UserError("the spacy tokenizer needs spaCy: pip install spacy, or data/tokenizer=word") from error
+        return spacy.blank("en").tokenizer
 
     def _words(self, chunk: bytes) -> list[str]:
         if self._rules is None:
-            try:
-                import spacy
-            except ImportError as error:
-                raise UserError("the spacy tokenizer needs spaCy: pip install spacy, or data/tokenizer=word") from error
-            self._rules = spacy.blank("en").tokenizer
+            self._rules = self._load()
         words: list[str] = []
-        for piece in chunk.decode().split():
-            if piece in self.specials:
-                words.append(piece)
-            else:
-                words.extend(token.text.lower() if self.lower else token.text for token in self._rules(piece))
+        for piece in _PIECES.findall(chunk):
+            for number, part in enumerate(piece.decode().split("\n")):
+                if number and self.eol is not None:
+                    words.append(self.eol)
+                if part.strip() in self.specials:
+                    words.append(part.strip())
+                else:
+                    words += [token.text for token in self._rules(part) if self.whitespace or not token.is_space]
         return words

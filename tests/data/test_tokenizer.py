@@ -78,7 +78,20 @@ def test_spacy_words_are_those_of_the_blank_english_pipeline() -> None:
     assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == plain
     tokenizer = SpacyTokenizer()
     tokenizer.train([text])
-    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == [word.lower() for word in plain]
+    lowered = [token.text for token in english(" ".join(text.lower().split()))]
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == lowered
+
+
+def test_spacy_white_space_tokens_can_be_kept() -> None:
+    import spacy
+
+    english = spacy.blank("en")
+    text = "  two  blanks \n\n   and\ta tab , \u00a0 wide   \nend \n"
+    tokenizer = SpacyTokenizer(whitespace=True, eol="<eos>")
+    tokenizer.train([text])
+    expected = [[*(token.text for token in english(line)), "<eos>"] for line in text.splitlines()]
+    assert [tokenizer.tokens[i] for i in tokenizer.encode(text)] == [word for line in expected for word in line]
+    assert tokenizer.encode_many([text])[0].tolist() == tokenizer.encode(text)
 
 
 def test_state_is_plain_and_complete() -> None:

@@ -1,0 +1,247 @@
+"""What every text corpus has in common: a source, a tokenizer, a packed cache and the loaders that read it."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningDataModule
+
+import lit_ctg.data.sample
+from lit_ctg.data.batching import ConsecutiveBatches, PackedBatches, RandomWindows, ResumableLoader, StreamBatches
+from lit_ctg.data.document import Document
+from lit_ctg.data.download import ALTERNATIVES
+from lit_ctg.data.hub import HubFiles
+from lit_ctg.data.hub import cache_root as cache_folder
+from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
+from lit_ctg.data.source import check_source, file_checksum
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError, did_you_mean
+
+BATCHING = ("chunks", "windows", "streams")
+# the sample generators' name of each split
+SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
+
+
+@functools.cache
+def sample_checksum() -> str:
+    """Return a checksum of the generators' code: sample text changes exactly when it does."""
+    files = sorted(Path(lit_ctg.data.sample.__file__).parent.rglob("*.py"))
+    return hashlib.sha256("".join(file_checksum(path) for path in files).encode()).hexdigest()
+
+
+class CorpusDataModule(LightningDataModule, abc.ABC):
+    """Base of the text data modules.
+
+    Args:
+        source: sample (made here), local (a folder) or hub.
+        tokenizer: its vocabulary is built on the training split.
+        batching: chunks (consecutive), windows (random places) or streams (truncated back-propagation).
+        length: positions T of a row.
+        batch_size: rows B.
+        seed: of the order or the places of batches.
+        steps_per_epoch: batches of an epoch of windows.
+        root: folder of source=local.
+        repository, revision: of source=hub, the dataset and its commit (40 hex digits).
+        cache_root: folder for downloads and packed text; LIT_CTG_CACHE or ~/.cache/lit_ctg by default.
+        shuffle: draw the order of training chunks anew each epoch.
+        by_source: batches hold one source and its ``control_code_B``.
+        documents: batches say which document each target stands in (``document_BT``).
+        document_end: put ``<eos>`` behind every document.
+        max_documents: read no more documents than this of a training split that is not a sample.
+        sample_size: words of the training split of source=sample; evaluation splits have a tenth of it each.
+        sample_seed: of the sample text; not the seed of a run, so that all runs see one corpus.
+        vocabulary_splits: what a vocabulary is built on.
+        workers: processes that read batches.
+
+    Attributes:
+        sources: names behind the control codes, in order (after ``setup``).
+        vocabulary: the tokenizer, with its vocabulary.
+    """
+
+    name: str
+    columns: Sequence[str] = ()
+    # evaluation first: a document found there is left out of what comes later
+    splits: Sequence[str] = ("test", "val", "train")
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        tokenizer: Tokenizer,
+        batching: str,
+        length: int,
+        batch_size: int,
+        seed: int,
+        steps_per_epoch: int | None = None,
+        root: str | Path | None = None,
+        repository: str | None = None,
+        revision: str | None = None,
+        cache_root: str | Path | None = None,
+        shuffle: bool = False,
+        by_source: bool = False,
+        documents: bool = False,
+        document_end: bool = False,
+        max_documents: int | None = None,
+        sample_size: int = 200_000,
+        sample_seed: int = 0,
+        vocabulary_splits: Sequence[str] = ("train",),
+        workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if batching not in BATCHING:
+            hint = did_you_mean(batching, BATCHING)
+            raise UserError(f"data.batching={batching}: use one of {', '.join(BATCHING)}{hint}")
+        if batching == "windows" and not steps_per_epoch:
+            raise UserError("data.batching=windows needs data.steps_per_epoch=<batches of an epoch>")
+        if batching == "streams" and by_source:
+            raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
+        self.source, self.tokenizer, self.batching = check_source(source), tokenizer, batching
+        self.length, self.batch_size, self.seed, self.steps_per_epoch = length, batch_size, seed, steps_per_epoch
+        self.root, self.cache_root = root, cache_folder(cache_root)
+        self.repository, self.revision = repository, revision
+        self.shuffle, self.by_source, self.with_documents = shuffle, by_source, documents
+        self.document_end, self.max_documents = document_end, max_documents
+        self.sample_size, self.sample_seed = sample_size, sample_seed
+        self.vocabulary_splits, self.workers = tuple(vocabulary_splits), workers
+        self.packed: PackedCorpus | None = None
+        # called with (file, bytes so far, bytes in all) while the hub is read
+        self.fetching: Callable[[str, int, int | None], None] | None = None
+
+    # what a corpus must say about itself
+
+    @abc.abstractmethod
+    def options(self) -> dict[str, Any]:
+        """Return plain values of the settings that change the text: part of the cache's key."""
+
+    @abc.abstractmethod
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        """Yield the documents of a split (train, val, test) of the sample."""
+
+    @abc.abstractmethod
+    def local_files(self) -> list[Path]:
+        """Return every file of ``root`` that is read, for the checksum; ``UserError`` when one is missing."""
+
+    @abc.abstractmethod
+    def local_documents(self, split: str) -> Iterator[Document]:
+        """Yield the documents of a split from ``root``."""
+
+    def hub_pattern(self, split: str) -> str:
+        """Return which files of the repository hold a split; ``UserError`` when the corpus is on no hub."""
+        raise UserError(f"data={self.name} is on no hub that may be fetched from: {ALTERNATIVES}")
+
+    def hub_files(self, split: str) -> list[Path]:
+        """Return the fetched files of a split."""
+        pattern = self.hub_pattern(split)
+        hub = HubFiles(self.repository or "", self.revision, root=self.cache_root)
+        return hub.fetch(pattern, progress=self.fetching)
+
+    def hub_checksum(self) -> str:
+        """Fetch what is not here yet and return what identifies it."""
+        patterns = [self.hub_pattern(split) for split in self.splits]
+        for split in self.splits:
+            self.hub_files(split)
+        return HubFiles(self.repository or "", self.revision, root=self.cache_root).checksum(patterns)
+
+    @abc.abstractmethod
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        """Yield the documents of a split from the fetched files."""
+
+    # the path from text to batches
+
+    def documents(self, split: str) -> Iterator[Document]:
+        """Yield the documents of a split from the chosen source."""
+        readers = {"sample": self.sample_documents, "local": self.local_documents, "hub": self.hub_documents}
+        found = (document for document in readers[self.source](split) if document.text.strip())
+        if self.max_documents is not None and split.startswith("train") and self.source != "sample":
+            return itertools.islice(found, self.max_documents)
+        return found
+
+    def checksum(self) -> str:
+        """Return what identifies the text of the chosen source."""
+        if self.source == "sample":
+            return f"sample {sample_checksum()} {self.sample_seed} {self.sample_size}"
+        if self.source == "local":
+            return "local " + " ".join(file_checksum(path) for path in self.local_files())
+        return "hub " + self.hub_checksum()
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a packed corpus depends on."""
+        return {
+            "name": self.name,
+            "corpus": hashlib.sha256(self.checksum().encode()).hexdigest(),
+            "tokenizer": self.tokenizer.fingerprint(),
+            "options": self.options(),
+            "document_end": self.document_end,
+            "max_documents": self.max_documents,
+            "vocabulary_splits": list(self.vocabulary_splits),
+        }
+
+    def prepare(self, progress: Progress | None = None) -> PackedCorpus:
+        """Return the packed corpus, made now if it is not in the cache.
+
+        Args:
+            progress: called with (what is done, documents of it so far).
+        """
+        if self.packed is None:
+            identity = self.identity()
+            folder = self.cache_root / "packed" / f"{self.name}-{identity_key(identity)}"
+            readers: dict[str, Callable[[], Iterator[Document]]] = {
+                split: functools.partial(self.documents, split) for split in self.splits
+            }
+            self.packed = ensure_packed(folder, readers, self.tokenizer, identity, **self.packing(), progress=progress)
+        return self.packed
+
+    def packing(self) -> dict[str, Any]:
+        """Return the options of ``packing.pack``."""
+        return {
+            "end_documents": self.document_end,
+            "columns": self.columns,
+            "vocabulary_splits": self.vocabulary_splits,
+        }
+
+    def prepare_data(self) -> None:
+        """Make the packed corpus (Lightning calls this in one process a machine)."""
+        self.prepare()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the packed corpus (Lightning calls this in every process)."""
+        self.prepare()
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        """The tokenizer with its vocabulary; prepares the corpus when that has not happened yet."""
+        self.prepare()
+        return self.tokenizer
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources; the control code of a source is its place here."""
+        return self.prepare().sources
+
+    def batches(self, split: str) -> PackedBatches:
+        """Return the batches of a split: training as configured, evaluation always every token exactly once."""
+        options: dict[str, Any] = {"length": self.length, "batch_size": self.batch_size}
+        options["documents"] = self.with_documents
+        packed = self.prepare()
+        if self.batching == "streams":
+            return StreamBatches(packed, split, **options)
+        options["by_source"] = self.by_source
+        if self.batching == "windows" and split == "train":
+            return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
+        return ConsecutiveBatches(packed, split, **options)
+
+    def train_dataloader(self) -> ResumableLoader:
+        shuffle = self.shuffle and self.batching == "chunks"
+        return ResumableLoader(self.batches("train"), seed=self.seed, shuffle=shuffle, workers=self.workers)
+
+    def val_dataloader(self) -> ResumableLoader:
+        return ResumableLoader(self.batches("val"), workers=self.workers)
+
+    def test_dataloader(self) -> ResumableLoader:
+        return ResumableLoader(self.batches("test"), workers=self.workers)

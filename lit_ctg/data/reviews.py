@@ -1,0 +1,134 @@
+"""Reviews: two topics (control-code paper, Table 2) or Amazon and Yelp with stars (graphmax paper, scene corpora)."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.document import Document
+from lit_ctg.data.hub import HubFiles
+from lit_ctg.data.sample import reviews as sample_reviews
+from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records
+from lit_ctg.data.split import check_fractions, tail_documents
+from lit_ctg.errors import UserError, did_you_mean
+
+# sources of each corpus and what stands for them among the samples
+_SOURCES = {"topics": ("garden", "music"), "amazon": ("amazon",), "yelp": ("yelp",)}
+_SAMPLES = {"garden": ("garden",), "music": ("music",), "amazon": ("shop",), "yelp": ("restaurant",)}
+_FILES = {
+    "garden": ("reviews_garden", "garden", "Patio_Lawn_and_Garden"),
+    "music": ("reviews_music", "music", "Musical_Instruments"),
+    "amazon": ("reviews_amazon", "amazon"),
+    "yelp": ("reviews_yelp", "yelp", "yelp10k"),
+}
+# names under which a review's text and its stars are met
+_TEXT = ("text", "reviewText", "review_body")
+_STARS = ("stars", "rating", "overall", "star_rating")
+
+
+class ReviewsDataModule(CorpusDataModule):
+    """Reviews one by one; each topic is a source with its control code, stars are kept in the column ``stars``.
+
+    Args:
+        corpus: topics (garden and music), amazon or yelp.
+        val_fraction, test_fraction: share of each source's reviews, from its end. A test share of 0 means that testing
+            reads the validation part, as in the control-code paper.
+        hub: for each corpus ``{repository, revision, files}`` on the hub, ``files`` by source a pattern.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "reviews"
+    columns = ("stars",)
+
+    def __init__(
+        self,
+        *,
+        corpus: str,
+        val_fraction: float,
+        test_fraction: float,
+        hub: Mapping[str, Mapping[str, Any]],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if corpus not in _SOURCES:
+            hint = did_you_mean(corpus, _SOURCES)
+            raise UserError(f"data.corpus={corpus}: use one of {', '.join(_SOURCES)}{hint}")
+        self.corpus, self.names = corpus, _SOURCES[corpus]
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+        self.hub = hub[corpus]
+
+    def options(self) -> dict[str, Any]:
+        return {"corpus": self.corpus, "fractions": [self.val_fraction, self.test_fraction]}
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        if split == "test" and self.test_fraction == 0:
+            return
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        for name in self.names:
+            topics = _SAMPLES[name]
+            share = max(size // len(self.names), 100)
+            for review in sample_reviews.documents(SAMPLE_SPLIT[split], self.sample_seed, share, topics=topics):
+                yield Document(review.text.rstrip("\n") + "\n", name, review.meta)
+
+    def local_files(self) -> list[Path]:
+        return [find_file(self.root, _FILES[name]) for name in self.names]
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for name, path in zip(self.names, self.local_files(), strict=True):
+            yield from self._split(name, [path], split)
+
+    def _split(self, name: str, paths: list[Path], split: str) -> Iterator[Document]:
+        read = functools.partial(_reviews, name, paths, self.max_documents)
+        return tail_documents(read, split, self.val_fraction, self.test_fraction)
+
+    def _files(self) -> HubFiles:
+        return HubFiles(self.hub["repository"], self.hub["revision"], root=self.cache_root)
+
+    def hub_checksum(self) -> str:
+        files = self._files()
+        for name in self.names:
+            files.fetch(self.hub["files"][name], progress=self.fetching)
+        return files.checksum([self.hub["files"][name] for name in self.names])
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        for name in self.names:
+            yield from self._split(name, self._files().fetch(self.hub["files"][name]), split)
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+def _reviews(name: str, paths: list[Path], limit: int | None) -> Iterator[Document]:
+    found = itertools.chain.from_iterable(_file_reviews(name, path) for path in paths)
+    return itertools.islice(found, limit) if limit is not None else found
+
+
+def _file_reviews(name: str, path: Path) -> Iterator[Document]:
+    """Yield the reviews of a file: one a line, or rows with text and stars."""
+    if data_suffix(path) not in (".jsonl", ".csv", ".parquet"):
+        for number, line in enumerate(read_lines(path)):
+            # the first line of a file may be its tag, "<garden>"
+            tag = number == 0 and line.startswith("<") and line.rstrip().endswith(">")
+            if line.strip() and not tag:
+                yield Document(line.strip() + "\n", name)
+        return
+    text, stars, shift = _columns(path)
+    for row in read_records(path, [text], [stars] if stars else []):
+        body = str(row[text]).strip()
+        if body:
+            value = row.get(stars) if stars else None
+            yield Document(body + "\n", name, {} if value is None else {"stars": round(float(value)) + shift})
+
+
+def _columns(path: Path) -> tuple[str, str | None, int]:
+    """Return which columns hold text and stars, and what to add for stars (Yelp's ``label`` counts from 0)."""
+    names = column_names(path)
+    text = next((name for name in _TEXT if name in names), None)
+    if text is None:
+        raise UserError(f"{path} has no column 'text' (it has {', '.join(names)}): name the column of the reviews 'text'")
+    stars = next((name for name in _STARS if name in names), None)
+    return (text, stars, 0) if stars or "label" not in names else (text, "label", 1)

@@ -1,0 +1,129 @@
+"""WikiText-2 and WikiText-103, raw or tokenised, with numbers joined or places chunked for the micro-models."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.document import Document
+from lit_ctg.data.number_join import join_numbers
+from lit_ctg.data.place_chunk import chunk_places
+from lit_ctg.data.sample import encyclopedia
+from lit_ctg.data.source import data_suffix, find_file, read_lines, read_records
+from lit_ctg.errors import UserError
+
+# " = Title = ": one "=" on either side; " = = Section = = " has more
+_TITLE = re.compile(r"\s*= ([^=].*[^=]|[^=\s]) =\s*")
+_FILES = {
+    "train": ("wiki.train", "train"),
+    "val": ("wiki.valid", "valid", "validation", "val"),
+    "test": ("wiki.test", "test"),
+}
+_HUB_SPLIT = {"train": "train", "val": "validation", "test": "test"}
+
+
+def articles(lines: Iterable[str]) -> Iterator[Document]:
+    """Group the lines of WikiText into articles; every line is in exactly one, blank lines are empty.
+
+    An article begins at a title line between two blank lines; legend lines of tables, such as ``= Played , W =``, look
+    like titles but stand in the midst of text.
+    """
+    current: list[str] = []
+    title, before = "", ""
+    plain = (line if line.strip() else "" for line in lines)
+    for line, after in itertools.pairwise(itertools.chain(plain, [""])):
+        found = _TITLE.fullmatch(line) if line and not before and not after else None
+        if found:
+            if title:
+                yield _article(current, title)
+                current = []
+            title = found.group(1)
+        current.append(line)
+        before = line
+    if current:
+        yield _article(current, title)
+
+
+def _article(lines: list[str], title: str) -> Document:
+    return Document("\n".join(lines) + "\n", "wikitext", {"title": title})
+
+
+class WikiTextDataModule(CorpusDataModule):
+    """WikiText (Merity et al. 2016); the official three splits, documents are articles.
+
+    Args:
+        version: 2 or 103.
+        raw: the raw variant (for GPT-2 BPE) instead of the tokenised one with ``<unk>``.
+        join_numbers: ``1 @,@ 234`` becomes one token (NSLM, sec. 5.1, numbers corpus).
+        chunk_places: multi-word place names become one token (NSLM, sec. 5.1, places corpus).
+        minimum_population: of cities that count as places.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "wikitext"
+
+    def __init__(
+        self,
+        *,
+        version: int,
+        raw: bool,
+        join_numbers: bool,
+        chunk_places: bool,
+        minimum_population: int,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if version not in (2, 103):
+            raise UserError(f"data.version={version}: WikiText comes as 2 or 103")
+        self.version, self.raw, self.join_numbers, self.chunk_places = version, raw, join_numbers, chunk_places
+        self.minimum_population = minimum_population
+
+    def options(self) -> dict[str, Any]:
+        population = self.minimum_population if self.chunk_places else None
+        return {"raw": self.raw, "join_numbers": self.join_numbers, "chunk_places": population,
+                "version": self.version if self.source == "hub" else None}  # fmt: skip
+
+    def documents(self, split: str) -> Iterator[Document]:
+        for document in super().documents(split):
+            yield Document(self.transform(document.text), document.source, document.meta)
+
+    def transform(self, text: str) -> str:
+        """Return an article's text with numbers joined and places chunked as configured."""
+        if self.join_numbers:
+            text = join_numbers(text)
+        return chunk_places(text, self.minimum_population) if self.chunk_places else text
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        return encyclopedia.documents(SAMPLE_SPLIT[split], self.sample_seed, size, tokenised=not self.raw)
+
+    def _file(self, split: str) -> Path:
+        own = ".raw" if self.raw else ".tokens"
+        return find_file(self.root, _FILES[split], suffixes=(own, ".txt", "", ".jsonl", ".csv", ".parquet"))
+
+    def local_files(self) -> list[Path]:
+        return [self._file(split) for split in self.splits]
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        return articles(_lines(self._file(split)))
+
+    def hub_pattern(self, split: str) -> str:
+        """Return the files of a split on the hub."""
+        variant = "-raw" if self.raw else ""
+        return f"wikitext-{self.version}{variant}-v1/{_HUB_SPLIT[split]}-*.parquet"
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        return articles(itertools.chain.from_iterable(map(_lines, self.hub_files(split))))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield lines of text, or of the column ``text``, one row a line (as the hub has it) or more."""
+    if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
+        for row in read_records(path, ["text"]):
+            yield from str(row["text"]).removesuffix("\n").split("\n")
+    else:
+        yield from read_lines(path)
