@@ -129,3 +129,10 @@ def test_experiments_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest
     (installed / "experiments" / "semantic_fusion" / "paper_numbers.csv").write_text("")
     monkeypatch.setattr(spec_module, "__file__", str(installed / "results" / "spec.py"))
     assert experiments_root("semantic_fusion") == installed / "experiments"
+
+
+def test_a_section_stands_in_one_place() -> None:
+    for table in load_specs(EXPERIMENTS, "semantic_fusion"):
+        sections = [row.section for row in table.rows]
+        starts = [one for index, one in enumerate(sections) if index == 0 or sections[index - 1] != one]
+        assert len(starts) == len(set(starts)), table.name
