@@ -1,0 +1,94 @@
+"""Where the real tokens of a padded batch are: sentences of equal length side by side, padding left out.
+
+Shape letters: B sentences, T positions, N real tokens of the batch, L length of the sentences of one group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# more distinct sentence lengths than this in a batch, and running them one by one costs more than padding does
+MAX_GROUPS = 4
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The packed order of a batch.
+
+    Attributes:
+        shape: (B, T) of the padded batch.
+        column_BT: the column of every cell.
+        index_N: place of every packed token in the flattened batch; None when nothing is left out.
+        groups: (sentences, length) of each run of equally long sentences, in packed order.
+        valid_BT: only for batches that stay padded: which keys may be attended to.
+    """
+
+    shape: tuple[int, int]
+    column_BT: Tensor
+    index_N: Tensor | None
+    groups: tuple[tuple[int, int], ...]
+    valid_BT: Tensor | None = None
+
+    @classmethod
+    def of(cls, valid_BT: Tensor) -> Packing:
+        """Pack by a mask of real tokens.
+
+        Sentences are sorted by length. A batch with more than ``MAX_GROUPS`` lengths, or with padding
+        anywhere but at the end of sentences, stays as it is and is masked instead.
+        """
+        sentences, columns = valid_BT.shape
+        shape = (sentences, columns)
+        column_BT = torch.arange(columns, device=valid_BT.device).expand(shape)
+        if bool(valid_BT.all()):
+            return cls(shape, column_BT, None, (shape,))
+        lengths_B = valid_BT.sum(1)
+        at_end = torch.equal(column_BT < lengths_B[:, None], valid_BT)
+        sorted_B, order_B = lengths_B.sort(stable=True)
+        runs = torch.unique_consecutive(sorted_B, return_counts=True)
+        lengths, counts = runs[0].tolist(), runs[1].tolist()
+        if len(lengths) > MAX_GROUPS or not at_end:
+            return cls(shape, column_BT, None, (shape,), valid_BT)
+        places_BT = torch.arange(sentences * columns, device=valid_BT.device).view(sentences, columns)
+        index_N = places_BT[order_B][valid_BT[order_B]]
+        groups = tuple((count, length) for count, length in zip(counts, lengths, strict=True) if length)
+        return cls(shape, column_BT, index_N, groups)
+
+    def pack(self, values_BT: Tensor) -> Tensor:
+        """Return the values of the packed tokens, [N, ...], from [B, T, ...]."""
+        flat = values_BT.flatten(0, 1)
+        return flat if self.index_N is None else flat.index_select(0, self.index_N)
+
+    def unpack(self, values_N: Tensor) -> Tensor:
+        """Put packed values [N, ...] back into [B, T, ...]; zeros at padding."""
+        if self.index_N is not None:
+            flat = values_N.new_zeros(self.shape[0] * self.shape[1], *values_N.shape[1:])
+            return flat.index_copy(0, self.index_N, values_N).unflatten(0, self.shape)
+        values_BT = values_N.unflatten(0, self.shape)
+        if self.valid_BT is None:
+            return values_BT
+        return values_BT * self.valid_BT.view(*self.shape, *[1] * (values_BT.ndim - 2))
+
+    @property
+    def position_N(self) -> Tensor:
+        """Column of every packed token."""
+        return self.pack(self.column_BT)
+
+    def split(self, values_N: Tensor) -> tuple[Tensor, ...]:
+        """Return views of packed values, one a group."""
+        return values_N.split([count * length for count, length in self.groups])
+
+    def forbidden(self, causal: bool, device: torch.device) -> list[Tensor | None]:
+        """Return for each group which (query, key) pairs must not meet, as [B, L, L] or [L, L], or None."""
+        masks: list[Tensor | None] = []
+        for _, length in self.groups:
+            mask = torch.ones(length, length, dtype=torch.bool, device=device).triu(1) if causal else None
+            if self.valid_BT is not None:
+                # padding sees itself, so that no row is empty
+                own = torch.eye(length, dtype=torch.bool, device=device)
+                padding = ~(self.valid_BT[:, None, :] | own)
+                mask = padding if mask is None else padding | mask
+            masks.append(mask)
+        return masks
