@@ -146,9 +146,7 @@ def _parse_cities() -> tuple[Place, ...]:
             # the latitude is the first word that reads as a number
             at = next(i for i, word in enumerate(words) if word.lstrip("-")[:1].isdigit())
             region = " ".join(words[at + 2 :]) or country
-            places.append(
-                Place(" ".join(words[:at]), country, region, float(words[at]), float(words[at + 1]))
-            )
+            places.append(Place(" ".join(words[:at]), country, region, float(words[at]), float(words[at + 1])))
     return tuple(places)
 
 
@@ -178,9 +176,7 @@ def nearest_cities(city: Place, count: int = 10) -> tuple[Place, ...]:
     sine cannot change the order.
     """
     others = [place for place in CITIES if place != city]
-    return tuple(
-        sorted(others, key=lambda p: (round(distance_km(*city[3:], *p[3:])), p.name, p.country))[:count]
-    )
+    return tuple(sorted(others, key=lambda p: (round(distance_km(*city[3:], *p[3:])), p.name, p.country))[:count])
 
 
 @cache

@@ -70,8 +70,9 @@ class World(Scene):
         self.home = _BY_NAME[facts["home"]] if "home" in facts else rng.choice(CITIES)
         self._here = self.home
         self._state = self.home.region
-        self.calendar = Calendar(rng, *domain.years, day_first=self.home.country not in ("United States",
-        "Philippines"))
+        self.calendar = Calendar(
+            rng, *domain.years, day_first=self.home.country not in ("United States", "Philippines")
+        )
         self._neutral = Deck(rng, neutral)
         self._walks: dict[str, Walk] = {}
         self._cast: list[Person] = []

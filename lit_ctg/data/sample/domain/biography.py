@@ -8,8 +8,18 @@ from lit_ctg.data.sample.gazetteer import CITIES
 from lit_ctg.data.sample.people import person
 from lit_ctg.data.sample.world import Domain
 
-_CALLINGS = ("painter", "composer", "poet", "novelist", "botanist", "architect", "explorer", "actor",
-"astronomer", "singer")
+_CALLINGS = (
+    "painter",
+    "composer",
+    "poet",
+    "novelist",
+    "botanist",
+    "architect",
+    "explorer",
+    "actor",
+    "astronomer",
+    "singer",
+)
 
 
 def _title(rng: Random) -> dict[str, str]:
@@ -32,19 +42,27 @@ DOMAIN = Domain(
     title=_title,
     terms=("work", "art", "school_term", "family"),
     lexicon={
-        "work": ("novel", "symphony", "portrait", "opera", "poem", "sonata", "play", "landscape", "memoir",
-                 "ballet", "herbarium",
-                 "play", "sketch", "song cycle", "travel book", "lecture"),
-        "art": ("verse", "harmony", "colour", "dialogue", "rhythm", "perspective", "melody", "prose",
-                "brushwork", "metre"),
-        "school_term": ("conservatory", "grammar school", "academy", "university", "studio", "workshop",
-                        "seminary"),
+        "work": (
+            "novel", "symphony", "portrait", "opera", "poem", "sonata", "play", "landscape", "memoir", "ballet",
+            "herbarium", "play", "sketch", "song cycle", "travel book", "lecture",
+        ),
+        "art": (
+            "verse", "harmony", "colour", "dialogue", "rhythm", "perspective", "melody", "prose", "brushwork",
+            "metre",
+        ),
+        "school_term": (
+            "conservatory", "grammar school", "academy", "university", "studio", "workshop", "seminary",
+        ),
         "family": ("mother", "father", "brother", "sister", "uncle", "aunt", "cousin", "grandmother"),
-        "trade": ("clockmaker", "schoolteacher", "tailor", "doctor", "farmer", "merchant", "printer",
-                  "sailor", "baker", "clerk"),
+        "trade": (
+            "clockmaker", "schoolteacher", "tailor", "doctor", "farmer", "merchant", "printer", "sailor",
+            "baker", "clerk",
+        ),
         "mood": ("tender", "severe", "playful", "sombre", "radiant", "restless", "simple", "learned"),
-        "topic": ("the sea", "childhood", "exile", "the harvest", "a lost letter", "winter", "the railway",
-                  "old age", "birds"),
+        "topic": (
+            "the sea", "childhood", "exile", "the harvest", "a lost letter", "winter", "the railway", "old age",
+            "birds",
+        ),
     },
     opening=(
         "{title} (born {born}) was @a {calling} from {birthplace}.",

@@ -24,16 +24,13 @@ def _title(rng: Random) -> dict[str, str]:
     root = rng.choice(_ROOTS) + rng.choice(_MIDDLES)
     kind = rng.randrange(4)
     if kind == 0:
-        return {"title": f"{root.capitalize()}ic acid", "it": "the acid", "form": "acid",
-        "salt": f"{root}ate"}
+        return {"title": f"{root.capitalize()}ic acid", "it": "the acid", "form": "acid", "salt": f"{root}ate"}
     if kind == 1:
         title = f"{rng.choice(_METALS)} {root}ate"
         return {"title": title, "it": "the salt", "form": "salt", "salt": f"{root}ate"}
     if kind == 2:
-        return {"title": f"{root.capitalize()}ene", "it": "the compound", "form": "hydrocarbon",
-        "salt": f"{root}ide"}
-    return {"title": f"{rng.choice(_METALS)} {root}ide", "it": "the compound", "form": "solid",
-    "salt": f"{root}ide"}
+        return {"title": f"{root.capitalize()}ene", "it": "the compound", "form": "hydrocarbon", "salt": f"{root}ide"}
+    return {"title": f"{rng.choice(_METALS)} {root}ide", "it": "the compound", "form": "solid", "salt": f"{root}ide"}
 
 
 DOMAIN = Domain(
@@ -44,37 +41,40 @@ DOMAIN = Domain(
     lexicon={
         "reagent": (
             "sulfuric acid", "nitric acid", "hydrochloric acid", "sodium hydroxide", "ammonia", "acetone",
-            "ethanol", "methanol",
-            "hydrogen peroxide", "potassium permanganate", "acetic acid", "chlorine", "bromine", "iodine",
-            "oxygen", "hydrogen",
-            "lithium", "zinc powder", "copper sulfate", "phosphoric acid",
+            "ethanol", "methanol", "hydrogen peroxide", "potassium permanganate", "acetic acid", "chlorine",
+            "bromine", "iodine", "oxygen", "hydrogen", "lithium", "zinc powder", "copper sulfate",
+            "phosphoric acid",
         ),
         "product": (
             "oxide", "chloride", "sulfate", "nitrate", "ester", "ether", "alcohol", "aldehyde", "ketone",
-            "carbonate",
-            "precipitate", "polymer", "hydrate", "amine", "complex",
+            "carbonate", "precipitate", "polymer", "hydrate", "amine", "complex",
         ),
         "substance": (
-            "catalyst", "solvent", "reagent", "isomer", "oxidant", "buffer", "electrolyte", "ligand",
-            "salt", "acid", "base",
-            "alloy", "mineral", "pigment", "resin", "monomer",
+            "catalyst", "solvent", "reagent", "isomer", "oxidant", "buffer", "electrolyte", "ligand", "salt",
+            "acid", "base", "alloy", "mineral", "pigment", "resin", "monomer",
         ),
         "process": (
             "oxidation", "reduction", "distillation", "crystallisation", "hydrolysis", "electrolysis",
-            "titration", "filtration",
-            "fermentation", "polymerisation", "combustion", "evaporation", "neutralisation",
-            "decomposition", "sublimation",
+            "titration", "filtration", "fermentation", "polymerisation", "combustion", "evaporation",
+            "neutralisation", "decomposition", "sublimation",
         ),
-        "vessel": ("flask", "beaker", "burette", "condenser", "retort", "crucible", "furnace", "column",
-                   "reactor"),
-        "particle": ("molecule", "ion", "electron", "proton", "atom", "anion", "cation", "radical",
-                     "nucleus", "orbital"),
-        "trait": ("soluble", "volatile", "acidic", "alkaline", "corrosive", "crystalline", "flammable",
-                  "toxic", "inert", "viscous"),
-        "field": ("spectroscopy", "stoichiometry", "thermodynamics", "kinetics", "chromatography",
-                  "electrochemistry"),
-        "colour": ("white", "pale yellow", "deep blue", "colourless", "violet", "dark green", "orange",
-                   "grey", "ruby red"),
+        "vessel": (
+            "flask", "beaker", "burette", "condenser", "retort", "crucible", "furnace", "column", "reactor",
+        ),
+        "particle": (
+            "molecule", "ion", "electron", "proton", "atom", "anion", "cation", "radical", "nucleus", "orbital",
+        ),
+        "trait": (
+            "soluble", "volatile", "acidic", "alkaline", "corrosive", "crystalline", "flammable", "toxic",
+            "inert", "viscous",
+        ),
+        "field": (
+            "spectroscopy", "stoichiometry", "thermodynamics", "kinetics", "chromatography", "electrochemistry",
+        ),
+        "colour": (
+            "white", "pale yellow", "deep blue", "colourless", "violet", "dark green", "orange", "grey",
+            "ruby red",
+        ),
     },
     opening=(
         "{title} is @a {colour} {trait} {form} [obtained from|made by the action of] {reagent} [on|and] "

@@ -22,13 +22,23 @@ def _title(rng: Random) -> dict[str, str]:
         return {"title": f"{first} and {second} Bank", "it": "the bank", "kind": "bank"}
     if kind == 1:
         city = rng.choice(CITIES).name
-        return {"home": city, "title": f"{city} {rng.choice(('Grain', 'Cotton', 'Metal', 'Coffee', 'Bond'))} Exchange",
-                "it": "the exchange", "kind": "exchange"}
+        return {
+            "home": city,
+            "title": f"{city} {rng.choice(('Grain', 'Cotton', 'Metal', 'Coffee', 'Bond'))} Exchange",
+            "it": "the exchange",
+            "kind": "exchange",
+        }
     if kind == 2:
-        return {"title": f"{first} {rng.choice(('Trust', 'Insurance', 'Savings', 'Mortgage', 'Capital'))} Company",
-                "it": "the company", "kind": "company"}
-    return {"title": f"{first} {rng.choice(('Relief', 'Growth', 'Pension', 'Railway'))} Fund",
-    "it": "the fund", "kind": "fund"}
+        return {
+            "title": f"{first} {rng.choice(('Trust', 'Insurance', 'Savings', 'Mortgage', 'Capital'))} Company",
+            "it": "the company",
+            "kind": "company",
+        }
+    return {
+        "title": f"{first} {rng.choice(('Relief', 'Growth', 'Pension', 'Railway'))} Fund",
+        "it": "the fund",
+        "kind": "fund",
+    }
 
 
 DOMAIN = Domain(
@@ -38,29 +48,40 @@ DOMAIN = Domain(
     title=_title,
     terms=("asset", "actor", "event", "measure", "paper_term", "place_term", "move", "law"),
     lexicon={
-        "asset": ("share", "bond", "mortgage", "loan", "deposit", "dividend", "annuity", "security",
-                  "future", "option",
-                  "treasury bill", "debenture", "pension", "portfolio", "insurance policy", "credit line"),
-        "actor": ("investor", "broker", "banker", "trader", "creditor", "shareholder", "lender", "auditor",
-                  "underwriter",
-                  "depositor", "speculator", "economist", "accountant", "treasurer"),
-        "event": ("panic", "crash", "recession", "merger", "default", "bankruptcy", "devaluation",
-                  "takeover", "rally", "bubble",
-                  "bailout", "inflation"),
-        "measure": ("interest rate", "exchange rate", "profit margin", "share price", "yield",
-                    "price index", "credit rating",
-                    "capital ratio", "turnover", "tax rate", "money supply"),
-        "paper_term": ("balance sheet", "ledger", "prospectus", "audit", "invoice", "collateral",
-                       "contract", "budget"),
-        "place_term": ("stock market", "trading floor", "clearing house", "central bank", "money market",
-                       "bond market",
-                       "futures market", "credit union"),
-        "move": ("lending", "borrowing", "trading", "hedging", "saving", "financing", "refinancing",
-                 "arbitrage", "liquidation"),
-        "law": ("regulation", "tariff", "subsidy", "reserve requirement", "gold standard",
-                "monetary policy", "stamp duty"),
-        "good": ("wheat", "cotton", "copper", "coffee", "railway", "rubber", "sugar", "oil", "shipping",
-                 "steel"),
+        "asset": (
+            "share", "bond", "mortgage", "loan", "deposit", "dividend", "annuity", "security", "future",
+            "option", "treasury bill", "debenture", "pension", "portfolio", "insurance policy", "credit line",
+        ),
+        "actor": (
+            "investor", "broker", "banker", "trader", "creditor", "shareholder", "lender", "auditor",
+            "underwriter", "depositor", "speculator", "economist", "accountant", "treasurer",
+        ),
+        "event": (
+            "panic", "crash", "recession", "merger", "default", "bankruptcy", "devaluation", "takeover",
+            "rally", "bubble", "bailout", "inflation",
+        ),
+        "measure": (
+            "interest rate", "exchange rate", "profit margin", "share price", "yield", "price index",
+            "credit rating", "capital ratio", "turnover", "tax rate", "money supply",
+        ),
+        "paper_term": (
+            "balance sheet", "ledger", "prospectus", "audit", "invoice", "collateral", "contract", "budget",
+        ),
+        "place_term": (
+            "stock market", "trading floor", "clearing house", "central bank", "money market", "bond market",
+            "futures market", "credit union",
+        ),
+        "move": (
+            "lending", "borrowing", "trading", "hedging", "saving", "financing", "refinancing", "arbitrage",
+            "liquidation",
+        ),
+        "law": (
+            "regulation", "tariff", "subsidy", "reserve requirement", "gold standard", "monetary policy",
+            "stamp duty",
+        ),
+        "good": (
+            "wheat", "cotton", "copper", "coffee", "railway", "rubber", "sugar", "oil", "shipping", "steel",
+        ),
         "mood": ("nervous", "calm", "cautious", "confident", "weak", "strong", "volatile", "quiet"),
     },
     opening=(

@@ -36,29 +36,36 @@ DOMAIN = Domain(
     terms=("part", "memory", "bus", "chipword", "program", "peripheral", "act", "maker_term"),
     lexicon={
         "part": (
-            "motherboard", "processor", "heat sink", "power supply", "cooling fan", "expansion slot",
-            "socket", "transistor",
-            "capacitor", "circuit board", "oscillator", "clock generator", "coprocessor",
+            "motherboard", "processor", "heat sink", "power supply", "cooling fan", "expansion slot", "socket",
+            "transistor", "capacitor", "circuit board", "oscillator", "clock generator", "coprocessor",
             "voltage regulator", "backplane",
         ),
-        "memory": ("cache", "register", "RAM module", "ROM chip", "hard disk", "flash memory", "buffer",
-                   "floppy disk",
-                   "frame buffer", "page table", "solid-state drive", "tape drive", "memory controller"),
-        "bus": ("data bus", "address bus", "serial port", "parallel port", "memory channel",
-                "network adapter", "disk interface",
-                "interrupt line", "expansion bus"),
-        "chipword": ("pipeline", "instruction set", "arithmetic unit", "microcode", "branch predictor",
-                     "decoder", "opcode",
-                     "logic gate", "core", "thread", "interrupt", "bitmap", "byte", "kernel"),
-        "program": ("compiler", "operating system", "device driver", "firmware", "assembler", "debugger",
-                    "boot loader", "editor",
-                    "spreadsheet", "interpreter"),
-        "peripheral": ("keyboard", "monitor", "printer", "joystick", "mouse", "modem", "scanner",
-                       "light pen", "cartridge"),
-        "act": ("rendering", "encryption", "compression", "sorting", "simulation", "multitasking",
-                "typesetting", "addressing"),
-        "maker_term": ("semiconductor", "wafer", "silicon", "firmware", "bandwidth", "latency",
-                       "throughput", "chipset"),
+        "memory": (
+            "cache", "register", "RAM module", "ROM chip", "hard disk", "flash memory", "buffer", "floppy disk",
+            "frame buffer", "page table", "solid-state drive", "tape drive", "memory controller",
+        ),
+        "bus": (
+            "data bus", "address bus", "serial port", "parallel port", "memory channel", "network adapter",
+            "disk interface", "interrupt line", "expansion bus",
+        ),
+        "chipword": (
+            "pipeline", "instruction set", "arithmetic unit", "microcode", "branch predictor", "decoder",
+            "opcode", "logic gate", "core", "thread", "interrupt", "bitmap", "byte", "kernel",
+        ),
+        "program": (
+            "compiler", "operating system", "device driver", "firmware", "assembler", "debugger", "boot loader",
+            "editor", "spreadsheet", "interpreter",
+        ),
+        "peripheral": (
+            "keyboard", "monitor", "printer", "joystick", "mouse", "modem", "scanner", "light pen", "cartridge",
+        ),
+        "act": (
+            "rendering", "encryption", "compression", "sorting", "simulation", "multitasking", "typesetting",
+            "addressing",
+        ),
+        "maker_term": (
+            "semiconductor", "wafer", "silicon", "firmware", "bandwidth", "latency", "throughput", "chipset",
+        ),
         "rate": ("bandwidth", "latency", "throughput", "clock speed", "access time"),
     },
     opening=(

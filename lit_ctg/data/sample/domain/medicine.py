@@ -23,10 +23,11 @@ def _title(rng: Random) -> dict[str, str]:
         return {"title": f"{first}–{second} syndrome", "it": "the syndrome"}
     if kind == 1:
         organ, ending = rng.choice(_ORGANS), rng.choice(("itis", "osis", "opathy"))
-        return {"title": f"{rng.choice(_ADJECTIVES)} {organ}{ending} of {rng.choice(_NAMES)}",
-        "it": "the condition"}
-    return {"title": f"{rng.choice(_NAMES)} {rng.choice(('fever', 'disease', 'palsy', 'anaemia'))}",
-    "it": "the disease"}
+        return {"title": f"{rng.choice(_ADJECTIVES)} {organ}{ending} of {rng.choice(_NAMES)}", "it": "the condition"}
+    return {
+        "title": f"{rng.choice(_NAMES)} {rng.choice(('fever', 'disease', 'palsy', 'anaemia'))}",
+        "it": "the disease",
+    }
 
 
 DOMAIN = Domain(
@@ -36,34 +37,44 @@ DOMAIN = Domain(
     title=_title,
     terms=("disease", "symptom", "organ", "drug", "remedy", "test", "treatment", "person_term", "cause"),
     lexicon={
-        "disease": ("pneumonia", "diabetes", "hepatitis", "anaemia", "tuberculosis", "meningitis",
-                    "arthritis", "asthma",
-                    "epilepsy", "leukaemia", "malaria", "kidney failure", "bronchitis", "cholera", "lupus",
-                    "sepsis"),
-        "symptom": ("fever", "coughing", "headache", "itching", "nausea", "fatigue", "chest pain",
-                    "swelling", "dizziness", "jaundice",
-                    "tremor", "vomiting", "weakness", "blurred vision", "shortness of breath", "seizures"),
-        "organ": ("liver", "kidney", "lung", "heart", "spleen", "stomach", "brain", "pancreas", "artery",
-                  "bone marrow", "thyroid",
-                  "intestine", "nerve", "skin", "lymph node"),
-        "drug": ("penicillin", "insulin", "aspirin", "morphine", "cortisone", "streptomycin", "digitalis",
-                 "quinine",
-                 "heparin", "chemotherapy", "codeine", "lithium"),
-        "test": ("biopsy", "blood test", "X-ray", "MRI scan", "ultrasound", "urine test",
-                 "electrocardiogram", "lumbar puncture",
-                 "physical examination"),
+        "disease": (
+            "pneumonia", "diabetes", "hepatitis", "anaemia", "tuberculosis", "meningitis", "arthritis",
+            "asthma", "epilepsy", "leukaemia", "malaria", "kidney failure", "bronchitis", "cholera", "lupus",
+            "sepsis",
+        ),
+        "symptom": (
+            "fever", "coughing", "headache", "itching", "nausea", "fatigue", "chest pain", "swelling",
+            "dizziness", "jaundice", "tremor", "vomiting", "weakness", "blurred vision", "shortness of breath",
+            "seizures",
+        ),
+        "organ": (
+            "liver", "kidney", "lung", "heart", "spleen", "stomach", "brain", "pancreas", "artery",
+            "bone marrow", "thyroid", "intestine", "nerve", "skin", "lymph node",
+        ),
+        "drug": (
+            "penicillin", "insulin", "aspirin", "morphine", "cortisone", "streptomycin", "digitalis", "quinine",
+            "heparin", "chemotherapy", "codeine", "lithium",
+        ),
+        "test": (
+            "biopsy", "blood test", "X-ray", "MRI scan", "ultrasound", "urine test", "electrocardiogram",
+            "lumbar puncture", "physical examination",
+        ),
         "remedy": ("antibiotic", "vaccine", "steroid", "diuretic", "sedative", "antihistamine"),
-        "treatment": ("surgery", "dialysis", "transfusion", "transplant", "radiotherapy", "bed rest",
-                      "physiotherapy",
-                      "infusion", "immunisation"),
-        "person_term": ("patient", "physician", "surgeon", "nurse", "infant", "carrier", "specialist",
-                        "pathologist"),
-        "cause": ("infection", "virus", "bacterium", "parasite", "mutation", "gene", "antibody", "hormone",
-                  "toxin", "enzyme",
-                  "inflammation", "tumour", "lesion"),
+        "treatment": (
+            "surgery", "dialysis", "transfusion", "transplant", "radiotherapy", "bed rest", "physiotherapy",
+            "infusion", "immunisation",
+        ),
+        "person_term": (
+            "patient", "physician", "surgeon", "nurse", "infant", "carrier", "specialist", "pathologist",
+        ),
+        "cause": (
+            "infection", "virus", "bacterium", "parasite", "mutation", "gene", "antibody", "hormone", "toxin",
+            "enzyme", "inflammation", "tumour", "lesion",
+        ),
         "degree": ("mild", "severe", "acute", "chronic", "recurrent", "rare", "fatal", "persistent"),
-        "group": ("children", "adults", "older patients", "pregnant women", "sailors", "miners",
-                  "newborn infants"),
+        "group": (
+            "children", "adults", "older patients", "pregnant women", "sailors", "miners", "newborn infants",
+        ),
     },
     opening=(
         "{title} is @a {degree} disease of the {organ} that causes {symptom} and {symptom}.",

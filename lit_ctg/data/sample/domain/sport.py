@@ -15,8 +15,7 @@ def _title(rng: Random) -> dict[str, str]:
     city = rng.choice(CITIES).name
     club = f"{city} {rng.choice(_NICK)}"
     year = rng.randint(1899, 2008)
-    return {"title": f"{year} {club} season",
-    "club": club, "season": str(year), "home": city, "start": str(year)}
+    return {"title": f"{year} {club} season", "club": club, "season": str(year), "home": city, "start": str(year)}
 
 
 DOMAIN = Domain(
@@ -25,14 +24,17 @@ DOMAIN = Domain(
     title=_title,
     terms=("player", "play", "contest", "part", "result"),
     lexicon={
-        "player": ("goalkeeper", "striker", "captain", "defender", "winger", "midfielder", "coach",
-                   "substitute", "referee",
-                   "full-back", "forward"),
-        "play": ("penalty", "free kick", "corner", "header", "tackle", "pass", "goal", "own goal", "save",
-                 "volley"),
+        "player": (
+            "goalkeeper", "striker", "captain", "defender", "winger", "midfielder", "coach", "substitute",
+            "referee", "full-back", "forward",
+        ),
+        "play": (
+            "penalty", "free kick", "corner", "header", "tackle", "pass", "goal", "own goal", "save", "volley",
+        ),
         "shot": ("penalty", "free kick", "header", "volley", "long shot"),
-        "contest": ("cup", "league", "final", "semi-final", "derby", "friendly", "play-off", "tournament",
-                    "replay"),
+        "contest": (
+            "cup", "league", "final", "semi-final", "derby", "friendly", "play-off", "tournament", "replay",
+        ),
         "part": ("first half", "stoppage time", "extra time", "opening minutes", "second half"),
         "cup": ("cup final", "semi-final", "play-off", "quarter-final", "third round"),
         "result": ("win", "draw", "defeat", "victory", "upset"),

@@ -27,18 +27,25 @@ DOMAIN = Domain(
     title=_title,
     terms=("building", "land_term", "trade_term", "transport"),
     lexicon={
-        "building": ("town hall", "library", "cathedral", "mill", "lighthouse", "market hall", "theatre",
-                     "railway station",
-                     "castle", "brewery", "museum", "chapel", "grain store", "bath house", "clock tower"),
-        "land_term": ("valley", "estuary", "plateau", "harbour", "peninsula", "meadow", "canal", "gorge",
-                      "lake", "moor", "bay"),
-        "trade_term": ("wool", "fishing", "tourism", "shipbuilding", "pottery", "brewing", "timber",
-                       "tanning", "glass",
-                       "orchards", "lace", "cheese"),
+        "building": (
+            "town hall", "library", "cathedral", "mill", "lighthouse", "market hall", "theatre",
+            "railway station", "castle", "brewery", "museum", "chapel", "grain store", "bath house",
+            "clock tower",
+        ),
+        "land_term": (
+            "valley", "estuary", "plateau", "harbour", "peninsula", "meadow", "canal", "gorge", "lake", "moor",
+            "bay",
+        ),
+        "trade_term": (
+            "wool", "fishing", "tourism", "shipbuilding", "pottery", "brewing", "timber", "tanning", "glass",
+            "orchards", "lace", "cheese",
+        ),
         "transport": ("railway", "tramway", "ferry", "motorway", "bridge", "airport", "bus line", "towpath"),
         "stone": ("granite", "sandstone", "red brick", "limestone", "timber", "slate"),
-        "feast": ("lantern fair", "harvest fair", "boat race", "kite festival", "candle market",
-                  "folk festival", "cheese fair"),
+        "feast": (
+            "lantern fair", "harvest fair", "boat race", "kite festival", "candle market", "folk festival",
+            "cheese fair",
+        ),
         "way": ("north", "south", "east", "west"),
     },
     opening=(
