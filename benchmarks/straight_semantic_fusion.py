@@ -1,9 +1,8 @@
 """The straight rendering of semantic fusion that the benchmarks compare with: as the paper reads, nothing made fast.
 
-Features are computed per sentence each time it is drawn, every batch has the fixed length of 28 tokens with padding, the
-network is ``nn.TransformerEncoder``, the scheduler steps once a batch, and generation runs one sentence at a time with the
-whole prefix recomputed for each token. Written from the paper and FACTS, in both regimes' feature definitions where they
-matter; no code of the authors.
+Features are computed per sentence each time it is drawn, every batch has the fixed length of 28 tokens with padding,
+the network is ``nn.TransformerEncoder``, the scheduler steps once a batch, and generation runs one sentence at a time
+with the whole prefix recomputed for each token. Written from the paper and its known constants; no code of the authors.
 """
 
 from __future__ import annotations
