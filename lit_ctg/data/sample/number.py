@@ -156,9 +156,11 @@ class Walk:
         self._reach = max(2, (high - low) // 8)
 
     def next(self) -> str:
-        """The next figure as text."""
-        step = self._rng.randint(-self._reach, self._reach)
-        self._now = min(max(self._now + step, self._low), self._high)
+        """The next figure as text, never the last one again; a step over the edge is taken the other way."""
+        step = self._rng.choice((-1, 1)) * self._rng.randint(1, self._reach)
+        if not self._low <= self._now + step <= self._high:
+            step = -step
+        self._now += step
         if self._places == 0:
             return grouped(self._now)
         whole, part = divmod(self._now, 10**self._places)

@@ -35,7 +35,7 @@ BOOK = Book(
             "the esplanade", "Fountain Square", "the embankment",
         ),
         "drink": (
-            "sherry", "a gin fizz", "cold coffee", "punch", "whisky", "champagne", "gin", "iced coffee",
+            "sherry", "gin fizz", "cold coffee", "punch", "whisky", "champagne", "gin", "iced coffee",
             "brandy", "lemonade", "vermouth", "absinthe", "tea",
         ),
         "dress": (

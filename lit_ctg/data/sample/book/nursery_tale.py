@@ -54,7 +54,7 @@ BOOK = Book(
             "behind the moon", "in a teacup", "up the apple tree", "at the end of the lane", "beside the mill",
         ),
         "food": (
-            "gingerbread", "pea soup", "honey", "a boiled egg", "apple dumplings", "rice pudding", "jam",
+            "gingerbread", "pea soup", "honey", "boiled eggs", "apple dumplings", "rice pudding", "jam",
             "porridge", "warm milk", "blackberry pie", "buttered toast", "cheese", "plum cake", "soup",
         ),
         "noise": (
@@ -115,7 +115,7 @@ BOOK = Book(
         ),
         "walk": (
             "One step, two steps, three steps, and then a very big jump.",
-            "{it} walked until the {colour} sun went down {spot}.",
+            "{it} walked until the {colour} sun sank {spot}.",
             "So on {it} went, over the hill and over the hill and over the hill.",
             "{hero} ran, and the wind ran after.",
             "On went the little {beast}, feeling very {feel}.",

@@ -62,7 +62,7 @@ SENTENCES: tuple[str, ...] = (
     "{person} and {person} exchanged {num:12:400} letters on the matter in the years {years}.",
     "The first account of it was printed in {city} and translated in {city} and {city}.",
     "{road}, and the news took {range:2:9} days to arrive.",
-    "@a {size} prize of ${round:1000:90000} was offered in {place} on {date}.",
+    "@a [small|large|modest|yearly] prize of ${round:1000:90000} was offered in {place} on {date}.",
     "The summer of {year} was the hottest on record in {region}, with {deg:31:44} in {city}.",
     "@a {praise} exhibition on the subject opened in {place} on {date} and drew {round:1000:90000} visitors.",
     "The {effort} was renewed in {year} and again in {later:1:9}.",

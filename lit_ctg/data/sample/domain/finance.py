@@ -109,7 +109,7 @@ DOMAIN = Domain(
             "A branch was opened in {place} in {year}, followed by one in {city} in {later:0:6}.",
             "{who}, @a {actor} from {city}, became chairman in {year} and stopped all {move} in {good}.",
             "The {event} of {year} wiped out {pct} of the value of its {asset+s}.",
-            "The central bank raised the {measure} from {dec:rate:11:90}% to {dec:rate:11:90}% on {day}.",
+            "The central bank moved the {measure} from {dec:rate:11:90}% to {dec:rate:11:90}% on {day}.",
             "In {year} {it} agreed to @a {event} with a rival in {place}.",
             "Under @a {law} of {year}, every {actor} had to keep @a {paper_term}.",
             "Profits rose from ${dec:profit:11:190} million in {year} to ${dec:profit:11:190} million in "

@@ -76,7 +76,7 @@ DOMAIN = Domain(
             "@a {mood} second half brought {few} goals, most of them from {shot+s}.",
         ),
         "Cup": (
-            "In the {contest}, {club} beat the holders from {city} after extra time.",
+            "In the {cup}, {club} beat the holders from {city} after extra time.",
             "The {contest} in {city} on {date} ended in @a {result}.",
             "@a {shot} by {who} in the {part} decided the {contest}.",
             "The replay drew {num:9000:60000} people and ended in @a {mood} {result}.",

@@ -25,7 +25,7 @@ DOMAIN = Domain(
     years=(1702, 1945),
     fixed={"treaty": "{year}", "broke": "{later:1:4}", "fought": "{date}"},
     title=_title,
-    terms=("unit", "weapon", "soldier", "ship", "work", "action", "ground", "supply"),
+    terms=("unit", "weapon", "gun", "soldier", "ship", "work", "action", "ground", "supply"),
     lexicon={
         "unit": (
             "brigade", "battalion", "regiment", "division", "squadron", "company", "corps", "garrison",
@@ -35,6 +35,7 @@ DOMAIN = Domain(
             "rifle", "howitzer", "mortar", "musket", "cannon", "machine gun", "bayonet", "torpedo", "field gun",
             "grenade", "tank", "shell",
         ),
+        "gun": ("howitzer", "mortar", "cannon", "machine gun", "field gun", "siege gun"),
         "soldier": (
             "infantry", "cavalry", "artillery", "troops", "marines", "grenadiers", "gunners", "sappers",
             "dragoons", "paratroopers",
@@ -74,7 +75,7 @@ DOMAIN = Domain(
         "Background": (
             "War broke out in {broke}, after {country} closed the frontier to {country}.",
             "In the spring of {now} the army of {land} moved {round:5000:90000} {soldier} to {place}.",
-            "{rank} {person} reached {city} on {day} with @a {unit} of {soldier} and {num:6:48} {weapon+s}.",
+            "{rank} {person} reached {city} on {day} with @a {unit} of {soldier} and {num:6:48} {gun+s}.",
             "The fortress at {field} had {m:feet:9:40} walls and {supply} for {range:3:20} weeks.",
             "A treaty of {treaty} had promised the {ground} to {country}.",
             "The fleet, {num:4:30} {ship+s} and @a {ship}, lay off the coast near {city}.",
@@ -82,11 +83,11 @@ DOMAIN = Domain(
             "Both armies needed the bridge at {field}, the only crossing for {m:miles:4:40}.",
         ),
         "Battle": (
-            "At first light the {soldier} crossed the {ground} under fire from {num:6:60} {weapon+s}.",
+            "At first light the {soldier} crossed the {ground} under fire from {num:6:60} {gun+s}.",
             "The {flank} flank was held by @a {unit} of {soldier} behind @a {work}.",
             "The first {action} failed, and the {unit} fell back {m:metres:200:3000} to the {ground}.",
             "{rank} {who} ordered @a {action} against the {work} on the {flank} flank.",
-            "@a {weapon} on the {ground} broke up the {action} of the {soldier}.",
+            "@a {gun} on the {ground} broke up the {action} of the {soldier}.",
             "The {unit} lost {num:40:900} men in {range:1:6} hours, among them {rank} {person}.",
             "{weather} delayed the {supply}, and the {soldier} fought on with the bayonet.",
             "The guns fired {round:1000:90000} shells at ranges of up to {m:miles:2:12}.",
@@ -99,7 +100,7 @@ DOMAIN = Domain(
         "Aftermath": (
             "The {unit} counted {num:100:900} dead and {num:200:3000} wounded, and {num:300:6000} men were "
             "taken prisoner.",
-            "The enemy left {num:12:90} {weapon+s} and all its {supply} on the {ground}.",
+            "The enemy left {num:12:90} {gun+s} and all its {supply} on the {ground}.",
             "The retreat to {place} took {range:3:15} days over {m:miles:20:190} of bad road.",
             "{rank} {who} was blamed for the {action} and replaced on {date}.",
             "Peace was signed in {city} in {year}, and {land} kept the {ground}.",
