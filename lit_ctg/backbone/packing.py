@@ -20,14 +20,12 @@ class Packing:
 
     Attributes:
         shape: (B, T) of the padded batch.
-        column_BT: the column of every cell.
         index_N: place of every packed token in the flattened batch; None when nothing is left out.
         groups: (sentences, length) of each run of equally long sentences, in packed order.
         valid_BT: only for batches that stay padded: which keys may be attended to.
     """
 
     shape: tuple[int, int]
-    column_BT: Tensor
     index_N: Tensor | None
     groups: tuple[tuple[int, int], ...]
     valid_BT: Tensor | None = None
@@ -41,27 +39,26 @@ class Packing:
         """
         sentences, columns = valid_BT.shape
         shape = (sentences, columns)
-        column_BT = torch.arange(columns, device=valid_BT.device).expand(shape)
         if bool(valid_BT.all()):
-            return cls(shape, column_BT, None, (shape,))
+            return cls(shape, None, (shape,))
         lengths_B = valid_BT.sum(1)
-        at_end = torch.equal(column_BT < lengths_B[:, None], valid_BT)
+        at_end = torch.equal(torch.arange(columns, device=valid_BT.device) < lengths_B[:, None], valid_BT)
         sorted_B, order_B = lengths_B.sort(stable=True)
         runs = torch.unique_consecutive(sorted_B, return_counts=True)
         lengths, counts = runs[0].tolist(), runs[1].tolist()
         if len(lengths) > MAX_GROUPS or not at_end:
-            return cls(shape, column_BT, None, (shape,), valid_BT)
+            return cls(shape, None, (shape,), valid_BT)
         places_BT = torch.arange(sentences * columns, device=valid_BT.device).view(sentences, columns)
         index_N = places_BT[order_B][valid_BT[order_B]]
         groups = tuple((count, length) for count, length in zip(counts, lengths, strict=True) if length)
-        return cls(shape, column_BT, index_N, groups)
+        return cls(shape, index_N, groups)
 
-    def pack(self, values_BT: Tensor) -> Tensor:
+    def gather(self, values_BT: Tensor) -> Tensor:
         """Return the values of the packed tokens, [N, ...], from [B, T, ...]."""
         flat = values_BT.flatten(0, 1)
         return flat if self.index_N is None else flat.index_select(0, self.index_N)
 
-    def unpack(self, values_N: Tensor) -> Tensor:
+    def scatter(self, values_N: Tensor) -> Tensor:
         """Put packed values [N, ...] back into [B, T, ...]; zeros at padding."""
         if self.index_N is not None:
             flat = values_N.new_zeros(self.shape[0] * self.shape[1], *values_N.shape[1:])
@@ -71,10 +68,10 @@ class Packing:
             return values_BT
         return values_BT * self.valid_BT.view(*self.shape, *[1] * (values_BT.ndim - 2))
 
-    @property
-    def position_N(self) -> Tensor:
-        """Column of every packed token."""
-        return self.pack(self.column_BT)
+    def positions(self, device: torch.device) -> Tensor:
+        """Return the column of every packed token, [N]."""
+        column_T = torch.arange(self.shape[1], device=device)
+        return self.gather(column_T.expand(self.shape))
 
     def split(self, values_N: Tensor) -> tuple[Tensor, ...]:
         """Return views of packed values, one a group."""

@@ -22,25 +22,32 @@ from torch.nn import functional as F
 from lit_ctg.backbone.dropout import dropout, dropout_add, dropout_mask, relu_dropout
 from lit_ctg.backbone.packing import Packing
 
-__all__ = ["Cache", "Packing", "TransformerBackbone", "sinusoidal_positions"]
-
 # keys and values so far, [B, H, t, E] each: of one layer, of all layers
 KeysValues = tuple[Tensor, Tensor]
 Cache = list[KeysValues]
 
 
-def sinusoidal_positions(length: int, dim: int) -> Tensor:
-    """Return position vectors [length, dim] of Vaswani et al. (2017), sec. 3.5: sines even, cosines odd columns.
+class SinusoidalPosition(nn.Module):
+    """Position vectors of Vaswani et al. (2017), sec. 3.5: sines in even columns, cosines in odd ones."""
 
-    Raises:
-        ValueError: an odd ``dim``.
-    """
-    if dim % 2:
-        raise ValueError(f"dim={dim} is odd: every sine needs its cosine")
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
-    angle = position * frequency
-    return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1).to(torch.get_default_dtype())
+    def __init__(self, dim: int, max_length: int = 1024) -> None:
+        """Make the table for positions 0 .. max_length - 1; positions beyond it are an IndexError.
+
+        Raises:
+            ValueError: an odd ``dim``.
+        """
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"dim={dim} is odd: every sine needs its cosine")
+        position = torch.arange(max_length, dtype=torch.float64)[:, None]
+        frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
+        angle = position * frequency
+        table_TD = torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1).to(torch.get_default_dtype())
+        self.register_buffer("table_TD", table_TD, persistent=False)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return vectors [..., D] of integer positions [...]."""
+        return self.table_TD[positions]
 
 
 class TransformerBackbone(nn.Module):
@@ -107,9 +114,9 @@ class TransformerBackbone(nn.Module):
         if valid_BT is None:
             valid_BT = torch.ones(hidden_BTD.shape[:2], dtype=torch.bool, device=hidden_BTD.device)
         packing = Packing.of(valid_BT)
-        return packing.unpack(self.packed(packing.pack(hidden_BTD), packing))
+        return packing.scatter(self.forward_packed(packing.gather(hidden_BTD), packing))
 
-    def packed(self, hidden_ND: Tensor, packing: Packing) -> Tensor:
+    def forward_packed(self, hidden_ND: Tensor, packing: Packing) -> Tensor:
         """Return the last hidden states of packed tokens [N, D] (rows of padding, if any are left, mean nothing)."""
         forbidden = packing.forbidden(self.causal, hidden_ND.device)
         for layer in self.layers:

@@ -16,10 +16,10 @@ def test_sentences_lie_side_by_side_by_length():
     packing = Packing.of(mask_of([3, 1, 3, 1]))
     assert packing.groups == ((2, 1), (2, 3))
     values = torch.tensor([[1, 2, 3], [4, 0, 0], [5, 6, 7], [8, 0, 0]])
-    assert packing.pack(values).tolist() == [4, 8, 1, 2, 3, 5, 6, 7]
-    assert packing.position_N.tolist() == [0, 0, 0, 1, 2, 0, 1, 2]
-    assert [part.tolist() for part in packing.split(packing.pack(values))] == [[4, 8], [1, 2, 3, 5, 6, 7]]
-    assert torch.equal(packing.unpack(packing.pack(values)), values)
+    assert packing.gather(values).tolist() == [4, 8, 1, 2, 3, 5, 6, 7]
+    assert packing.positions(values.device).tolist() == [0, 0, 0, 1, 2, 0, 1, 2]
+    assert [part.tolist() for part in packing.split(packing.gather(values))] == [[4, 8], [1, 2, 3, 5, 6, 7]]
+    assert torch.equal(packing.scatter(packing.gather(values)), values)
 
 
 @pytest.mark.parametrize("lengths", [[5, 2, 2], [4, 4], [1, 2, 3, 4, 5, 6], [0, 3]])
@@ -27,14 +27,14 @@ def test_unpacking_restores_every_real_token_and_zeros_the_rest(lengths):
     mask = mask_of(lengths)
     values = torch.randn(*mask.shape, 3)
     packing = Packing.of(mask)
-    assert torch.equal(packing.unpack(packing.pack(values)), values * mask[..., None])
-    assert torch.equal(packing.unpack(packing.pack(values[..., 0])), values[..., 0] * mask)
+    assert torch.equal(packing.scatter(packing.gather(values)), values * mask[..., None])
+    assert torch.equal(packing.scatter(packing.gather(values[..., 0])), values[..., 0] * mask)
 
 
 def test_a_full_batch_is_not_copied():
     packing = Packing.of(mask_of([4, 4, 4]))
     values = torch.randn(3, 4)
-    assert packing.pack(values).data_ptr() == values.data_ptr()
+    assert packing.gather(values).data_ptr() == values.data_ptr()
     assert packing.groups == ((3, 4),)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lit_ctg.backbone.packing import Packing
-from lit_ctg.backbone.transformer import TransformerBackbone, sinusoidal_positions
+from lit_ctg.backbone.transformer import SinusoidalPosition, TransformerBackbone
 
 DIM, LAYERS, HEADS, WIDE = 16, 3, 4, 24
 
@@ -181,7 +181,7 @@ def test_attention_gradient_with_dropout_matches_finite_differences():
 
     def run(hidden):
         torch.manual_seed(9)  # the same masks each time
-        return ours.packed(hidden, packing)
+        return ours.forward_packed(hidden, packing)
 
     assert torch.autograd.gradcheck(run, torch.randn(6, DIM, dtype=torch.float64, requires_grad=True), fast_mode=True)
     parameter = ours.layers[0].self_attn.in_proj_weight
@@ -202,13 +202,17 @@ def run_with(parameter, direction, amount, run, hidden) -> float:
 
 
 def test_sinusoids_restated():
-    table = sinusoidal_positions(50, 8)
+    module = SinusoidalPosition(8, max_length=50)
+    table = module(torch.arange(50))
     for position, column in itertools.product([0, 1, 7, 49], range(8)):
         angle = position / 10000 ** (2 * (column // 2) / 8)
         expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
         assert float(table[position, column]) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(ValueError, match="odd"):
-        sinusoidal_positions(5, 3)
+        SinusoidalPosition(3)
+    with pytest.raises(IndexError):
+        module(torch.tensor([50]))
+    assert not module.state_dict()
 
 
 @pytest.mark.parametrize(
