@@ -109,7 +109,7 @@ class GutenbergDataModule(CorpusDataModule):
             yield Document(part, name, {"book": self.numbers[name]})
 
     def fetch(self, name: str) -> Path:
-        """Return the file of a book, fetched when it is not here, with the checksum of ``sha256`` or of the first time."""
+        """Return the file of a book, fetched when it is not here, checked by ``sha256`` or the first download."""
         number = self.numbers[name]
         if number is None:
             raise UserError(f"data.books.{name} has no number at Project Gutenberg: give it, or {ALTERNATIVES}")

@@ -129,6 +129,6 @@ def _columns(path: Path) -> tuple[str, str | None, int]:
     names = column_names(path)
     text = next((name for name in _TEXT if name in names), None)
     if text is None:
-        raise UserError(f"{path} has no column 'text' (it has {', '.join(names)}): name the column of the reviews 'text'")
+        raise UserError(f"{path} has no column 'text' (it has {', '.join(names)}): call it 'text'")
     stars = next((name for name in _STARS if name in names), None)
     return (text, stars, 0) if stars or "label" not in names else (text, "label", 1)

@@ -251,7 +251,8 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
             if missing is not None:
                 hint = did_you_mean(missing, names)
                 raise UserError(f"{path} has no column '{missing}' (it has {', '.join(names)}){hint}")
-            for batch in table.iter_batches(batch_size=2048, columns=[*columns, *(name for name in optional if name in names)]):
+            wanted = [*columns, *(name for name in optional if name in names)]
+            for batch in table.iter_batches(batch_size=2048, columns=wanted):
                 yield from batch.to_pylist()
 
 

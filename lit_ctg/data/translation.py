@@ -91,9 +91,9 @@ class PairBatches(torch.utils.data.Dataset[Batch]):
 class TranslationDataModule(CorpusDataModule):
     """Sentence pairs; both sides share one vocabulary.
 
-    A folder holds line-aligned files (``train.ro``/``train.en``, ``newsdev2016.ro``/``.en``, ...) or rows with one column
-    a language. Where it has one file only, its last parts are validation and test; where it has no test file, the
-    validation part is tested on. A pair whose source sentence is in an evaluation split is not trained on.
+    A folder holds line-aligned files (``train.ro`` and ``train.en``, ``newsdev2016.ro`` and ``.en``) or rows with a
+    column for each language. Where it has one pair only, its last parts are validation and test; where it has no test,
+    the validation part is tested on. A pair whose source sentence is in an evaluation split is not trained on.
 
     Args:
         source_language, target_language: suffixes and columns, e.g. ro and en.
