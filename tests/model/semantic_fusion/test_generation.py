@@ -10,6 +10,8 @@ import torch
 import yaml
 from torch import nn
 
+from lit_ctg.build import build_datamodule, build_model, instantiate
+from lit_ctg.config import compose
 from lit_ctg.data.clause_vocabulary import ClauseVocabulary
 from lit_ctg.errors import UserError
 from lit_ctg.model.semantic_fusion.generation import ClauseDecoding, ClauseGenerator
@@ -175,6 +177,27 @@ def test_the_baseline_is_decoded_fairly():
     assert len({c.text for c in g.generate(20, paths=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
     assert len({c.text for c in decoding.generator(Toy(), V, HELD_OUT).generate(20, paths=OFF, seed=0)}) > 1
     assert all(c.polarity == "positive" for c in g.generate(20, control=POSITIVE, paths=HARD, seed=0))
+
+
+@pytest.mark.parametrize("regime", ["corrected", "as_published"])
+@pytest.mark.parametrize("fusion", ["true", "false"])
+def test_the_real_models_generate_ragged_batches_as_single_rows(regime, fusion):
+    groups = ["model=semantic_fusion", "backbone=transformer", "data=clause", "decoding=semantic_fusion"]
+    settings = [f"regime={regime}", f"model.fusion={fusion}", "decoding.grammar=two_clause", "size=smoke"]
+    cfg = compose(["paper=semantic_fusion", "name=generation", *groups, *settings])
+    corpus = build_datamodule(cfg)
+    model = build_model(cfg, corpus)
+    g = instantiate(cfg.decoding, "decoding").generator(model, corpus.vocabulary, corpus.held_out_ids)
+    prompts = ["", "Carol starts the model,", "Bob", "Dave cooks the meal, very good and he", "Eve trains"]
+    controls = [{}, POSITIVE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
+    assert g.has_channel == (fusion == "true" and regime == "corrected")
+    for paths in (HARD, OFF, *([CHANNEL] if g.has_channel else [])):
+        together = g.generate(5, prompts, controls, paths=paths, seed=7)
+        assert together == [g.generate(1, prompts[i], controls[i], paths=paths, seed=7, rows=[i])[0] for i in range(5)]
+    if g.has_channel:
+        bare = g.generate(40, paths=CHANNEL, seed=0)
+        assert bare == g.generate(40, paths=OFF, seed=0)  # no control: the channel is the features' own
+        assert bare != g.generate(40, control={"neg_high": 1.0}, paths=CHANNEL, seed=0)
 
 
 @pytest.mark.parametrize(
