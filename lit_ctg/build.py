@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,25 @@ import hydra
 from hydra.errors import InstantiationException
 from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from lit_ctg.callback.checkpoint import AtomicCheckpointIO
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run_directory import CHECKPOINT
+
+# what Lightning tells at every start is in the record, or an advertisement
+for name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.WARNING)
+for told in (
+    "does not have many workers",
+    "LeafSpec",
+    "a directory .* exists and is not empty",
+    "Experiment logs directory",
+):
+    warnings.filterwarnings("ignore", f".*{told}.*")
 
 
 @dataclass
@@ -96,11 +109,14 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     metrics = {name: instantiate(node, f"metric.{name}") for name, node in (cfg.metric or {}).items()}
     callbacks: list[Callback] = [MetricCallback(metrics)]
     filled = {
-        "checkpoint": {"dirpath": str(folder / CHECKPOINT.parent), "config": plain(cfg)},
+        "checkpoint": {"dirpath": str(folder / CHECKPOINT.parent)},
         "progress": {"title": f"{cfg.paper}/{cfg.name} {cfg.regime.name} seed {cfg.seed}"},
     }
     for name, node in (cfg.callback or {}).items():
         callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
+        if isinstance(callbacks[-1], RunCheckpoint):
+            # not an argument: Hydra would build every _target_ in it
+            callbacks[-1].settings = plain(cfg)
     return callbacks
 
 
@@ -112,6 +128,7 @@ def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
         if name == "wandb":
             commit = environment()["git"]["commit"] or "unknown"
             extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
-            extra["config"] = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
         loggers.append(instantiate(node, f"logger.{name}", **extra))
+        if name == "wandb":
+            loggers[-1].log_hyperparams(plain(cfg))
     return loggers

@@ -32,11 +32,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class RunCheckpoint(ModelCheckpoint):
     """``checkpoints/last.ckpt`` of the run directory; holds plain values only.
 
-    ``config`` is the resolved configuration, written into the checkpoint so that ``evaluate`` and ``generate`` can
+    ``settings`` is the resolved configuration, written into the checkpoint so that ``evaluate`` and ``generate`` can
     rebuild the model and refuse a checkpoint of another one.
     """
 
-    def __init__(self, dirpath: str | None = None, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, dirpath: str | None = None) -> None:
         super().__init__(
             dirpath=dirpath,
             filename="last",
@@ -44,8 +44,8 @@ class RunCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
             save_on_train_epoch_end=True,
         )
-        self.config = config or {}
+        self.settings: dict[str, Any] = {}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the configuration."""
-        checkpoint[KEY] = {"format": FORMAT, "config": self.config}
+        checkpoint[KEY] = {"format": FORMAT, "config": self.settings}

@@ -10,7 +10,8 @@ from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, RunCheckpoin
 def test_one_plain_checkpoint_with_the_configuration_inside(tiny, trainer_of, tmp_path: Path) -> None:
     module, data = tiny()
     config = {"paper": "x", "seed": 0, "model": {"dim": 4, "names": ["a"], "rate": 0.1, "none": None}}
-    callback = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"), config=config)
+    callback = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"))
+    callback.settings = config
     trainer = trainer_of(callback, max_epochs=3, enable_checkpointing=True, plugins=[AtomicCheckpointIO()])
     trainer.fit(module, data)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.backbone.packing import Packing
-from lit_ctg.backbone.transformer import Cache, TransformerBackbone, sinusoidal_positions
+from lit_ctg.backbone.transformer import Cache, SinusoidalPosition, TransformerBackbone
 from lit_ctg.data.clause_vocabulary import ClauseVocabulary
 from lit_ctg.errors import UserError
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
@@ -117,7 +117,7 @@ class SemanticFusionModule(LitLanguageModel):
         self.seed = seed
         self.channel_generator = torch.Generator()
         self.backbone = backbone
-        self.register_buffer("positions_TD", sinusoidal_positions(LONGEST, backbone.dim), persistent=False)
+        self.position = SinusoidalPosition(backbone.dim, LONGEST)
         for name in ("positive", "negative"):
             ids = torch.tensor(vocabulary.ids(f"adjective_{name}"))
             self.register_buffer(f"{name}_ids", ids, persistent=False)
@@ -189,12 +189,12 @@ class SemanticFusionModule(LitLanguageModel):
         embedding_ND = self.embedding(ids_N) * self.embedding_scale
         if features_NF is not None:
             embedding_ND = self.fuse(embedding_ND, features_NF)
-        return embedding_ND + self.positions_TD[position_N]
+        return embedding_ND + self.position(position_N)
 
     def _hidden(self, batch: Batch, packing: Packing, features_BTF: Tensor | None) -> Tensor:
-        features_NF = None if features_BTF is None else packing.pack(features_BTF)
-        embedded_ND = self._embed(packing.pack(batch["input_ids_BT"]), features_NF, packing.position_N)
-        return self.backbone.packed(embedded_ND, packing)
+        features_NF = None if features_BTF is None else packing.gather(features_BTF)
+        embedded_ND = self._embed(packing.gather(batch["input_ids_BT"]), features_NF, packing.positions(self.device))
+        return self.backbone.forward_packed(embedded_ND, packing)
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
         """Tied head: H E^T."""
@@ -210,10 +210,10 @@ class SemanticFusionModule(LitLanguageModel):
             target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
             extras = {
                 "features_BTF": features_BTF,
-                "aux_BTF": packing.unpack(torch.sigmoid(self.auxiliary(hidden_ND))),
+                "aux_BTF": packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
                 "aux_target_BTF": target_BTF,
             }
-        return LMOutput(packing.unpack(self._logits(hidden_ND)), packing.unpack(hidden_ND), extras)
+        return LMOutput(packing.scatter(self._logits(hidden_ND)), packing.scatter(hidden_ND), extras)
 
     # training ------------------------------------------------------------------------------------------------------
 
@@ -235,14 +235,14 @@ class SemanticFusionModule(LitLanguageModel):
             )
         counted = _counted(packing)
         hidden_ND = counted(self._hidden(batch, packing, controlled_BTF))
-        logits_NV, target_N = self._logits(hidden_ND), counted(packing.pack(batch["target_ids_BT"]))
+        logits_NV, target_N = self._logits(hidden_ND), counted(packing.gather(batch["target_ids_BT"]))
         token = token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)
         uniformizer = uniformizer_loss(logits_NV, target_N, (self.positive_ids, self.negative_ids))
         losses = {"token_loss": token, "uniformizer_loss": uniformizer}
         loss = token + self.uniformizer_weight * uniformizer
         if features_BTF is not None:
             target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
-            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), counted(packing.pack(target_BTF)))
+            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), counted(packing.gather(target_BTF)))
             loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
         return {"loss": loss, **losses}
 
@@ -285,7 +285,7 @@ class SemanticFusionModule(LitLanguageModel):
         packing = Packing.of(valid_BT)
         features_BTF = self._prefix_features(ids_BT) if self.fusion else None
         hidden_ND = self._hidden({"input_ids_BT": ids_BT}, packing, features_BTF)
-        return self._logits(packing.unpack(hidden_ND)[:, -1])
+        return self._logits(packing.scatter(hidden_ND)[:, -1])
 
 
 def _counted(packing: Packing) -> Callable[[Tensor], Tensor]:
