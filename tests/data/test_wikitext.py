@@ -1,0 +1,214 @@
+"""WikiText: articles, numbers, places, the same text from a folder and from the hub, damaged input, real counts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import lzma
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg.data import packing
+from lit_ctg.data.packing import digest
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.data.wikitext import WikiTextDataModule, articles
+from lit_ctg.errors import UserError
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+TRAIN = (
+    " \n = New York = \n \n New York City had 8 @,@ 175 @,@ 133 people in 2010 , 3 @.@ 5 % more . \n"
+    " \n = = Sport = = \n \n Legend \n = Played , W = Won \n = Drawn = \n L = Lost \n"
+    " \n = The = sign = \n \n It means equal . \n"
+)
+VALID = " \n = Lobster = \n \n It lives in <unk> water . \n"
+TEST = " \n = Crab = \n \n It lives in Los Angeles . \n"
+
+
+def folder(root: Path, train: str = TRAIN) -> Path:
+    root.mkdir(exist_ok=True)
+    for name, text in (("train", train), ("valid", VALID), ("test", TEST)):
+        (root / f"{name}.txt").write_text(text, encoding="utf-8")
+    return root
+
+
+def module(tmp_path: Path, **changes: Any) -> WikiTextDataModule:
+    options: dict[str, Any] = {
+        "source": "local", "root": tmp_path / "text", "cache_root": tmp_path / "cache", "tokenizer": WordTokenizer(),
+        "version": 2, "raw": False, "join_numbers": False, "chunk_places": False, "minimum_population": 500_000,
+        "batching": "streams", "length": 5, "batch_size": 2, "seed": 0, "repository": "some/wikitext",
+        "revision": REVISION,
+    }  # fmt: skip
+    return WikiTextDataModule(**{**options, **changes})
+
+
+def test_articles_begin_at_titles_only_and_keep_every_line() -> None:
+    found = list(articles(TRAIN.splitlines()))
+    assert [article.meta["title"] for article in found] == ["New York", "The = sign"]
+    lines = [line if line.strip() else "" for line in TRAIN.splitlines()]
+    assert "".join(article.text for article in found) == "\n".join(lines) + "\n"
+
+
+def test_counts_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    folder(tmp_path / "text")
+    data = module(tmp_path)
+    data.prepare_data()
+    data.setup("fit")
+    splits = data.packed.meta["splits"]
+    for name, text in (("train", TRAIN), ("val", VALID), ("test", TEST)):
+        words = [word for line in text.splitlines() for word in [*line.split(), "<eos>"]]
+        assert splits[name]["tokens"] == len(words)
+    assert data.vocabulary.decode(data.packed.ids("train")).split() == TRAIN.split()
+    assert len(data.vocabulary) == len({*TRAIN.split(), "<unk>", "<eos>"}) and splits["train"]["documents"] == 2
+    batch = next(iter(data.train_dataloader()))
+    assert batch["input_ids_BT"].shape == (2, 5) and batch["reset_B"].all()
+
+
+def test_numbers_and_places_make_corpora_of_their_own(tmp_path: Path) -> None:
+    folder(tmp_path / "text")
+    plain, numbers = module(tmp_path), module(tmp_path, join_numbers=True)
+    places = module(tmp_path, chunk_places=True)
+    tokens = [data.prepare().meta["splits"]["train"]["tokens"] for data in (plain, numbers, places)]
+    # three joins of two tokens; "New York" once in the title, "New York City" once
+    assert tokens[0] - tokens[1] == 6 and tokens[0] - tokens[2] == 2 + 1
+    assert "8,175,133" in numbers.vocabulary.tokens and "3.5" in numbers.vocabulary.tokens
+    assert "New_York_City" in places.vocabulary.tokens
+    assert len({data.packed.folder for data in (plain, numbers, places)}) == 3
+
+
+def test_document_numbers_reach_the_batch(tmp_path: Path) -> None:
+    folder(tmp_path / "text")
+    data = module(tmp_path, documents=True, batch_size=1, length=1000)
+    batch = next(iter(data.train_dataloader()))
+    edge = int(data.prepare().table("train", "begin")[1])
+    assert (batch["document_BT"][0, : edge - 1] == 0).all() and int(batch["document_BT"][0, edge - 1]) == 1
+
+
+def parquet(text: str, path: Path) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [line + "\n" if line.strip() else "" for line in text.splitlines()]
+    pyarrow.parquet.write_table(pyarrow.table({"text": rows}), path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_hub_and_folder_give_the_same_corpus(network, tmp_path: Path, monkeypatch, raw: bool) -> None:
+    folder(tmp_path / "text")
+    config = "wikitext-103-raw-v1" if raw else "wikitext-103-v1"
+    files = {
+        f"{config}/{name}-00000-of-00001.parquet": parquet(text, tmp_path / "x.parquet")
+        for name, text in (("train", TRAIN), ("validation", VALID), ("test", TEST))
+    }
+    network.add_dataset("some/wikitext", files)
+    monkeypatch.setenv("HF_ENDPOINT", network.address)
+    hub = module(tmp_path, source="hub", version=103, raw=raw)
+    local = module(tmp_path, raw=raw)
+    for split in ("train", "val", "test"):
+        assert list(hub.prepare().ids(split)) == list(local.prepare().ids(split))
+    # all is here now: the network is needed no more
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    again = module(tmp_path, source="hub", version=103, raw=raw)
+    assert again.prepare().folder == hub.prepare().folder
+    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE=1.*data\.source=local data\.root=.* or data\.source=sample"):
+        module(tmp_path, source="hub", version=2, raw=raw).prepare()
+
+
+def test_sample_needs_nothing_and_never_leaks(tmp_path: Path) -> None:
+    data = module(tmp_path, source="sample", sample_size=20_000)
+    train, val, test = ({digest(document) for document in data.documents(split)} for split in ("train", "val", "test"))
+    assert train and val and test and not train & (val | test) and not val & test
+    assert {"@,@", "="} <= set(data.vocabulary.tokens)
+    raw = module(tmp_path, source="sample", sample_size=20_000, raw=True)
+    assert "@,@" not in raw.vocabulary.tokens
+
+
+def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 or 103"):
+        module(tmp_path, version=3)
+    with pytest.raises(UserError, match="did you mean 'streams'"):
+        module(tmp_path, batching="stream")
+    with pytest.raises(UserError, match="steps_per_epoch"):
+        module(tmp_path, batching="windows")
+    with pytest.raises(UserError, match=r"pin it: data\.revision="):
+        module(tmp_path, source="hub", revision="main").prepare()
+
+
+def damage(root: Path, how: str, monkeypatch) -> None:
+    path = root / "train.txt"
+    data = path.read_bytes()
+    if how in ("truncated xz", "not xz"):
+        path.unlink()
+        packed = lzma.compress(os.urandom(3000).hex().encode())
+        (root / "train.txt.xz").write_bytes(packed[:-100] if how == "truncated xz" else data)
+    elif how == "encoding":
+        path.write_bytes("Größe\n".encode("latin-1"))
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "column":
+        path.unlink()
+        (root / "train.jsonl").write_text('{"txet": "words"}\n')
+    elif how == "long line":
+        path.write_bytes(b"a" * (200 * 2**20))
+    elif how == "NUL":
+        path.write_bytes(b"some \0 text\n")
+    elif how == "full disk":
+        def full(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(packing, "_write", full)
+    elif how == "permission":
+        def refuse(*arguments: object, **options: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    elif how == "missing":
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [
+        ("truncated xz", "truncated or damaged"),
+        ("not xz", "truncated or damaged"),
+        ("encoding", "line 1 byte 3 is not UTF-8"),
+        ("empty", "is empty"),
+        ("column", "no column 'text'"),
+        ("long line", "longer than 32 MiB"),
+        ("NUL", "NUL bytes"),
+        ("full disk", "No space left"),
+        ("permission", "Permission denied"),
+        ("missing", "no file called"),
+    ],
+)
+def test_damaged_input_is_one_line_and_leaves_no_cache(tmp_path: Path, monkeypatch, how: str, word: str) -> None:
+    root = folder(tmp_path / "text")
+    damage(root, how, monkeypatch)
+    with pytest.raises(UserError) as error:
+        module(tmp_path).prepare_data()
+    assert word in str(error.value) and "\n" not in str(error.value)
+    monkeypatch.undo()
+    assert not list((tmp_path / "cache").rglob("meta.json")) and not list((tmp_path / "cache").rglob("*.ids"))
+
+
+def test_a_cache_of_another_version_is_one_line(tmp_path: Path) -> None:
+    folder(tmp_path / "text")
+    path = module(tmp_path).prepare().folder / "meta.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 0}))
+    with pytest.raises(UserError, match="was written in format 0") as error:
+        module(tmp_path).prepare()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LIT_CTG_DATA" not in os.environ, reason="LIT_CTG_DATA names no folder of real data")
+def test_the_official_counts(tmp_path: Path) -> None:
+    root = Path(os.environ["LIT_CTG_DATA"]) / "wikitext2"
+    data = module(tmp_path, root=root)
+    splits = data.prepare().meta["splits"]
+    assert [splits[name]["tokens"] for name in ("train", "val", "test")] == [2_088_628, 217_646, 245_569]
+    assert [splits[name]["documents"] for name in ("train", "val", "test")] == [600, 60, 60]
+    assert len(data.vocabulary) == 33_278 and all(split["duplicates"] == 0 for split in splits.values())
