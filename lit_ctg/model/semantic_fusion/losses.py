@@ -24,9 +24,10 @@ def auxiliary_loss(predicted_NF: Tensor, features_NF: Tensor) -> Tensor:
 
     Args:
         predicted_NF: logits of the auxiliary head (before the sigmoid).
-        features_NF: soft targets in [0, 1].
+        features_NF: soft targets in [0, 1]; no gradient flows into them, or learnable memberships would make
+            themselves easy to predict.
     """
-    return functional.binary_cross_entropy_with_logits(predicted_NF, features_NF)
+    return functional.binary_cross_entropy_with_logits(predicted_NF, features_NF.detach())
 
 
 def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tensor]) -> Tensor:
