@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -122,6 +121,10 @@ class Tokenizer(abc.ABC):
         """Return the ids of each chunk as bytes of ``dtype``."""
 
 
+def _split(words: str) -> list[str]:
+    return words.split("\0") if words else []
+
+
 class WordTokenizer(Tokenizer):
     """Words at ASCII white space; the vocabulary is that of the training split, commonest first.
 
@@ -170,19 +173,26 @@ class WordTokenizer(Tokenizer):
         return [word.decode() for word in chunk.split()]
 
     def train(self, texts: Iterable[str]) -> None:
-        seen: Counter[bytes] = Counter()
+        seen: dict[bytes, int] = {}
         for block in blocks(texts):
             for chunk, count in Chunks([self._bytes(text) for text in block], self.starts_of).counts():
-                seen[chunk] += count
-        counts: Counter[str] = Counter()
+                seen[chunk] = seen.get(chunk, 0) + count
+        # one string a chunk, not a list: a hundred thousand lists would keep the garbage collector busy
+        words = {chunk: "\0".join(self._words(chunk)) for chunk in seen}
+        counts: dict[str, int] = {}
         for chunk, count in seen.items():
-            for word in self._words(chunk):
-                counts[word] += count
+            for word in words[chunk].split("\0"):
+                counts[word] = counts.get(word, 0) + count
+        counts.pop("", None)
         for special in self.specials:
             counts.pop(special, None)
-        kept = sorted((word for word, count in counts.items() if count >= self.minimum), key=lambda w: (-counts[w], w))
+        # commonest first, words of one count by the alphabet (two stable sorts are faster than one by pairs)
+        kept = sorted(word for word, count in counts.items() if count >= self.minimum)
+        kept.sort(key=counts.__getitem__, reverse=True)
         tokens = [*self.specials, *kept]
         self._fill(tokens if self.size is None else tokens[: self.size])
+        if len(words) <= MEMO_LIMIT:
+            self._memo = dict(zip(words, self._packed(map(_split, words.values())), strict=True))
 
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(word, self.unknown_id) for word in self._words(self._bytes(text))]
@@ -197,9 +207,16 @@ class WordTokenizer(Tokenizer):
         return "\n".join(" ".join(line) for line in lines)
 
     def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
+        return self._packed(map(self._words, chunks))
+
+    def _packed(self, chunks: Iterable[Sequence[str]]) -> Iterator[bytes]:
+        """Yield the ids of each chunk, given as its words, as bytes."""
         get, unknown, width = self._ids.get, self.unknown_id, self.dtype.itemsize
-        for chunk in chunks:
-            yield b"".join([get(word, unknown).to_bytes(width, "little") for word in self._words(chunk)])
+        for words in chunks:
+            if len(words) == 1:
+                yield get(words[0], unknown).to_bytes(width, "little")
+            else:
+                yield b"".join([get(word, unknown).to_bytes(width, "little") for word in words])
 
 
 class SpacyTokenizer(WordTokenizer):

@@ -1,0 +1,125 @@
+"""What `lit-ctg data prepare|info|sample` do with the data module of a composed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.errors import UserError, did_you_mean
+
+ACTIONS = ("prepare", "info", "sample")
+
+
+def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = None) -> None:
+    """Do one of prepare, info and sample.
+
+    Args:
+        action: what to do.
+        datamodule: a ``CorpusDataModule``.
+        n: documents that ``sample`` shows.
+        console: where to print; standard output by default.
+
+    Raises:
+        UserError: unknown action, a data module without a text corpus, or whatever reading the corpus raises.
+    """
+    if action not in ACTIONS:
+        raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(
+            f"data {action} is about text corpora (wikitext, gutenberg, reviews, scripts, translation); "
+            f"{type(datamodule).__name__} is made on the fly"
+        )
+    console = console or Console()
+    actions: dict[str, Callable[[], None]] = {
+        "prepare": lambda: prepare(datamodule, console),
+        "info": lambda: info(datamodule, console),
+        "sample": lambda: sample(datamodule, console, n),
+    }
+    actions[action]()
+
+
+def prepare(datamodule: CorpusDataModule, console: Console) -> None:
+    """Fetch and pack a corpus with progress bars, then say where it is."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def task(name: str) -> TaskID:
+            if name not in tasks:
+                tasks[name] = bars.add_task(escape(name), total=None, done="")
+            return tasks[name]
+
+        def fetching(name: str, done: int, total: int | None) -> None:
+            bars.update(task(name), completed=done, total=total, done=_megabytes(done, total))
+
+        def packing(name: str, documents: int) -> None:
+            bars.update(task(name), completed=documents, done=f"{documents:,} documents")
+
+        datamodule.fetching = fetching
+        packed = datamodule.prepare(packing)
+        datamodule.fetching = None
+    total = sum(split["tokens"] for split in packed.meta["splits"].values())
+    console.print(f"{datamodule.name}: {total:,} tokens in {escape(str(packed.folder))}", soft_wrap=True)
+
+
+def _megabytes(done: int, total: int | None) -> str:
+    return f"{done / 1e6:.1f} MB" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
+
+
+def info(datamodule: CorpusDataModule, console: Console) -> None:
+    """Print splits, vocabulary, unknown rate and checksum of a corpus."""
+    facts = describe(datamodule)
+    table = Table(title=f"{datamodule.name} ({datamodule.source})", title_justify="left")
+    for heading in ("split", "documents", "tokens", "unknown", "dropped"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for name, split in facts["splits"].items():
+        dropped = str(split["duplicates"])
+        table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", f"{split['unknown_rate']:.3%}", dropped)
+    console.print(table)
+    for key in ("tokenizer", "vocabulary", "sources", "corpus", "folder"):
+        console.print(f"{key:10} {escape(str(facts[key]))}", soft_wrap=True, highlight=False)
+
+
+def describe(datamodule: CorpusDataModule) -> dict[str, Any]:
+    """Return the facts that ``info`` prints.
+
+    ``unknown_rate`` is the share of tokens that are ``<unk>``, those of the text itself included; ``duplicates`` counts
+    documents left out because an evaluation split has them; ``corpus`` is the checksum of the text.
+    """
+    packed = datamodule.prepare()
+    splits = {}
+    for name, split in reversed(packed.meta["splits"].items()):
+        splits[name] = {**split, "unknown_rate": split["unknown"] / max(split["tokens"], 1)}
+    shown = ", ".join(packed.sources[:12]) + (", ..." if len(packed.sources) > 12 else "")
+    return {
+        "splits": splits,
+        "tokenizer": packed.meta["tokenizer"]["kind"],
+        "vocabulary": f"{len(datamodule.vocabulary):,} tokens",
+        "sources": shown,
+        "corpus": f"sha256 {packed.meta['identity']['corpus']}",
+        "folder": packed.folder,
+    }
+
+
+def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: int = 60) -> None:
+    """Print the first ``tokens`` tokens of ``n`` training documents, spread over the split, as the model reads them."""
+    if n < 1:
+        raise UserError(f"data sample -n {n}: show at least one document")
+    packed = datamodule.prepare()
+    split = next(name for name in packed.splits if name.startswith("train"))
+    count = packed.meta["splits"][split]["documents"]
+    shown = min(n, count)
+    for number in [place * count // shown for place in range(shown)]:
+        ids_T = packed.document(split, number)
+        source = packed.sources[packed.table(split, "source")[number]]
+        text = datamodule.vocabulary.decode(ids_T[:tokens].tolist()).strip()
+        more = " ..." if len(ids_T) > tokens else ""
+        console.print(Text(f"[{source} {number}]", style="bold"), Text(text + more), soft_wrap=True)

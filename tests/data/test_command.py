@@ -1,0 +1,68 @@
+"""`lit-ctg data`: what is printed, and that it is true."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.data.command import describe, run
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.data.wikitext import WikiTextDataModule
+from lit_ctg.errors import UserError
+
+
+def module(tmp_path: Path, **changes: Any) -> WikiTextDataModule:
+    options: dict[str, Any] = {
+        "source": "sample", "cache_root": tmp_path, "tokenizer": WordTokenizer(), "version": 2, "raw": False,
+        "join_numbers": False, "chunk_places": False, "minimum_population": 500_000, "batching": "streams", "length": 5,
+        "batch_size": 2, "seed": 0, "sample_size": 5000,
+    }  # fmt: skip
+    return WikiTextDataModule(**{**options, **changes})
+
+
+def printed(action: str, data: Any, **options: Any) -> str:
+    stream = io.StringIO()
+    run(action, data, console=Console(file=stream, width=100), **options)
+    return stream.getvalue()
+
+
+def test_prepare_says_where_the_tokens_are(tmp_path: Path) -> None:
+    data = module(tmp_path)
+    out = printed("prepare", data)
+    total = sum(split["tokens"] for split in data.packed.meta["splits"].values())
+    assert f"{total:,} tokens" in out and str(data.packed.folder) in out
+
+
+def test_info_is_what_the_corpus_is(tmp_path: Path) -> None:
+    data = module(tmp_path)
+    out, facts = printed("info", data), describe(data)
+    lines = [line for document in data.documents("val") for line in document.text.splitlines()]
+    words = [word for line in lines for word in [*line.split(), "<eos>"]]
+    assert facts["splits"]["val"]["tokens"] == len(words) and f"{len(words):,}" in out
+    unknown = sum(word not in data.vocabulary.tokens for word in words) / len(words)
+    assert facts["splits"]["val"]["unknown_rate"] == pytest.approx(unknown) and f"{unknown:.3%}" in out
+    assert list(facts["splits"]) == ["train", "val", "test"]
+    for word in ("word", f"{len(data.vocabulary):,} tokens", data.packed.meta["identity"]["corpus"], "medicine"):
+        assert word in out
+
+
+def test_sample_shows_documents_as_the_model_reads_them(tmp_path: Path) -> None:
+    data = module(tmp_path)
+    out = printed("sample", data, n=3)
+    assert sum(f"[{source} " in line for line in out.splitlines() for source in data.sources) == 3
+    title = next(data.documents("train")).meta["title"]
+    assert f"= {title} =" in out
+    assert printed("sample", data, n=10_000).count("\n[") < 200
+    with pytest.raises(UserError, match="at least one"):
+        printed("sample", data, n=0)
+
+
+def test_wrong_calls(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'prepare'"):
+        printed("prepar", module(tmp_path))
+    with pytest.raises(UserError, match="made on the fly"):
+        printed("info", object())
