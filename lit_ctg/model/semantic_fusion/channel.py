@@ -36,8 +36,8 @@ class ChannelSetting:
     replaced_BF: Tensor
 
     @classmethod
-    def of(cls, controls: Sequence[Mapping[str, float]], device: torch.device) -> ChannelSetting:
-        """Turn checked controls (feature name -> value), one a row, into a setting."""
+    def of(cls, controls: Sequence[Mapping[str, float]], like: Tensor) -> ChannelSetting:
+        """Turn checked controls (feature name -> value), one a row, into a setting that lives where ``like`` does."""
         value_BF = torch.zeros(len(controls), len(NAMES))
         replaced_BF = torch.zeros(len(controls), len(NAMES), dtype=torch.bool)
         for row, control in enumerate(controls):
@@ -46,7 +46,7 @@ class ChannelSetting:
                     replaced_BF[row, [COLUMN[name] for name in names]] = True
             for name, value in control.items():
                 value_BF[row, COLUMN[name]] = value
-        return cls(value_BF.to(device), replaced_BF.to(device))
+        return cls(value_BF.to(like), replaced_BF.to(like.device))
 
     def apply(self, features_BF: Tensor) -> Tensor:
         """Return the features of the current position under the control."""
@@ -116,5 +116,8 @@ def drop_and_replace(
         columns = [COLUMN[name] for name in names]
         kept_BF[:, columns] = kept_BG[:, group : group + 1]
         value_BF[:, columns] = value_BG[:, group : group + 1]
-    kept_B1F, value_B1F = kept_BF.to(features_BTF.device).unsqueeze(1), value_BF.to(features_BTF).unsqueeze(1)
+    kept_B1F, value_B1F = (
+        kept_BF.to(features_BTF.device, non_blocking=True).unsqueeze(1),
+        value_BF.to(features_BTF).unsqueeze(1),
+    )
     return torch.where(kept_B1F, hindsight_BTF * value_B1F, features_BTF)

@@ -208,10 +208,11 @@ class SemanticFusionModule(LitLanguageModel):
         extras: dict[str, Any] = {}
         if features_BTF is not None:
             target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
+            real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships of padding are not 0
             extras = {
-                "features_BTF": features_BTF,
+                "features_BTF": features_BTF * real_BT1,
                 "aux_BTF": packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
-                "aux_target_BTF": target_BTF,
+                "aux_target_BTF": target_BTF.detach() * real_BT1,
             }
         return LMOutput(packing.scatter(self._logits(hidden_ND)), packing.scatter(hidden_ND), extras)
 
@@ -255,7 +256,7 @@ class SemanticFusionModule(LitLanguageModel):
 
     def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> GenerationState:
         """Return the state of empty prefixes; ``controls`` (checked, one a row) go through the feature channel."""
-        channel = ChannelSetting.of(controls, self.device) if controls else None
+        channel = ChannelSetting.of(controls, self.embedding.weight) if controls else None
         ids_BT = torch.zeros(batch_size, 0, dtype=torch.long, device=self.device)
         return GenerationState(ids_BT, channel)
 
