@@ -12,7 +12,7 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -123,8 +123,21 @@ def compose(overrides: Iterable[str]) -> DictConfig:
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain(error) + _closest_key(error, words)) from error
     return check(cfg)
+
+
+def _closest_key(error: BaseException, words: list[str]) -> str:
+    """Return a hint for an override of a key that does not exist, from the configuration without that override."""
+    missing = re.search(r"Could not override '([^']+)'", str(error))
+    chosen = [word for word in words if word.startswith("experiment=")]
+    if not missing or not chosen:
+        return ""
+    parent, _, key = missing[1].rpartition(".")
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+        cfg = hydra.compose("config", overrides=chosen)
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    return did_you_mean(key, map(str, node)) if isinstance(node, DictConfig) else ""
 
 
 def check(cfg: DictConfig) -> DictConfig:
@@ -167,6 +180,9 @@ def explain(error: BaseException) -> str:
             group, option, options = "experiment", missing.removeprefix("experiment/"), experiments()
         known = f"; there are: {', '.join(options)}" if options else ""
         return f"no option '{option}' in config group '{group}'{did_you_mean(option, options)}{known}"
+    if isinstance(error, OverrideParseException):
+        reason = str(error).splitlines()[0]
+        return f"cannot read the override '{error.override}': {reason}; quote values with commas, blanks or brackets"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:3])
     text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)

@@ -35,13 +35,13 @@ class Generator(Protocol):
     has_channel: bool
 
     def generate(
-        self, n: int, *, control: Any, paths: Mapping[str, bool], seed: int, rows: Sequence[int]
+        self, n: int, prompt: str = "", *, control: Any, paths: Mapping[str, bool], seed: int, rows: Sequence[int]
     ) -> Sequence[Trial]:
         """Generate ``n`` sentences; row i is a function of (seed, rows[i])."""
 
 
 class ControlTrial(Callback):
-    """Run the trials on the untrained model, after training, and in ``trainer.validate``.
+    """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
 
     Args:
         n: trials for each (path, setting).
@@ -52,14 +52,16 @@ class ControlTrial(Callback):
             target, without the control. Paths with ``channel`` are left out for a model without one.
         decoding: an object whose ``generator(module, vocabulary, held_out_ids)`` gives the generator.
         seed: of the trials; they neither read nor move the global random state.
+        prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
         samples_kept: texts kept for each (path, setting).
+        samples_prompted: how many continue the prompt.
 
     Attributes:
         results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/ood_hit`` (a
             held-out adjective of the asked polarity), and for each path but ``off`` ``.../adjective_gain`` and
             ``.../punctuation_gain`` (rate minus base rate, Newcombe's interval); ``control/<path>/confusion/
             <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
-        samples: dicts with path, setting and text.
+        samples: dicts with path, setting and text, and prompt where there was one.
 
     Raises:
         UserError: no path ``off`` with nothing on, or a confusion setting that does not exist or asks for no adjective.
@@ -74,7 +76,9 @@ class ControlTrial(Callback):
         paths: Mapping[str, Mapping[str, bool]],
         decoding: Any,
         seed: int,
+        prompt: str = "",
         samples_kept: int = 20,
+        samples_prompted: int = 5,
     ):
         super().__init__()
         if OFF not in paths or any(paths[OFF].values()):
@@ -86,6 +90,7 @@ class ControlTrial(Callback):
         # the base rates come first: the gains of all other paths are measured against them
         self.paths = {OFF: paths[OFF], **paths}
         self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
+        self.prompt, self.samples_prompted = prompt, samples_prompted
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
 
@@ -93,10 +98,6 @@ class ControlTrial(Callback):
         """Try the untrained model; a resumed run has these results from its checkpoint."""
         if trainer.global_step == 0:
             self.run(trainer, pl_module, prefix=UNTRAINED)
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the trained model."""
-        self.run(trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
@@ -135,6 +136,8 @@ class ControlTrial(Callback):
                 self._keep(f"{prefix}control/{path}/{name}", rates[name], base[name] if path != OFF else {})
                 kept = trials[name][: self.samples_kept]
                 self.samples += [{"path": prefix + path, "setting": name, "text": t.text} for t in kept]
+                if self.prompt and not prefix:
+                    self.samples += self._prompted(generator, path, name)
             for cell, result in self._confusion(trials).items():
                 self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
 
@@ -151,6 +154,19 @@ class ControlTrial(Callback):
             rows=range(index * size, (index + 1) * size),
         )
         return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
+
+    def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
+        """A few samples that continue the prompt, under one control on one path."""
+        on = any(self.paths[path].values())
+        trials = generator.generate(
+            self.samples_prompted,
+            prompt=self.prompt,
+            control=self.settings[name]["control"] if on else {},
+            paths=self.paths[path],
+            seed=self.seed,
+            rows=range(self.samples_prompted),
+        )
+        return [{"path": path, "setting": name, "prompt": self.prompt, "text": t.text} for t in trials]
 
     def _rates(self, setting: Mapping[str, Any], trials: Sequence[Trial], datamodule: Any) -> dict[str, Any]:
         """Metrics of one (path, setting) against the setting's target; every process runs all trials itself."""

@@ -69,7 +69,7 @@ def trial(**overrides) -> ControlTrial:
         }.items()
     }  # fmt: skip
     cfg = OmegaConf.create({"regime": "corrected", "size": "smoke", "seed": 3, **load})
-    return hydra.utils.instantiate(cfg.callback.control_trial, _convert_="all", **overrides)
+    return hydra.utils.instantiate(cfg.callback.control_trial, _convert_="all", **{"prompt": "", **overrides})
 
 
 def run(callback: ControlTrial, model: nn.Module, prefix: str = "") -> dict:
@@ -85,6 +85,8 @@ def fit(folder, callback, *, epochs=1, ckpt_path=None, seed=0):
     )  # fmt: skip
     model = Toy()
     trainer.fit(model, datamodule=Corpus(), ckpt_path=ckpt_path, weights_only=True)
+    if callback:
+        trainer.validate(model, datamodule=Corpus(), verbose=False)
     return trainer, model
 
 
@@ -176,6 +178,18 @@ def test_samples_are_kept_by_path_and_setting():
     assert len(callback.samples) == 2 * 4 * 3 * 2
     hard = [s["text"] for s in callback.samples if s["path"] == "hard" and s["setting"] == "negative_question"]
     assert all(text.endswith("?") for text in hard)
+
+
+def test_a_few_samples_continue_the_prompt():
+    callback = trial(n=3, prompt="Carol starts the model,", samples_prompted=2)
+    run(callback, Toy(), prefix="untrained/")
+    assert not [s for s in callback.samples if "prompt" in s]
+    run(callback, Toy())
+    prompted = [s for s in callback.samples if "prompt" in s]
+    assert len(prompted) == 2 * 4 * 3
+    assert all(s["text"].startswith("Carol starts the model, ") for s in prompted)
+    asked = [s["text"] for s in prompted if (s["path"], s["setting"]) == ("hard", "negative_question")]
+    assert len(asked) == 2 and all(text.endswith("?") for text in asked)
 
 
 def test_training_tries_the_untrained_and_the_trained_model(tmp_path):

@@ -19,7 +19,7 @@ QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.ac
 def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
     words = [f"experiment={name}", f"regime={regime}", f"output_root={tmp_path}", *QUICK]
     # max_steps ends the run in the first epoch
-    outcome = train(compose([*words, "+trainer.max_steps=2"]))
+    outcome = train(compose([*words, "trainer.max_steps=2"]))
     record = json.loads((outcome.folder / "run.json").read_text(encoding="utf-8"))
     assert record["status"] == "DONE"
     assert record["experiment"] == name
