@@ -6,6 +6,7 @@ Shape letters: B sentences, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -154,6 +155,8 @@ class CausalityProbe(Callback):
         for name, value in (("causal", float(found.is_causal)), ("max_change", found.max_change)):
             unit = "truth value" if name == "causal" else "score"
             self.results[f"probe/{name}"] = MetricResult(value, unit, "none", found.n, None, 1).to_dict()
+        if not math.isfinite(found.max_change):
+            raise UserError(f"{type(module).__name__} gives scores that are no numbers: the training diverged")
         if getattr(module, "causal", False) and not found.is_causal:
             raise UserError(
                 f"{type(module).__name__} says causal=True, but changing later tokens moves earlier scores by up to "

@@ -30,6 +30,10 @@ class FiniteLoss(Callback):
         if batch_idx % self.every == 0:
             self._check(trainer)
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the last loss before the weights are judged by it."""
+        self._check(trainer)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the last loss of the epoch."""
         self._check(trainer)

@@ -1,0 +1,132 @@
+"""The command line as a user has it: one line and exit code 2 for bad input, records and texts for good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_ctg import checkpoint, evaluate, generate, sweep
+
+SMOKE = ("size=smoke", "logger=none", "trainer.accelerator=cpu")
+MAIN = ("experiment=semantic_fusion/main", *SMOKE)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One trained smoke model of the corrected regime; returns its run directory."""
+    from lit_ctg.config import compose
+    from lit_ctg.train import train
+
+    return train(compose([*MAIN, f"output_root={tmp_path_factory.mktemp('outputs')}"])).folder
+
+
+def ckpt(folder: Path) -> str:
+    return f"ckpt_path={folder / 'checkpoints' / 'last.ckpt'}"
+
+
+def test_help_names_every_command_and_experiment(run_cli) -> None:
+    code, out, _ = run_cli("--help")
+    assert code == 0
+    for word in ("train", "evaluate", "generate", "table", "report", "data", "semantic_fusion/main"):
+        assert word in out
+    assert run_cli()[0] == 2
+
+
+def test_version(run_cli) -> None:
+    from lit_ctg import __version__
+
+    assert run_cli("--version")[1].split() == ["lit-ctg", __version__]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train"], "no experiment chosen"),
+        (["train", "--fast", *MAIN], "--fast"),
+        (["train", *MAIN, "model.causl=true"], "did you mean 'causal'"),
+        (["train", *MAIN, "model.feature_dropout=2"], "outside [0, 1]"),
+        (["train", *MAIN, "backbone.heads=5"], "heads=5"),
+        (["train", *MAIN, "data.train_size=0"], "train_size"),
+        (["train", *MAIN, "data.held_out={positive:[nice],negative:[bad]}"], "nice"),
+        (["generate", *MAIN], "no finished run of this configuration"),
+        (["generate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+        (["evaluate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+        (["table", "semantic_fusoin"], "semantic_fusion"),
+        (["train", "-m", *MAIN, "seed=0,x"], "x"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(run_cli, tmp_path: Path, words: list[str], expected: str) -> None:
+    code, _, err = run_cli(*words)
+    assert code == 2, err
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("lit-ctg: "), err
+    assert expected in lines[0]
+    assert not [path for path in tmp_path.rglob("run.json") if json.loads(path.read_text())["status"] == "DONE"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["control.pos_hihg=0.9"], "did you mean 'pos_high'"),
+        (["control.pos_high=1.5"], "outside [0, 1]"),
+        (["control.pos_high=loud"], "not a number"),
+        (["prompt=Carol model,"], "model"),
+        (["prompt=Zelda starts"], "Zelda"),
+        (["path=[hrad]"], "did you mean 'hard'"),
+        (["n=0"], "at least 1"),
+        (["model.fusion=false"], "another model"),
+        (["regime=as_published"], "another model"),
+    ],
+)
+def test_bad_generation_input(run_cli, trained: Path, words: list[str], expected: str) -> None:
+    code, out, err = run_cli("generate", *MAIN, ckpt(trained), *words)
+    assert (code, out) == (2, ""), err
+    assert len(err.strip().splitlines()) == 1 and expected in err
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "half.ckpt").write_bytes(b"PK\x03\x04 not all of it")
+    torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
+    torch.save({"state_dict": {}, "lit_ctg": {"format": 99, "config": {}}}, tmp_path / "future.ckpt")
+    for name, expected in (("half", "damaged"), ("foreign", "not written by lit_ctg"), ("future", "format 99")):
+        code, _, err = run_cli("generate", *MAIN, f"ckpt_path={name}.ckpt")
+        assert code == 2 and expected in err and len(err.strip().splitlines()) == 1
+
+
+def test_generate_continues_the_prompt_under_control(run_cli, trained: Path) -> None:
+    words = ["generate", *MAIN, ckpt(trained), "control.neg_high=0.95", "control.is_question=1.0", "n=4"]
+    code, out, _ = run_cli(*words, "prompt=Carol starts the model,")
+    lines = out.strip().splitlines()
+    assert code == 0 and len(lines) == 4
+    assert all(line.startswith("Carol starts the model, ") and line.endswith("?") for line in lines)
+    assert run_cli(*words, "prompt=Carol starts the model,")[1] == out
+    # row i does not depend on how many there are
+    assert run_cli(*words, "prompt=Carol starts the model,", "n=2")[1].splitlines() == lines[:2]
+
+
+def test_generate_takes_seed_and_regime_from_the_checkpoint(run_cli, trained: Path) -> None:
+    plain = run_cli("generate", "experiment=semantic_fusion/main", ckpt(trained), "n=2")
+    assert plain[0] == 0 and len(plain[1].strip().splitlines()) == 2
+
+
+def test_evaluate_gives_the_records_own_numbers(run_cli, trained: Path, tmp_path: Path) -> None:
+    code, out, _ = run_cli("evaluate", *MAIN, ckpt(trained))
+    assert code == 0 and "val/perplexity" in out
+    again = json.loads(next((tmp_path / "outputs" / "evaluate").rglob("run.json")).read_text())
+    first = json.loads((trained / "run.json").read_text())
+    for name, metric in again["metrics"].items():
+        assert metric == first["metrics"][name], name
+
+
+def test_train_prints_the_configuration_without_running(run_cli, tmp_path: Path) -> None:
+    code, out, _ = run_cli("train", *MAIN, "--config", "seed=5")
+    assert code == 0 and "seed: 5" in out and "causal: true" in out
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_modules_of_the_commands_are_what_the_cli_dispatches_to() -> None:
+    assert all(callable(f) for f in (generate.generate, evaluate.evaluate, sweep.sweep, checkpoint.read))
