@@ -17,7 +17,7 @@ from lit_ctg.model.graphmax.gradient import EdgeIndex, ImplicitGraphmax
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.published import AlgorithmOne
-from lit_ctg.model.graphmax.solver import Solution, solve
+from lit_ctg.model.graphmax.solver import Solution, solve, solve_carefully
 
 MAX_ITERATIONS = 60
 
@@ -186,8 +186,18 @@ def _solve_rows(
     part = solve(
         operator, logits_BV[rows_b], strength_B1[rows_b], tol=tol, max_iterations=max_iterations, warm_start_BV=warm_bV
     )
-    if len(rows_b) == len(logits_BV):
-        return part
+    _overwrite(solution, rows_b, part)
+    hard_b = rows_b[~is_certified(part.gap_B, tol)]
+    if len(hard_b) and logits_BV.dtype == torch.float32:
+        found = Solution(*(whole[hard_b] for whole in solution))
+        part = solve_carefully(
+            operator, logits_BV[hard_b], strength_B1[hard_b], found, tol=tol, max_iterations=max_iterations
+        )
+        better_b = ~(found.gap_B <= part.gap_B)
+        _overwrite(solution, hard_b[better_b], Solution(*(rows[better_b] for rows in part)))
+    return solution
+
+
+def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:
     for whole, rows in zip(solution, part, strict=True):
         whole[rows_b] = rows
-    return solution

@@ -194,6 +194,9 @@ def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
 
 def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
     """Spectral radius of a non-negative matrix; A + sI has the same leading vector and no cycle to swing round."""
+    components, _ = sp.csgraph.connected_components(matrix, connection="strong")
+    if components == matrix.shape[0] and not matrix.diagonal().any():
+        raise UserError("the bigram counts have no cycle, so mu_max is 0: use normalization=row")
     shift = float(matrix.sum(axis=1).mean())
     vector_V = np.full(matrix.shape[0], matrix.shape[0] ** -0.5)
     value = 0.0
@@ -203,8 +206,6 @@ def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
         vector_V = image_V / value
         if abs(value - previous) <= 1e-12 * value:
             break
-    if value - shift <= 1e-9 * shift:
-        raise UserError("the bigram counts have no cycle, so mu_max is 0: use normalization=row")
     return value - shift
 
 

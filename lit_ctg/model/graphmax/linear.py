@@ -47,15 +47,19 @@ def solve_tangent(
     scale_BN = 1 / (1 + 2 * strength_B1 * x_BN * diagonal_BN)
     weight_B1 = (scale_BN * x_BN).sum(dim=-1, keepdim=True)
 
-    def precondition(r_BN: Tensor) -> Tensor:
+    def precondition(r_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return r less its multiple of sqrt(x), the projected ``D^-1 r`` and their product.
+
+        Without taking that multiple out of r it grows until its rounding errors drown the rest.
+        """
+        nu_B1 = (scale_BN * root_BN * r_BN).sum(dim=-1, keepdim=True) / weight_B1
+        r_BN = r_BN - nu_B1 * root_BN
         g_BN = scale_BN * r_BN
-        return g_BN - scale_BN * root_BN * ((root_BN * g_BN).sum(dim=-1, keepdim=True) / weight_B1)
+        return r_BN, g_BN, (r_BN * g_BN).sum(dim=-1, keepdim=True)
 
     # a constant in h does not matter; without it less is lost to rounding
-    r_BN = root_BN * (h_BN - (x_BN * h_BN).sum(dim=-1, keepdim=True))
+    r_BN, p_BN, rho_B1 = precondition(root_BN * (h_BN - (x_BN * h_BN).sum(dim=-1, keepdim=True)))
     s_BN, image_BN = torch.zeros_like(r_BN), torch.zeros_like(r_BN)
-    p_BN = g_BN = precondition(r_BN)
-    rho_B1 = (r_BN * g_BN).sum(dim=-1, keepdim=True)
     goal_B1 = tol**2 * rho_B1
     products_B = torch.zeros(len(x_BN), dtype=torch.long, device=x_BN.device)
     for _ in range(max_iterations):
@@ -68,9 +72,7 @@ def solve_tangent(
         alpha_B1 = (rho_B1 / (p_BN * c_p_BN).sum(dim=-1, keepdim=True)).where(open_B1, 0)
         s_BN = s_BN + alpha_B1 * p_BN
         image_BN = image_BN + alpha_B1 * m_p_BN
-        r_BN = r_BN - alpha_B1 * c_p_BN
-        g_BN = precondition(r_BN)
-        new_B1 = (r_BN * g_BN).sum(dim=-1, keepdim=True)
+        r_BN, g_BN, new_B1 = precondition(r_BN - alpha_B1 * c_p_BN)
         p_BN = g_BN + (new_B1 / rho_B1).where(open_B1, 0) * p_BN
         rho_B1 = new_B1.where(open_B1, rho_B1)
     return TangentSolution(root_BN * s_BN, image_BN, products_B)

@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from lit_ctg.model.graphmax.certificate import duality_gap
+from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.separable import solve_separable
 
 WEIGHTY = 0.02  # a token is an extra when its own penalty would move its logit by more than this
 MOST_EXTRAS = 4096
-NEWTON_STEPS = 40
-HALVINGS = 6
-CG_TOL = 0.05
+ABSENT = -1e30  # logit of a variable that is not there; finite, so that differences stay numbers
+NEWTON_STEPS = 60
+CG_TOL = 0.01
+SURE = 0.5  # a gap that falls to this share needs no search
 CG_ITERATIONS = 60
 
 
@@ -74,7 +76,6 @@ def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, str
 def _reduce(
     operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor, extras: _Extras
 ) -> ReducedProblem:
-    minus_infinity = float("-inf")
     hubs_K = operator.hubs_K
     hub_BK = y_BV[:, hubs_K]
     extra_BX = y_BV.gather(1, extras.index_BX)
@@ -82,11 +83,11 @@ def _reduce(
     if x_BV is not None:
         hub_BK = hub_BK + 2 * strength_B1 * (x_BV[:, hubs_K] @ operator.gram_KK)
         extra_BX = extra_BX + 2 * strength_B1 * curvature_BX * x_BV.gather(1, extras.index_BX)
-    # the rest by exclusion: subtracting from a total would lose it to rounding
-    rest_BV = y_BV.masked_fill(extras.mask_BV | operator.is_hub_V, minus_infinity)
-    lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True)
+    # the rest by exclusion: subtracted from a total it would be lost to rounding
+    rest_BV = y_BV.masked_fill(extras.mask_BV | operator.is_hub_V, float("-inf"))
+    lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
     return ReducedProblem(
-        linear_BN=torch.cat([hub_BK, extra_BX.masked_fill(~extras.real_BX, minus_infinity), lump_B1], dim=-1),
+        linear_BN=torch.cat([hub_BK, extra_BX.masked_fill(~extras.real_BX, ABSENT), lump_B1], dim=-1),
         gram_KK=operator.gram_KK,
         curvature_BX=curvature_BX,
         strength_B1=strength_B1,
@@ -98,8 +99,7 @@ def _expand(operator: GraphOperator, problem: ReducedProblem, log_x_BN: Tensor, 
     """Spread the reduced solution over the vocabulary; the lump keeps the proportions of softmax(y)."""
     hubs = len(operator.hubs_K)
     shift_B1 = log_x_BN[:, -1:] - problem.linear_BN[:, -1:]
-    # no lump at all: every token is a hub or an extra
-    log_x_BV = y_BV + shift_B1.masked_fill(shift_B1.isnan(), 0)
+    log_x_BV = y_BV + shift_B1
     log_x_BV[:, operator.hubs_K] = log_x_BN[:, :hubs]
     extras = problem.extras
     row_P, place_P = extras.real_BX.nonzero(as_tuple=True)
@@ -112,7 +112,7 @@ class ReducedProblem:
     """``argmin -<x, linear> + <x, log x> + lambda <x, Q x>`` over N variables; Q is Gram, diagonal, 0.
 
     Attributes:
-        linear_BN: logits of hubs, extras (``-inf`` where padded) and lump (``-inf`` if nothing is left).
+        linear_BN: logits of hubs, extras (``ABSENT`` where padded) and lump (``ABSENT`` if nothing is left).
         gram_KK: block of the hubs.
         curvature_BX: ``M_jj`` of the extras.
         strength_B1: lambda.
@@ -150,8 +150,7 @@ class ReducedProblem:
         log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
         open_b = torch.arange(len(log_x_BN), device=log_x_BN.device)
         problem, log_x_bN = self, log_x_BN.clone()
-        y_bN = problem.field(problem.apply(log_x_bN.exp()))
-        gap_b = duality_gap(log_x_bN, y_bN)
+        _, y_bN, gap_b = problem.judged(log_x_bN)
         for _ in range(NEWTON_STEPS):
             stay_b = ~(gap_b <= tol)
             if not stay_b.all():
@@ -169,35 +168,38 @@ class ReducedProblem:
         return self.linear_BN - 2 * self.strength_B1 * image_BN
 
     def newton(self, log_x_BN: Tensor, y_BN: Tensor, gap_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log x, y and gap after one Newton step, halved while the gap rises.
-
-        With ``d`` the tangent direction, the step in log x is ``y - 2 lambda Q d - log x``: the softmax of y as the
-        linear model foresees it, so a token with x = 0 in this precision is moved like any other.
-        """
-        x_BN = log_x_BN.exp()
-        slack_BN = (y_BN - log_x_BN).masked_fill(x_BN == 0, 0)
+        """Return log x, y and gap after one Newton step, cut back where it goes too far."""
+        now = log_x_BN, y_BN, gap_B
         solution = solve_tangent(
-            self.apply, self.diagonal_BN, x_BN, self.strength_B1, slack_BN, tol=CG_TOL, max_iterations=CG_ITERATIONS
+            self.apply,
+            self.diagonal_BN,
+            log_x_BN.exp(),
+            self.strength_B1,
+            gradient_slack(log_x_BN, y_BN),
+            tol=CG_TOL,
+            max_iterations=CG_ITERATIONS,
         )
-        target_BN = (y_BN - 2 * self.strength_B1 * solution.image_BN).log_softmax(dim=-1)
-        size_B1 = torch.ones_like(self.strength_B1)
-        best = log_x_BN, y_BN, gap_B
-        waiting_B = torch.ones_like(gap_B, dtype=torch.bool)
-        for _ in range(HALVINGS):
-            trial_BN = mix_logits(log_x_BN, target_BN, size_B1).log_softmax(dim=-1)
-            trial_y_BN = self.field(self.apply(trial_BN.exp()))
-            trial_gap_B = duality_gap(trial_BN, trial_y_BN)
-            better_B = waiting_B & (trial_gap_B < gap_B)
-            pairs = zip((trial_BN, trial_y_BN, trial_gap_B), best, strict=True)
-            best = tuple(new.where(better_B.reshape(-1, *[1] * (new.dim() - 1)), old) for new, old in pairs)
-            waiting_B = waiting_B & ~better_B
-            if not waiting_B.any():
-                break
-            size_B1 = size_B1 / 2
-        return best
+        new = self.judged(newton_candidate(log_x_BN, y_BN, self.strength_B1, solution))
+        far_B = needs_search(now, new, SURE)
+        if not far_B.any():
+            return new
+        return self.searched(now, new, far_B)
 
+    def judged(self, log_x_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log x with its y and gap."""
+        y_BN = self.field(self.apply(log_x_BN.exp()))
+        return log_x_BN, y_BN, duality_gap(log_x_BN, y_BN)
 
-def mix_logits(start_BN: Tensor, end_BN: Tensor, size_B1: Tensor) -> Tensor:
-    """Return ``start + size (end - start)``, ``-inf`` where either is (a variable that is not there)."""
-    mixed_BN = start_BN + size_B1 * (end_BN - start_BN)
-    return mixed_BN.masked_fill(start_BN.isinf() | end_BN.isinf(), float("-inf"))
+    def searched(
+        self, now: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], far_B: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Replace the rows ``far_B`` of ``new`` by the lowest point on a segment along which f falls."""
+        old, end = (tuple(part[far_B] for part in point) for point in (now, new))
+        falls_b1 = ((end[0].exp() - old[0].exp()) * (old[0] - old[1])).sum(dim=-1, keepdim=True) < 0
+        # towards softmax(y), f always falls
+        end_log_bN = torch.where(falls_b1, end[0], old[1].log_softmax(dim=-1))
+        part = self.rows(far_B)
+        end = part.judged(end_log_bN)
+        log_x_bN, _, _ = segment_minimum(old, end)
+        pairs = zip(new, part.judged(log_x_bN), strict=True)
+        return tuple(whole.index_put((far_B,), rows) for whole, rows in pairs)

@@ -22,7 +22,8 @@ def log_wright_omega(level: Tensor, iterations: int = 3) -> Tensor:
         r = level - w - w.log()
         t = 2 * (1 + w) * (1 + w + 2 * r / 3)
         w = w * (1 + r / (1 + w) * (t - r) / (t - 2 * r))
-    return torch.where(level < -30, level, level - w)
+    # the smaller of w and log w by the equation, the other as it is: neither cancels
+    return torch.where(level < -30, level, torch.where(level < 1, level - w, w.log()))
 
 
 def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-4, iterations: int = 30) -> Tensor:
@@ -37,7 +38,10 @@ def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-
     tiny = torch.finfo(logits_BN.dtype).tiny
     log_a_BN = curvature_BN.clamp(min=tiny).log()
     free_BN = curvature_BN <= tiny
-    c_B1 = logits_BN.logsumexp(dim=-1, keepdim=True)
+    # the sum is at most 1 where no variable is held back, at least 1 where one of them alone is
+    high_B1 = logits_BN.logsumexp(dim=-1, keepdim=True)
+    low_B1 = (logits_BN - curvature_BN).amax(dim=-1, keepdim=True)
+    c_B1 = high_B1
     for step in range(iterations + 1):
         log_w_BN = log_wright_omega(log_a_BN + logits_BN - c_B1)
         log_x_BN = torch.where(free_BN, logits_BN - c_B1, log_w_BN - log_a_BN)
@@ -46,8 +50,11 @@ def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-
             break
         slope_BN = torch.where(free_BN, 1.0, 1 / (1 + log_w_BN.exp()))
         share_B1 = ((log_x_BN - log_sum_B1).exp() * slope_BN).sum(dim=-1, keepdim=True)
-        # the sum is convex in c: below 1, its own Newton step lands on the other side, where that of its logarithm
-        # (exact for softmax) takes over
-        rise_B1 = torch.where(log_sum_B1 < 0, -torch.expm1(-log_sum_B1), log_sum_B1)
-        c_B1 = c_B1 + rise_B1 / share_B1
+        # the sum is convex in c, so Newton on it always ends where it is above 1; Newton on its logarithm, exact for
+        # softmax, comes back from there unless it leaves the bracket
+        by_sum_B1 = c_B1 - torch.expm1(-log_sum_B1) / share_B1
+        by_log_B1 = c_B1 + log_sum_B1 / share_B1
+        above_B1 = log_sum_B1 > 0
+        low_B1, high_B1 = torch.where(above_B1, c_B1, low_B1), torch.where(above_B1, high_B1, c_B1)
+        c_B1 = torch.where(above_B1 & (by_log_B1 < high_B1), by_log_B1, torch.maximum(by_sum_B1, low_B1))
     return log_x_BN - log_sum_B1

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from lit_ctg.model.graphmax.certificate import duality_gap, is_certified
+from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.reduced import model_step
 
 MODEL_STEPS = 8  # then Newton-CG with full products takes over
-SEGMENT_STEPS = 30
+PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
 CG_TOL = 0.1
 CG_ITERATIONS = 40
 
@@ -63,12 +64,46 @@ def solve(
         z_bV, strength_b1 = z_BV[open_b], strength_B1[open_b]
         new = (_model if step < MODEL_STEPS else _newton)(operator, z_bV, strength_b1, now, tol)
         new.counts(now)
-        if now.image_BV is not None:
+        if now.log_x_BV is not None:
             new = _search_segment(z_bV, strength_b1, now, new, tol)
         open_b, now = best.keep(open_b, new, tol)
     # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
-    log_probs_BV = best.log_x_BV + (shifted_BV - z_BV)
+    log_probs_BV = _normalized(best.log_x_BV) + (shifted_BV - z_BV)
     return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
+
+
+def solve_carefully(
+    operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor, found: Solution, *, tol: float, max_iterations: int
+) -> Solution:
+    """Go on in float64 where float32 arithmetic did not get there; the result, rounded to float32, is judged anew.
+
+    Rounding x to float32 alone can cost more than tol when lambda M_jj reaches 1e5 or so: such a row stays uncertified.
+    """
+    z_BV, strength_B1 = logits_BV.double(), strength_B1.double()
+    operator = operator.like(z_BV)
+    better = solve(
+        operator,
+        z_BV,
+        strength_B1,
+        tol=tol / 10,
+        max_iterations=max_iterations,
+        warm_start_BV=found.log_probs_BV.double(),
+    )
+    log_probs_BV = better.log_probs_BV.to(logits_BV.dtype)
+    # judged as it is given out, with what rounding did to it
+    log_x_BV = log_probs_BV.double().log_softmax(dim=-1)
+    y_BV = z_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
+    return Solution(
+        log_probs_BV,
+        duality_gap(log_x_BV, y_BV),
+        found.iterations_B + better.iterations_B,
+        found.products_B + better.products_B + 1,
+    )
+
+
+def _normalized(log_x_BV: Tensor) -> Tensor:
+    """Make the sum 1 to float32 rounding; torch's own float32 softmax is off by up to 1e-5 on long rows."""
+    return log_x_BV - log_x_BV.exp().sum(dim=-1, keepdim=True, dtype=torch.float64).log().to(log_x_BV.dtype)
 
 
 def _clamped(operator: GraphOperator, shifted_BV: Tensor, strength_B1: Tensor) -> Tensor:
@@ -78,10 +113,10 @@ def _clamped(operator: GraphOperator, shifted_BV: Tensor, strength_B1: Tensor) -
 
 
 class _Point:
-    """An iterate of some rows: log x, ``M x``, ``y = z - 2 lambda M x`` and the gap between them."""
+    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the gap between them."""
 
-    def __init__(self, log_x_BV: Tensor | None, image_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
-        self.log_x_BV, self.image_BV, self.y_BV, self.gap_B = log_x_BV, image_BV, y_BV, gap_B
+    def __init__(self, log_x_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
+        self.log_x_BV, self.y_BV, self.gap_B = log_x_BV, y_BV, gap_B
         self.products_B, self.iterations_B = cost_B, torch.ones_like(cost_B)
 
     @classmethod
@@ -89,10 +124,9 @@ class _Point:
         cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, log_x_BV: Tensor, extra_cost: Tensor | int = 0
     ) -> _Point:
         """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
-        image_BV = operator.product(log_x_BV.exp())
-        y_BV = z_BV - 2 * strength_B1 * image_BV
+        y_BV = z_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
         cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
-        return cls(log_x_BV, image_BV, y_BV, duality_gap(log_x_BV, y_BV), cost_B)
+        return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV), cost_B)
 
     @classmethod
     def start(cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, warm_BV: Tensor | None) -> _Point:
@@ -102,7 +136,7 @@ class _Point:
             log_x_BV = torch.where(z_BV > z_BV.amin(dim=-1, keepdim=True), warm_BV.clamp(min=-200), floor)
             return cls.at(operator, z_BV, strength_B1, log_x_BV.log_softmax(dim=-1))
         zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
-        point = cls(None, None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
+        point = cls(None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
         point.iterations_B = zeros_B
         return point
 
@@ -111,11 +145,14 @@ class _Point:
         self.products_B = self.products_B + before.products_B
         self.iterations_B = self.iterations_B + before.iterations_B
 
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log x, y and gap."""
+        return self.log_x_BV, self.y_BV, self.gap_B
+
     def rows(self, index: Tensor) -> _Point:
         """Return some rows."""
-        point = _Point(
-            self.log_x_BV[index], self.image_BV[index], self.y_BV[index], self.gap_B[index], self.products_B[index]
-        )
+        point = _Point(self.log_x_BV[index], self.y_BV[index], self.gap_B[index], self.products_B[index])
         point.iterations_B = self.iterations_B[index]
         return point
 
@@ -126,6 +163,7 @@ class _Rows:
     def __init__(self, log_x_BV: Tensor, gap_B: Tensor, iterations_B: Tensor, products_B: Tensor):
         self.log_x_BV, self.gap_B = log_x_BV, gap_B
         self.iterations_B, self.products_B = iterations_B, products_B
+        self.stale_B = torch.zeros_like(products_B)
 
     @classmethod
     def empty(cls, z_BV: Tensor) -> _Rows:
@@ -134,13 +172,15 @@ class _Rows:
         return cls(z_BV.log_softmax(dim=-1), gap_B, zeros_B, zeros_B.clone())
 
     def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point]:
-        """Take the rows of ``point`` that are better than before; return the rows still open and their iterate."""
+        """Take the rows of ``point`` that are better than before; return those to go on with."""
         self.iterations_B[open_b], self.products_B[open_b] = point.iterations_B, point.products_B
         sound_b = point.gap_B >= 0
         better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
+        moved_b = sound_b & ~(0.9 * self.gap_B[open_b] <= point.gap_B)
+        self.stale_B[open_b] = (self.stale_B[open_b] + 1).masked_fill(moved_b, 0)
         rows_b = open_b[better_b]
         self.log_x_BV[rows_b], self.gap_B[rows_b] = point.log_x_BV[better_b], point.gap_B[better_b]
-        stay_b = ~is_certified(point.gap_B, tol)
+        stay_b = ~is_certified(point.gap_B, tol) & (self.stale_B[open_b] < PATIENCE)
         if stay_b.all():
             return open_b, point
         return open_b[stay_b], point.rows(stay_b)
@@ -154,48 +194,25 @@ def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Poi
 
 def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
     """Take a Newton-CG step with products by all of M."""
-    x_BV = now.log_x_BV.exp()
-    slack_BV = (now.y_BV - now.log_x_BV).masked_fill(x_BV == 0, 0)
     solution = solve_tangent(
         operator.product,
         operator.diagonal_V,
-        x_BV,
+        now.log_x_BV.exp(),
         strength_B1,
-        slack_BV,
+        gradient_slack(now.log_x_BV, now.y_BV),
         tol=CG_TOL,
         max_iterations=CG_ITERATIONS,
     )
-    log_x_BV = (now.y_BV - 2 * strength_B1 * solution.image_BN).log_softmax(dim=-1)
+    log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, strength_B1, solution)
     return _Point.at(operator, z_BV, strength_B1, log_x_BV, solution.products_B)
 
 
 def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:
-    """Where f rises again before the new iterate, go to its minimum on the segment; M x is linear there, so it is free.
-
-    The derivative of f at ``x + t (x' - x)`` along the segment is ``<x' - x, log x_t - y_t>``, rising in t.
-    """
-    step_BV = new.log_x_BV.exp() - now.log_x_BV.exp()
-    slope_B = (step_BV * (new.log_x_BV - new.y_BV)).sum(dim=-1)
-    rows_b = ((slope_B > 0) & ~is_certified(new.gap_B, tol)).nonzero()[:, 0]
-    if not len(rows_b):
+    """Where f rises again before the new iterate, go to its minimum on the segment between the two."""
+    far_B = needs_search(now.parts, new.parts, 0.0) & ~is_certified(new.gap_B, tol)
+    if not far_B.any():
         return new
-    old, far, step_bV = now.rows(rows_b), new.rows(rows_b), step_BV[rows_b]
-    low_b1 = torch.zeros_like(strength_B1[rows_b])
-    high_b1 = torch.ones_like(low_b1)
-    for _ in range(SEGMENT_STEPS):
-        t_b1 = (low_b1 + high_b1) / 2
-        log_x_bV, y_bV = _between(old, far, t_b1)
-        rising_b1 = (step_bV * (log_x_bV - y_bV)).sum(dim=-1, keepdim=True) > 0
-        low_b1, high_b1 = torch.where(rising_b1, low_b1, t_b1), torch.where(rising_b1, t_b1, high_b1)
-        if (high_b1 - low_b1).amax() < 1e-3:
-            break
-    log_x_bV, y_bV = _between(old, far, (low_b1 + high_b1) / 2)
-    new.log_x_BV[rows_b], new.y_BV[rows_b] = log_x_bV, y_bV
-    new.image_BV[rows_b] = (z_BV[rows_b] - y_bV) / (2 * strength_B1[rows_b])
-    new.gap_B[rows_b] = duality_gap(log_x_bV, y_bV)
+    log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)
+    new.log_x_BV[far_B], new.y_BV[far_B] = log_x_bV, y_bV
+    new.gap_B[far_B] = duality_gap(log_x_bV, y_bV)
     return new
-
-
-def _between(old: _Point, far: _Point, t_B1: Tensor) -> tuple[Tensor, Tensor]:
-    log_x_BV = torch.logaddexp(old.log_x_BV + torch.log1p(-t_B1), far.log_x_BV + t_B1.log())
-    return log_x_BV, torch.lerp(old.y_BV, far.y_BV, t_B1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -57,13 +54,12 @@ def reference(z: np.ndarray, a: np.ndarray, strength: float) -> np.ndarray:
     raise AssertionError("the reference did not converge")
 
 
-@dataclass(frozen=True)
 class Reference:
     """The functions above, for the tests."""
 
-    random_matrix: Callable[..., np.ndarray] = staticmethod(random_matrix)
-    objective: Callable[..., float] = staticmethod(objective)
-    solve: Callable[..., np.ndarray] = staticmethod(reference)
+    random_matrix = staticmethod(random_matrix)
+    objective = staticmethod(objective)
+    solve = staticmethod(reference)
 
 
 @pytest.fixture(scope="session")
