@@ -17,6 +17,53 @@ from lit_ctg.errors import UserError, did_you_mean
 ACTIONS = ("prepare", "info", "sample")
 
 
+def main(words: list[str]) -> int:
+    """Run ``lit-ctg data ACTION [OVERRIDE ...] [-n N]``; an experiment may be named but need not be.
+
+    Raises:
+        UserError: see ``run``; also an override that does not fit and -n without a number.
+    """
+    from lit_ctg.build import build_datamodule
+
+    if not words or words[0].startswith("-") or "=" in words[0]:
+        raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(ACTIONS)}")
+    action, rest = words[0], words[1:]
+    if action not in ACTIONS:
+        raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
+    if "-n" in rest:
+        place = rest.index("-n")
+        rest[place : place + 2] = [f"n={next(iter(rest[place + 1 : place + 2]), '')}"]
+    unknown = next((word for word in rest if word.startswith("-")), None)
+    if unknown is not None:
+        raise UserError(f"data {action} has no option '{unknown}': give overrides and -n <documents>")
+    cfg = _compose(rest)
+    run(action, build_datamodule(cfg), n=cfg.n)
+    return 0
+
+
+def _compose(words: list[str]) -> Any:
+    """Compose the configuration without asking for an experiment, which a corpus alone does not need."""
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from lit_ctg import config
+
+    config.register()
+    GlobalHydra.instance().clear()
+    try:
+        with hydra.initialize_config_dir(str(config.config_folder()), version_base="1.3", job_name="lit_ctg"):
+            cfg = hydra.compose("config", overrides=config.prepare_overrides(words))
+        if cfg.data is not None:
+            # every interpolation must resolve
+            OmegaConf.to_container(cfg.data, resolve=True)
+        return cfg
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(config.explain(error)) from error
+
+
 def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = None) -> None:
     """Do one of prepare, info and sample.
 

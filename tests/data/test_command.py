@@ -66,3 +66,40 @@ def test_wrong_calls(tmp_path: Path) -> None:
         printed("prepar", module(tmp_path))
     with pytest.raises(UserError, match="made on the fly"):
         printed("info", object())
+
+
+def test_the_command_line(run_cli, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    code, out, err = run_cli("data", "prepare", "data=scripts", "size=smoke")
+    assert code == 0 and "tokens in" in out and err == ""
+    code, out, _ = run_cli("data", "info", "data=scripts", "size=smoke")
+    assert code == 0 and "train" in out and "vocabulary" in out
+    code, out, _ = run_cli("data", "sample", "data=scripts", "size=smoke", "-n", "2")
+    assert code == 0 and out.count("[news ") + out.count("[blog ") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("inf", "data=scripts"), "did you mean 'info'"),
+        ((), "ACTION is one of prepare, info, sample"),
+        (("info",), "no corpus chosen"),
+        (("info", "data=wikitex"), "did you mean 'wikitext'"),
+        (("info", "data=wikitext", "data.sauce=local"), "sauce"),
+        (("info", "data=wikitext", "data.source=lokal"), "did you mean 'local'"),
+        (("info", "data=wikitext", "data.source=local"), "data.root=<folder>"),
+        (("info", "data=wikitext", "data.source=local", "data.root=nowhere"), "nowhere cannot be read"),
+        (("info", "data=wikitext", "data.source=hub", "data.revision=main"), "pin it"),
+        (("info", "data=wikitext", "data.source=hub"), "HF_HUB_OFFLINE=1"),
+        (("info", "data=gutenberg", "data.source=hub"), "HF_HUB_OFFLINE=1"),
+        (("info", "data=scripts", "data.source=hub"), "data.source=sample"),
+        (("info", "data=scripts", "--all"), "no option '--all'"),
+        (("sample", "data=scripts", "size=smoke", "-n", "x"), "x"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path: Path, monkeypatch, words, message: str) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, err = run_cli("data", *words)
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+    assert not list((tmp_path / "cache").rglob("meta.json"))
