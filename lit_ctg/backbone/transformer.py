@@ -175,15 +175,17 @@ class TransformerLayer(nn.TransformerEncoderLayer):
 
     def _attend(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None], p: float) -> Tensor:
         own = self.self_attn
-        context_ND = SelfAttention.apply(
-            x_ND.to(own.in_proj_weight.dtype),
-            own.in_proj_weight,
-            own.in_proj_bias,
-            packing,
-            forbidden,
-            own.num_heads,
-            p,
-        )
+        # a hand-written gradient needs one number type throughout, so mixed precision pauses here
+        with torch.autocast(x_ND.device.type, enabled=False):
+            context_ND = SelfAttention.apply(
+                x_ND.to(own.in_proj_weight.dtype),
+                own.in_proj_weight,
+                own.in_proj_bias,
+                packing,
+                forbidden,
+                own.num_heads,
+                p,
+            )
         return own.out_proj(context_ND)
 
     def _attend_newest(self, x_BD: Tensor, cache: KeysValues | None) -> tuple[Tensor, KeysValues]:

@@ -229,6 +229,25 @@ def test_sizes_and_names_that_do_not_fit(change, message):
         TransformerBackbone(causal=True, **(options | change))
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_mixed_precision_trains_and_stays_near_full_precision(norm):
+    torch.manual_seed(10)
+    ours = backbone(True, norm, dropout=0.1).train()
+    hidden, valid = torch.randn(5, 9, DIM), mask_of(BATCHES["two lengths"])
+
+    def gradient(mixed: bool) -> torch.Tensor:
+        torch.manual_seed(11)
+        ours.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            out = ours(hidden, valid)
+        out.float().square().sum().backward()
+        return ours.layers[0].self_attn.in_proj_weight.grad.clone()
+
+    full, mixed = gradient(False), gradient(True)
+    assert float((full - mixed).norm() / full.norm()) < 0.1
+    assert not torch.equal(full, mixed)
+
+
 @pytest.mark.gpu
 def test_the_same_on_an_accelerator():
     torch.manual_seed(0)
