@@ -27,7 +27,8 @@ for name in ("lightning.pytorch", "lightning.fabric"):
 for told in (
     "does not have many workers",
     "LeafSpec",
-    "a directory .* exists and is not empty",
+    "exists and is not empty",
+    "smaller than the logging interval",
     "Experiment logs directory",
 ):
     warnings.filterwarnings("ignore", f".*{told}.*")

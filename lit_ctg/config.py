@@ -110,8 +110,8 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     return prepared
 
 
-def compose(overrides: Iterable[str]) -> DictConfig:
-    """Compose ``conf/config.yaml`` with ``overrides``.
+def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
+    """Compose ``conf/config.yaml`` with ``overrides``; ``experiment=False`` is for commands that need only a corpus.
 
     Raises:
         UserError: an override, option, key or value that does not exist or does not fit.
@@ -124,7 +124,7 @@ def compose(overrides: Iterable[str]) -> DictConfig:
             cfg = hydra.compose("config", overrides=words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error) + _closest_key(error, words)) from error
-    return check(cfg)
+    return check(cfg, experiment)
 
 
 def _closest_key(error: BaseException, words: list[str]) -> str:
@@ -140,9 +140,9 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
     return did_you_mean(key, map(str, node)) if isinstance(node, DictConfig) else ""
 
 
-def check(cfg: DictConfig) -> DictConfig:
+def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     """Check what the schema cannot say, and that every interpolation resolves."""
-    if OmegaConf.is_missing(cfg, "paper") or cfg.model is None:
+    if experiment and (OmegaConf.is_missing(cfg, "paper") or cfg.model is None):
         raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
     try:
         OmegaConf.to_container(cfg, resolve=True)

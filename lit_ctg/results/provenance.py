@@ -24,6 +24,7 @@ HASH_IGNORED = (
     "prompt",
     "n",
     "control",
+    "path",
     "callback.progress",
     "callback.checkpoint",
     "data.num_workers",

@@ -1,0 +1,55 @@
+"""The commands of the README run as they stand there (at size=smoke)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for line in README.splitlines() if line.startswith("lit-ctg ")]
+
+
+def test_every_command_of_the_use_section_in_order(run_cli, tmp_path: Path) -> None:
+    """One folder, in order: generate and evaluate find the run that train has left."""
+    commands = [line for line in COMMANDS if "<" not in line and " data " not in line]
+    assert len(commands) >= 7
+    for line in commands:
+        words = [word.replace("size=small", "size=smoke") for word in shlex.split(line)[1:]]
+        if words[0] == "train" and not any(word.startswith("size=") for word in words):
+            words.append("size=smoke")
+        code, out, err = run_cli(*words)
+        assert code == 0, f"{line}: {err}"
+        assert out.strip(), line
+    assert (tmp_path / "table.tex").read_text(encoding="utf-8").count("\\toprule") > 3
+    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_corpus_commands(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    books = tmp_path / "books"
+    books.mkdir()
+    commands = [line for line in COMMANDS if " data " in line]
+    assert len(commands) >= 3
+    for line in commands:
+        if "<folder" in line:
+            continue
+        code, out, err = run_cli(*shlex.split(line)[1:], "size=smoke")
+        assert code == 0, f"{line}: {err}"
+        assert out.strip()
+
+
+def test_links_lead_somewhere() -> None:
+    root = Path(__file__).resolve().parents[1]
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(links) > 5
+    assert not [link for link in links if not link.startswith("http") and not (root / link).exists()]
+
+
+def test_python_snippets_import() -> None:
+    for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
+        imports = [line for line in block.splitlines() if line.startswith("from lit_ctg")]
+        assert imports
+        exec("\n".join(imports), {})
