@@ -122,30 +122,18 @@ def _report(words: list[str]) -> int:
 
 
 def _data(words: list[str]) -> int:
-    from lit_ctg.build import build_datamodule
-    from lit_ctg.data.command import ACTIONS, run
+    from lit_ctg.data.command import main as data
 
-    if not words or words[0] not in ACTIONS:
-        named = words[0] if words else ""
-        raise UserError(f"data '{named}': use one of {', '.join(ACTIONS)}{did_you_mean(named, ACTIONS)}")
-    action, rest, n = words[0], words[1:], 5
-    if "-n" in rest:
-        position = rest.index("-n")
-        count = rest[position + 1] if position + 1 < len(rest) else ""
-        if not count.isdigit() or int(count) < 1:
-            raise UserError(f"-n {count}: pass how many documents to show, at least 1")
-        n, rest = int(count), rest[:position] + rest[position + 2 :]
-    run(action, build_datamodule(_compose(rest, experiment=False)), n=n)
-    return 0
+    return data(words)
 
 
-def _compose(words: list[str], experiment: bool = True):  # type: ignore[no-untyped-def]
+def _compose(words: list[str]):  # type: ignore[no-untyped-def]
     from lit_ctg.config import compose
 
     unknown = [word for word in words if word.startswith("-")]
     if unknown:
         raise UserError(f"no option '{unknown[0]}'; lit-ctg --help lists them")
-    return compose(words, experiment=experiment)
+    return compose(words)
 
 
 if __name__ == "__main__":

@@ -231,6 +231,21 @@ class ClauseCorpusDataModule(LightningDataModule):
         rows = self.corpus(split)[0]
         return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
 
+    def texts(self, n: int, split: str = "train") -> list[str]:
+        """Return the first ``n`` sentences of a split as text."""
+        return [self.vocabulary.decode(row) for row in self.corpus(split)[0][:n]]
+
+    def facts(self) -> dict[str, str]:
+        """Return what `lit-ctg data info` prints: sizes, held-out words, overlap, exact floors."""
+        shown = {"vocabulary": f"{len(self.vocabulary)} tokens", "held out": ", ".join(self.held_out_words)}
+        for split in _STREAMS:
+            lengths_N = self.corpus(split)[1]
+            shown[split] = f"{len(lengths_N):,} sentences, {int((lengths_N - 1).sum()):,} predicted tokens"
+        overlap = self.overlap()
+        shown["val sentences in train"] = f"{overlap.count} of {overlap.size}"
+        floors = self.entropy_floor().metrics()
+        return shown | {f"floor {name}": f"{value:.4f}" for name, value in floors.items()}
+
 
 class ClauseDataModule(ClauseCorpusDataModule):
     """The paper's corpus: every slot is drawn on its own; only the pronoun depends on what came before.

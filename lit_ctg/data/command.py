@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from lit_ctg.data.clause import ClauseCorpusDataModule
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
 
@@ -24,6 +25,7 @@ def main(words: list[str]) -> int:
         UserError: see ``run``; also an override that does not fit and -n without a number.
     """
     from lit_ctg.build import build_datamodule
+    from lit_ctg.config import compose
 
     if not words or words[0].startswith("-") or "=" in words[0]:
         raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(ACTIONS)}")
@@ -36,32 +38,9 @@ def main(words: list[str]) -> int:
     unknown = next((word for word in rest if word.startswith("-")), None)
     if unknown is not None:
         raise UserError(f"data {action} has no option '{unknown}': give overrides and -n <documents>")
-    cfg = _compose(rest)
+    cfg = compose(rest, experiment=False)
     run(action, build_datamodule(cfg), n=cfg.n)
     return 0
-
-
-def _compose(words: list[str]) -> Any:
-    """Compose the configuration without asking for an experiment, which a corpus alone does not need."""
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from lit_ctg import config
-
-    config.register()
-    GlobalHydra.instance().clear()
-    try:
-        with hydra.initialize_config_dir(str(config.config_folder()), version_base="1.3", job_name="lit_ctg"):
-            cfg = hydra.compose("config", overrides=config.prepare_overrides(words))
-        if cfg.data is not None:
-            # every interpolation must resolve
-            OmegaConf.to_container(cfg.data, resolve=True)
-        return cfg
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(config.explain(error)) from error
 
 
 def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = None) -> None:
@@ -69,7 +48,7 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
 
     Args:
         action: what to do.
-        datamodule: a ``CorpusDataModule``.
+        datamodule: a ``CorpusDataModule``, or a generated clause corpus.
         n: documents that ``sample`` shows.
         console: where to print; standard output by default.
 
@@ -78,18 +57,28 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
     """
     if action not in ACTIONS:
         raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
-    if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(
-            f"data {action} is about text corpora (wikitext, gutenberg, reviews, scripts, translation); "
-            f"{type(datamodule).__name__} is made on the fly"
-        )
     console = console or Console()
+    if isinstance(datamodule, ClauseCorpusDataModule):
+        _generated(action, datamodule, console, n)
+        return
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(f"data {action} cannot describe a {type(datamodule).__name__}: it is no corpus of this package")
     actions: dict[str, Callable[[], None]] = {
         "prepare": lambda: prepare(datamodule, console),
         "info": lambda: info(datamodule, console),
         "sample": lambda: sample(datamodule, console, n),
     }
     actions[action]()
+
+
+def _generated(action: str, datamodule: ClauseCorpusDataModule, console: Console, n: int) -> None:
+    """The clause corpora are made on the fly: nothing to prepare, floors and sentences to show."""
+    if action == "sample":
+        for text in datamodule.texts(n):
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    for key, value in datamodule.facts().items():
+        console.print(f"{key:34} {value}", markup=False, highlight=False, soft_wrap=True)
 
 
 def prepare(datamodule: CorpusDataModule, console: Console) -> None:

@@ -103,3 +103,10 @@ def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path: Path, monkeypa
     code, _, err = run_cli("data", *words)
     assert code == 2 and message in err and len(err.strip().splitlines()) == 1
     assert not list((tmp_path / "cache").rglob("meta.json"))
+
+
+def test_generated_corpora_show_their_floors_and_sentences(run_cli) -> None:
+    code, out, _ = run_cli("data", "info", "data=clause", "size=paper")
+    assert code == 0 and "8,000 sentences" in out and "2.8695" in out
+    code, out, _ = run_cli("data", "sample", "data=clause_coupled", "-n", "3")
+    assert code == 0 and len(out.strip().splitlines()) == 3

@@ -1,0 +1,54 @@
+"""`pip install .`: the wheel holds the package, its configuration, its tables and its records, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_wheel_is_complete(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        entry_points = next(name for name in names if name.endswith("entry_points.txt"))
+        assert "lit-ctg = lit_ctg.cli:main" in archive.read(entry_points).decode()
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        assert f"lit_ctg/conf/{path.relative_to(ROOT / 'conf').as_posix()}" in names
+    for path in (ROOT / "experiments").rglob("*.yaml"):
+        assert f"lit_ctg/experiments/{path.relative_to(ROOT / 'experiments').as_posix()}" in names
+    assert "lit_ctg/experiments/semantic_fusion/paper_numbers.csv" in names
+    assert "lit_ctg/results/report.css" in names
+    assert not [name for name in names if name.startswith(("tests/", "outputs/", "conf/"))]
+
+
+def test_lock_and_pyproject_agree() -> None:
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    pins = dict(
+        line.strip().lower().replace("_", "-").split("==")
+        for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pins[requirement.name.lower().replace("_", "-")]), text
+
+
+def test_nothing_names_a_package_registry_or_a_machine() -> None:
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    texts = {
+        name: (ROOT / name).read_text(encoding="utf-8", errors="replace") for name in files if (ROOT / name).is_file()
+    }
+    for name, text in texts.items():
+        if not name.startswith("tests/"):
+            assert "/opt/" + "pypi" not in text and "index" + "-url" not in text, name
