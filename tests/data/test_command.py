@@ -64,7 +64,7 @@ def test_sample_shows_documents_as_the_model_reads_them(tmp_path: Path) -> None:
 def test_wrong_calls(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'prepare'"):
         printed("prepar", module(tmp_path))
-    with pytest.raises(UserError, match="made on the fly"):
+    with pytest.raises(UserError, match="cannot describe a object"):
         printed("info", object())
 
 
