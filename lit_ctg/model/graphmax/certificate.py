@@ -34,7 +34,9 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor) -> Tensor:
     mean_B = (x_BV * d_BV).sum(dim=-1).double() / total_B
     shift_B = phi_BV.sum(dim=-1).double() / total_B - mean_B
     gap_B = torch.log1p(shift_B) + mean_B
-    plain_B = (d_BV.amin(dim=-1) < -FAR) | _mass_outside(y_BV, empty_BV)
+    plain_B = d_BV.amin(dim=-1) < -FAR
+    if empty_BV.any():
+        plain_B = plain_B | _mass_outside(y_BV, empty_BV)
     if plain_B.any():
         gap_B[plain_B] = _plain_gap(log_probs_BV[plain_B].double(), y_BV[plain_B].double())
     return gap_B.masked_fill((gap_B < 0) & (gap_B >= -ROUNDING), 0.0)

@@ -28,19 +28,22 @@ SURE = 0.5  # a gap that falls to this share needs no search
 CG_ITERATIONS = 60
 
 
-def model_step(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor, tol: float) -> Tensor:
+def model_step(
+    operator: GraphOperator, y_BV: Tensor, log_x_BV: Tensor | None, strength_B1: Tensor, tol: float
+) -> Tensor:
     """Return log x of the model problem around the last iterate, ``[B, V]``.
 
     Args:
         operator: the graph.
         y_BV: ``z - 2 lambda M x`` at the last iterate; z itself at the start. Finite.
-        x_BV: the last iterate; None at the start.
+        log_x_BV: the last iterate; None at the start.
         strength_B1: lambda > 0.
         tol: gap in nats to which the reduced problem is solved.
     """
+    x_BV = None if log_x_BV is None else log_x_BV.exp()
     extras = _pick_extras(operator, y_BV, x_BV, strength_B1)
     problem = _reduce(operator, y_BV, x_BV, strength_B1, extras)
-    log_x_BN = problem.solve(tol)
+    log_x_BN = problem.solve(tol, None if log_x_BV is None else _gather(operator, log_x_BV, extras))
     return _expand(operator, problem, log_x_BN, y_BV)
 
 
@@ -95,6 +98,14 @@ def _reduce(
     )
 
 
+def _gather(operator: GraphOperator, log_x_BV: Tensor, extras: _Extras) -> Tensor:
+    """Return log x of the reduced variables: the last iterate as a start."""
+    extra_BX = log_x_BV.gather(1, extras.index_BX).masked_fill(~extras.real_BX, ABSENT)
+    rest_BV = log_x_BV.masked_fill(extras.mask_BV | operator.is_hub_V, float("-inf"))
+    lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
+    return torch.cat([log_x_BV[:, operator.hubs_K], extra_BX, lump_B1], dim=-1).log_softmax(dim=-1)
+
+
 def _expand(operator: GraphOperator, problem: ReducedProblem, log_x_BN: Tensor, y_BV: Tensor) -> Tensor:
     """Spread the reduced solution over the vocabulary; the lump keeps the proportions of softmax(y)."""
     hubs = len(operator.hubs_K)
@@ -145,9 +156,11 @@ class ReducedProblem:
         hub_BK = self.gram_KK.diagonal().expand(len(self.linear_BN), -1)
         return torch.cat([hub_BK, self.curvature_BX, torch.zeros_like(self.strength_B1)], dim=-1)
 
-    def solve(self, tol: float) -> Tensor:
-        """Return log x, normalised: separable start, then damped Newton-CG in log space until the gap is below tol."""
-        log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
+    def solve(self, tol: float, start_BN: Tensor | None = None) -> Tensor:
+        """Return log x, normalised: Newton-CG in log space, from the separable solution, until the gap is below tol."""
+        log_x_BN = start_BN
+        if log_x_BN is None:
+            log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
         open_b = torch.arange(len(log_x_BN), device=log_x_BN.device)
         problem, log_x_bN = self, log_x_BN.clone()
         _, y_bN, gap_b = problem.judged(log_x_bN)

@@ -187,8 +187,7 @@ class _Rows:
 
 
 def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
-    x_BV = None if now.log_x_BV is None else now.log_x_BV.exp()
-    log_x_BV = model_step(operator, now.y_BV, x_BV, strength_B1, tol / 20)
+    log_x_BV = model_step(operator, now.y_BV, now.log_x_BV, strength_B1, tol / 20)
     return _Point.at(operator, z_BV, strength_B1, log_x_BV)
 
 
