@@ -107,14 +107,17 @@ def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordP
     if printed is not None and printed.value is not None:
         bound = beyond_bound(printed.value, bounds.get("floor"), bounds.get("ceiling"))
     seeds = sorted(set.intersection(*(set(read.values) for read in reads)))
+    wanted = row.seeds.get(regime)
+    if wanted is not None:
+        seeds = [seed for seed in seeds if seed in wanted]
     if not hole and not seeds:
-        hole = "no seed has all of its terms"
+        hole = "no seed has all of its terms" if wanted is None else f"not run: seed {', '.join(map(str, wanted))}"
     if hole:
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
     mean, interval, trials = _summary(row, values, reads[0].trials)
     counts = interval if len(seeds) >= MIN_SEEDS or row.interval == "wilson" else None
-    unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds))
+    unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
     notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
     return Cell(

@@ -21,6 +21,7 @@ A specification is a mapping::
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|none       # Student t over seeds, Wilson over the pooled trials, or an exact number
         regimes: [corrected]              # the others do not apply
+        seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
         section, series, x, y, unit, digits: where the row stands in table and plot
         samples: {where: {...}, show: 3, expect: regex}       # a row of generated texts
 """
@@ -83,6 +84,7 @@ class RowSpec:
     goal: dict[str, float] | None = None
     interval: str = "seeds"
     regimes: tuple[str, ...] = REGIMES
+    seeds: dict[str, list[int] | None] = field(default_factory=dict)
     section: str = ""
     series: str = ""
     x: Any = None
@@ -223,6 +225,7 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
     if raw.get("tolerance") is not None:
         _known(raw["tolerance"], ("relative", "absolute", "why"), f"{where}, tolerance")
         values["tolerance"] = Tolerance(**raw["tolerance"])
+    values["seeds"] = _by_regime(raw.get("seeds"))
     values["epoch"] = None if raw.get("epoch") is None else int(raw["epoch"])
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
     row = RowSpec(**values)

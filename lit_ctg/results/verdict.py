@@ -7,7 +7,8 @@ The rules, in order (``RULES`` is their short form, printed under the tables):
 2. **not run**: no finished run has the number; the cell names the run that is missing.
 3. **reproduced**: the printed number lies inside the 95% interval of our mean, or our mean lies within the stated
    tolerance of it. The interval counts from three seeds on (for two, Student's t makes it so wide that it agrees with
-   anything); a Wilson interval over pooled trials always counts.
+   anything), and only if it is informative: its half-width is at most half the printed number, or the tolerance. A
+   Wilson interval over pooled trials always counts.
 4. **direction only**: the size differs, but printed number and our mean lie on the same side of the row's reference
    (chance, a base rate, a constant predictor), our interval excluding the reference where it counts.
 5. **not reproduced** otherwise, also when our number is not finite.
@@ -36,8 +37,8 @@ LABELS = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED, IMPOSSIBLE, NOT_RUN)
 MIN_SEEDS = 3
 
 RULES = (
-    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean (3 seeds or more) or our mean is "
-    "within the tolerance. direction only: same side of the row's reference, other size. impossible: the printed "
+    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean (3 seeds or more, half-width at most "
+    "half the printed number or the tolerance) or our mean is within the tolerance. direction only: same side of the row's reference, other size. impossible: the printed "
     "number is beyond a bound that holds for the stated model. not run: no finished run has it. "
     "not reproduced: all else. "
     "Claims (A against B) are paired by seed: their interval must exclude 0 on the claimed side."
@@ -147,9 +148,17 @@ def find_sign(interval: Interval | None) -> str:
 
 
 def _size_fits(printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> str | None:
-    if _holds(interval, printed):
+    if _holds(interval, printed) and _informative(printed, interval, tolerance):
         return "inside our interval"
     return f"within {tolerance}" if tolerance.allows(printed, ours) else None
+
+
+def _informative(printed: float, interval: Interval | None, tolerance: Tolerance) -> bool:
+    """Say whether an interval is narrow enough that holding the printed number means something."""
+    if interval is None:
+        return False
+    half = (interval[1] - interval[0]) / 2
+    return half <= 0.5 * abs(printed) or tolerance.allows(printed, printed + half)
 
 
 def _holds(interval: Interval | None, value: float) -> bool:

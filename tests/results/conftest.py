@@ -88,7 +88,8 @@ def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunR
     if fusion:
         metrics |= controls(rng, regime, "untrained/")
     final = metrics["val/perplexity_input_mask"]["value"]
-    history = {"val/perplexity_input_mask": [[e, final * (1 + 3.0 / e**2.5)] for e in range(1, 6)] + [[6, final]]}
+    curve = [[e, final * (1 + 3.0 / e**2.5)] for e in range(1, 6)] + [[6, final]]
+    history = {"val/perplexity_input_mask": curve, "val/perplexity": curve}
     samples = [
         {"path": path, "setting": setting, "text": text}
         for path, setting, text in (

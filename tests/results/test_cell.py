@@ -40,14 +40,32 @@ def row_of(tmp_path: Path, text: str, pool: RecordPool) -> Row:
 
 
 def test_mean_and_interval_over_seeds(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.9, 2.1, 2.2, 2.4, 2.4]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    half = T4 * math.sqrt(0.045 / 5)
+    assert cell.mean == pytest.approx(2.2)
+    assert cell.interval == pytest.approx((2.2 - half, 2.2 + half), abs=1e-5)
+    assert cell.verdict.label == "reproduced"
+    assert row.cells["as_published"] is None
+
+
+def test_an_interval_as_wide_as_the_number_confirms_nothing(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
     row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}", pool)
     cell = row.cells["corrected"]
-    half = T4 * math.sqrt(2.5 / 5)
-    assert cell.mean == 3.0
-    assert cell.interval == pytest.approx((3 - half, 3 + half), abs=1e-5)
-    assert cell.verdict.label == "reproduced"
-    assert row.cells["as_published"] is None
+    assert cell.interval[0] < 2.0 < cell.interval[1]
+    assert cell.verdict.label == "not reproduced"
+
+
+def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    first = min(record.seed for record in pool.records())
+    text = f"metric: m, printed: {{row: a, column: x}}, tolerance: {{relative: 0.05}}, seeds: [{first}]"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert (list(cell.values), cell.interval) == ([first], None)
+    missing = row_of(tmp_path, text.replace(f"[{first}]", "[99]"), pool).cells["corrected"]
+    assert missing.hole == "not run: seed 99"
 
 
 def test_one_seed_has_no_interval_and_is_judged_by_tolerance(make_record, tmp_path) -> None:

@@ -36,7 +36,7 @@ def test_printed_perplexities_are_impossible_for_a_causal_model_only(results: Re
 def test_the_claimed_gain_is_computed_not_assumed(results: Results) -> None:
     row = find(results, "table_1", "Fusion against baseline, PPL")
     assert row.printed.value == -4.3
-    for cell in row.cells.values():
+    for cell in filter(None, row.cells.values()):
         holds_zero = cell.interval[0] <= 0 <= cell.interval[1]
         assert (cell.verdict.label == "not reproduced") == (holds_zero or cell.mean > 0)
 
