@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -83,10 +84,28 @@ class GraphOperator:
 
     def product(self, x_BV: Tensor) -> Tensor:
         """Return ``M x`` row by row, ``[B, V]``: one full product."""
+        if len(x_BV) == 1 and x_BV.device.type == "cpu":
+            return self._product_of_one(x_BV)
         # [V, B] in between: sparse rows then read B neighbours at once
         x_VB = x_BV.T.contiguous()
         residual_VB = x_VB - self.forward_VV @ x_VB
         return (residual_VB - self.backward_VV @ residual_VB).T.contiguous()
+
+    def _product_of_one(self, x_BV: Tensor) -> Tensor:
+        """Do the same by scipy, two to three times as fast for a single vector."""
+        forward, backward = self._scipy
+        x_V = x_BV[0].detach().numpy()
+        residual_V = x_V - forward @ x_V
+        return torch.from_numpy(residual_V - backward @ residual_V)[None]
+
+    @cached_property
+    def _scipy(self) -> tuple[sp.csr_array, sp.csr_array]:
+        """The two matrices for scipy, on the same memory."""
+        views = []
+        for matrix in (self.forward_VV, self.backward_VV):
+            row, column, value = (part.numpy() for part in _parts(matrix))
+            views.append(sp.csr_array((value, column, row), shape=tuple(matrix.shape)))
+        return views[0], views[1]
 
     @property
     def megabytes(self) -> float:

@@ -173,6 +173,9 @@ def test_the_operator_is_m(slow) -> None:
     m = difference.T @ difference
     x = np.random.default_rng(1).random((3, 40))
     np.testing.assert_allclose(operator.product(torch.from_numpy(x)), x @ m, atol=1e-12)
+    np.testing.assert_allclose(operator.product(torch.from_numpy(x[:1])), x[:1] @ m, atol=1e-12)
+    shared = operator._scipy[0].data.ctypes.data == operator.forward_VV.values().data_ptr()
+    assert shared, "the second form of the matrix must not cost memory"
     np.testing.assert_allclose(operator.adjoint(operator.difference(torch.from_numpy(x))), x @ m, atol=1e-12)
     np.testing.assert_allclose(operator.diagonal_V, np.diag(m), atol=1e-12)
     hubs = operator.hubs_K.numpy()
