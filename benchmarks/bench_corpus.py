@@ -78,6 +78,7 @@ def speed(documents: list[Document], gpt2: str | None) -> bool:
 
     makers: dict[str, Callable[[], Tokenizer]] = {"word": WordTokenizer, "spacy": SpacyTokenizer, "bpe": ready}
     if gpt2 is not None:
+
         def gpt2_ready() -> Tokenizer:
             tokenizer = GPT2Tokenizer(root=gpt2)
             tokenizer.train([])

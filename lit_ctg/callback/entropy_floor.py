@@ -12,8 +12,8 @@ from lit_ctg.metric.result import MetricResult
 class EntropyFloorCallback(Callback):
     """Put the data module's exact floors beside the measured perplexities.
 
-    ``floor/<name>`` is what no causal predictor beats; ``floor_polarity_unknown/<name>`` what none beats that cannot tell
-    the polarity of a held-out word it has read. A data module without them (real text) gives no entries.
+    ``floor/<name>`` is what no causal predictor beats; ``floor_polarity_unknown/<name>`` what none beats that cannot
+    tell the polarity of a held-out word it has read. A data module without them (real text) gives no entries.
     """
 
     def __init__(self) -> None:

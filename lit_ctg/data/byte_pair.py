@@ -1,4 +1,4 @@
-"""Byte-level BPE run by Hugging Face tokenizers: GPT-2's own tables from a folder or the hub, or tables trained here."""
+"""Byte-level BPE by Hugging Face tokenizers: GPT-2's own tables from a folder or the hub, or tables trained here."""
 
 from __future__ import annotations
 

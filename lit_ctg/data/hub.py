@@ -110,9 +110,7 @@ class HubFiles:
     def _address(self, path: str) -> str:
         from huggingface_hub import hf_hub_url
 
-        return hf_hub_url(
-            self.repository, path, repo_type=self.kind, revision=self.revision, endpoint=self.endpoint
-        )
+        return hf_hub_url(self.repository, path, repo_type=self.kind, revision=self.revision, endpoint=self.endpoint)
 
     def _headers(self) -> dict[str, str]:
         from huggingface_hub.utils import build_hf_headers

@@ -47,9 +47,7 @@ def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequen
     return found
 
 
-def find_optional(
-    root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES
-) -> Path | None:
+def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path | None:
     """Like ``find_file`` but ``None`` when no candidate exists; a missing root is a ``UserError`` all the same."""
     if root is None:
         raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
@@ -176,9 +174,7 @@ def data_suffix(path: str | Path) -> str:
     return Path(path.stem).suffix if path.suffix in PACKED_SUFFIXES[1:] else path.suffix
 
 
-def read_records(
-    path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()
-) -> Iterator[dict[str, Any]]:
+def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
     """Yield rows of a .jsonl, .csv or .parquet file as dicts with (at least) ``columns``.
 
     Args:

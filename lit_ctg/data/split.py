@@ -23,9 +23,7 @@ def tail_bounds(count: int, val: float, test: float) -> dict[str, tuple[int, int
     return {"train": (0, first_val), "val": (first_val, first_test), "test": (first_test, count)}
 
 
-def tail_documents(
-    read: Callable[[], Iterator[Document]], split: str, val: float, test: float
-) -> Iterator[Document]:
+def tail_documents(read: Callable[[], Iterator[Document]], split: str, val: float, test: float) -> Iterator[Document]:
     """Yield a split of a source's documents; the source is read once more to count them."""
     first, stop = tail_bounds(sum(1 for _ in read()), val, test)[split]
     for number, document in enumerate(read()):

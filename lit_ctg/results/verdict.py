@@ -37,10 +37,10 @@ LABELS = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED, IMPOSSIBLE, NOT_RUN)
 MIN_SEEDS = 3
 
 RULES = (
-    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean (3 seeds or more, half-width at most "
-    "half the printed number or the tolerance) or our mean is within the tolerance. direction only: same side of the row's reference, other size. impossible: the printed "
-    "number is beyond a bound that holds for the stated model. not run: no finished run has it. "
-    "not reproduced: all else. "
+    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean (3 seeds or more, half-width at "
+    "most half the printed number or the tolerance) or our mean is within the tolerance. direction only: same side of "
+    "the row's reference, other size. impossible: the printed number is beyond a bound that holds for the stated "
+    "model. not run: no finished run has it. not reproduced: all else. "
     "Claims (A against B) are paired by seed: their interval must exclude 0 on the claimed side."
 )
 

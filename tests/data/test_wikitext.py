@@ -156,11 +156,13 @@ def damage(root: Path, how: str, monkeypatch) -> None:
     elif how == "NUL":
         path.write_bytes(b"some \0 text\n")
     elif how == "full disk":
+
         def full(*arguments: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(packing, "_write", full)
     elif how == "permission":
+
         def refuse(*arguments: object, **options: object) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 

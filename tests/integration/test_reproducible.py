@@ -92,7 +92,9 @@ def test_sweep_skips_what_is_done_reports_what_fails_and_goes_on(run_cli, tmp_pa
     words = ["train", "-m", EXPERIMENT, *SMOKE, "skip_completed=true", "metric=[perplexity]"]
     code, out, err = run_cli(*words, "model.dropout_typo=1")
     assert code == 2 and "dropout_typo" in err
-    code, out, err = run_cli(*words, "seed=0,1", "data.held_out={positive:[good],negative:[bad]},{positive:[nonsense],negative:[bad]}")
+    code, out, err = run_cli(
+        *words, "seed=0,1", "data.held_out={positive:[good],negative:[bad]},{positive:[nonsense],negative:[bad]}"
+    )
     assert code == 1
     assert "4 jobs" in out and "2 done" in out and "2 failed" in out
     assert err.count("FAILED") == 2 and "nonsense" in err

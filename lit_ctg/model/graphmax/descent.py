@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.model.graphmax.linear import TangentSolution
+from lit_ctg.model.graphmax.logspace import log_normalized
 
 SMALL = 1e-4  # mass up to which a variable may grow exponentially in one step
 SEGMENT_STEPS = 30
@@ -36,7 +37,7 @@ def newton_candidate(log_x_BN: Tensor, y_BN: Tensor, strength_B1: Tensor, soluti
     s_BN = s_BN - (x_BN * s_BN).sum(dim=-1, keepdim=True)
     s_BN = torch.where(x_BN > SMALL, solution.direction_BN / x_BN.clamp(min=SMALL), s_BN)
     gain_BN = torch.maximum(s_BN.clamp(min=0).log1p(), math.log(SMALL) - log_x_BN)
-    return (log_x_BN + torch.minimum(s_BN, gain_BN)).log_softmax(dim=-1)
+    return log_normalized(log_x_BN + torch.minimum(s_BN, gain_BN))
 
 
 def needs_search(old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], sure: float) -> Tensor:
@@ -75,4 +76,4 @@ def _between(
     old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], t_B1: Tensor
 ) -> tuple[Tensor, Tensor]:
     log_x_BN = torch.logaddexp(old[0] + torch.log1p(-t_B1), new[0] + t_B1.log())
-    return log_x_BN.log_softmax(dim=-1), torch.lerp(old[1], new[1], t_B1)
+    return log_normalized(log_x_BN), torch.lerp(old[1], new[1], t_B1)

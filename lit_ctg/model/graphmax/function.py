@@ -194,7 +194,7 @@ def _solve_rows(
         )
         _overwrite(solution, some_b, part)
     hard_b = rows_b[~is_certified(solution.gap_B[rows_b], tol)]
-    if len(hard_b) and logits_BV.dtype == torch.float32:
+    if len(hard_b) and (logits_BV.dtype == torch.float32 or warm_BV is not None):
         found = Solution(*(whole[hard_b] for whole in solution))
         part = solve_carefully(
             operator, logits_BV[hard_b], strength_B1[hard_b], found, tol=tol, max_iterations=max_iterations

@@ -16,6 +16,7 @@ from torch import Tensor
 from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
+from lit_ctg.model.graphmax.logspace import log_normalized
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.separable import solve_separable
 
@@ -103,7 +104,7 @@ def _gather(operator: GraphOperator, log_x_BV: Tensor, extras: _Extras) -> Tenso
     extra_BX = log_x_BV.gather(1, extras.index_BX).masked_fill(~extras.real_BX, ABSENT)
     rest_BV = log_x_BV.masked_fill(extras.mask_BV | operator.is_hub_V, float("-inf"))
     lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
-    return torch.cat([log_x_BV[:, operator.hubs_K], extra_BX, lump_B1], dim=-1).log_softmax(dim=-1)
+    return log_normalized(torch.cat([log_x_BV[:, operator.hubs_K], extra_BX, lump_B1], dim=-1))
 
 
 def _expand(operator: GraphOperator, problem: ReducedProblem, log_x_BN: Tensor, y_BV: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ def _expand(operator: GraphOperator, problem: ReducedProblem, log_x_BN: Tensor, 
     extras = problem.extras
     row_P, place_P = extras.real_BX.nonzero(as_tuple=True)
     log_x_BV[row_P, extras.index_BX[row_P, place_P]] = log_x_BN[row_P, hubs + place_P]
-    return log_x_BV.log_softmax(dim=-1)
+    return log_normalized(log_x_BV)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class ReducedProblem:
         old, end = (tuple(part[far_B] for part in point) for point in (now, new))
         falls_b1 = ((end[0].exp() - old[0].exp()) * (old[0] - old[1])).sum(dim=-1, keepdim=True) < 0
         # towards softmax(y), f always falls
-        end_log_bN = torch.where(falls_b1, end[0], old[1].log_softmax(dim=-1))
+        end_log_bN = torch.where(falls_b1, end[0], log_normalized(old[1]))
         part = self.rows(far_B)
         end = part.judged(end_log_bN)
         log_x_bN, _, _ = segment_minimum(old, end)

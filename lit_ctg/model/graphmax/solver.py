@@ -14,11 +14,13 @@ from torch import Tensor
 from lit_ctg.model.graphmax.certificate import duality_gap, is_certified
 from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
+from lit_ctg.model.graphmax.logspace import log_normalized
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.reduced import model_step
 
 MODEL_STEPS = 8  # then Newton-CG with full products takes over
 PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
+LOWEST_WARM = -200.0  # a token without mass in the warm start may need some now
 CG_TOL = 0.1
 CG_ITERATIONS = 40
 
@@ -68,27 +70,20 @@ def solve(
             new = _search_segment(z_bV, strength_b1, now, new, tol)
         open_b, now = best.keep(open_b, new, tol)
     # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
-    log_probs_BV = _normalized(best.log_x_BV) + (shifted_BV - z_BV)
+    log_probs_BV = best.log_x_BV + (shifted_BV - z_BV)
     return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
 
 
 def solve_carefully(
     operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor, found: Solution, *, tol: float, max_iterations: int
 ) -> Solution:
-    """Go on in float64 where float32 arithmetic did not get there; the result, rounded to float32, is judged anew.
+    """Start anew in float64 where float32 or a warm start did not get there; the result, rounded back, is judged anew.
 
     Rounding x to float32 alone can cost more than tol when lambda M_jj reaches 1e5 or so: such a row stays uncertified.
     """
     z_BV, strength_B1 = logits_BV.double(), strength_B1.double()
     operator = operator.like(z_BV)
-    better = solve(
-        operator,
-        z_BV,
-        strength_B1,
-        tol=tol / 10,
-        max_iterations=max_iterations,
-        warm_start_BV=found.log_probs_BV.double(),
-    )
+    better = solve(operator, z_BV, strength_B1, tol=tol / 10, max_iterations=max_iterations)
     log_probs_BV = better.log_probs_BV.to(logits_BV.dtype)
     # judged as it is given out, with what rounding did to it
     log_x_BV = log_probs_BV.double().log_softmax(dim=-1)
@@ -101,15 +96,13 @@ def solve_carefully(
     )
 
 
-def _normalized(log_x_BV: Tensor) -> Tensor:
-    """Make the sum 1 to float32 rounding; torch's own float32 softmax is off by up to 1e-5 on long rows."""
-    return log_x_BV - log_x_BV.exp().sum(dim=-1, keepdim=True, dtype=torch.float64).log().to(log_x_BV.dtype)
-
-
 def _clamped(operator: GraphOperator, shifted_BV: Tensor, strength_B1: Tensor) -> Tensor:
     """Replace -inf by a logit so low that no penalty, at most ``2 lambda max M_jj``, can lift it to any mass."""
-    floor_B1 = -(8 * strength_B1 * operator.diagonal_V.max() + 1000)
-    return torch.maximum(shifted_BV, floor_B1)
+    return torch.maximum(shifted_BV, _floor(operator, strength_B1))
+
+
+def _floor(operator: GraphOperator, strength_B1: Tensor) -> Tensor:
+    return -(8 * strength_B1 * operator.diagonal_V.max() + 1000)
 
 
 class _Point:
@@ -133,8 +126,8 @@ class _Point:
         """Return the beginning: the given log-probabilities, or nothing but z."""
         if warm_BV is not None:
             floor = torch.finfo(warm_BV.dtype).min / 4
-            log_x_BV = torch.where(z_BV > z_BV.amin(dim=-1, keepdim=True), warm_BV.clamp(min=-200), floor)
-            return cls.at(operator, z_BV, strength_B1, log_x_BV.log_softmax(dim=-1))
+            log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= _floor(operator, strength_B1), floor)
+            return cls.at(operator, z_BV, strength_B1, log_normalized(log_x_BV))
         zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
         point = cls(None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
         point.iterations_B = zeros_B
