@@ -12,6 +12,7 @@ from typing import IO
 from lit_ctg.errors import UserError
 
 RECORD = "run.json"
+LOG = "metrics.csv"
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
 
 
@@ -53,8 +54,8 @@ def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: in
 def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
     """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither done nor busy.
 
-    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; a failed one
-    keeps its record under ``run.failed-<k>.json``. With ``skip_completed`` a done or busy directory ends the search.
+    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; its
+    record, if it failed, and its log are kept as ``run.before-<k>.json`` and ``metrics.before-<k>.csv``. With ``skip_completed`` a done or busy directory ends the search.
 
     Raises:
         UserError: the folder cannot be written.
@@ -69,8 +70,8 @@ def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
         else:
             status = run_status(path / RECORD)
             if status != "DONE":
-                if status is not None:
-                    _set_aside(path)
+                for name in (RECORD, LOG):
+                    _set_aside(path / name)
                 return RunDirectory(path, lock)
             lock.close()
             if skip_completed:
@@ -101,9 +102,11 @@ def _lock(path: Path) -> IO[str] | None:
     return handle
 
 
-def _set_aside(path: Path) -> None:
-    """Keep the record of an earlier failed attempt beside the new one."""
+def _set_aside(file: Path) -> None:
+    """Keep a file of an earlier attempt beside the new one's: ``run.json`` becomes ``run.before-0.json``."""
+    if not file.exists():
+        return
     number = 0
-    while (path / f"run.failed-{number}.json").exists():
+    while (kept := file.with_name(f"{file.stem}.before-{number}{file.suffix}")).exists():
         number += 1
-    os.replace(path / RECORD, path / f"run.failed-{number}.json")
+    os.replace(file, kept)

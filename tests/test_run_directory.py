@@ -40,11 +40,13 @@ def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Pat
     first = claim(tmp_path / "run", skip_completed=True)
     assert isinstance(first, RunDirectory)
     record(first.path, "FAILED")
+    (first.path / "metrics.csv").write_text("epoch,loss\n", encoding="utf-8")
     first.release()
     again = claim(tmp_path / "run", skip_completed=True)
     assert isinstance(again, RunDirectory) and again.path == first.path
     assert not again.record.exists()
-    assert run_status(first.path / "run.failed-0.json") == "FAILED"
+    assert run_status(first.path / "run.before-0.json") == "FAILED"
+    assert (first.path / "metrics.before-0.csv").read_text(encoding="utf-8") == "epoch,loss\n"
 
 
 def test_a_half_written_record_counts_as_unfinished(tmp_path: Path) -> None:
