@@ -28,7 +28,7 @@ for told in (
     "does not have many workers",
     "LeafSpec",
     "exists and is not empty",
-    "smaller than the logging interval",
+    "number of training batches",
     "Experiment logs directory",
 ):
     warnings.filterwarnings("ignore", f".*{told}.*")

@@ -54,8 +54,9 @@ def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: in
 def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
     """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither done nor busy.
 
-    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; its
-    record, if it failed, and its log are kept as ``run.before-<k>.json`` and ``metrics.before-<k>.csv``. With ``skip_completed`` a done or busy directory ends the search.
+    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; its record, if it
+    failed, and its log are kept as ``run.before-<k>.json`` and ``metrics.before-<k>.csv``. With ``skip_completed`` a
+    done or busy directory ends the search.
 
     Raises:
         UserError: the folder cannot be written.
