@@ -150,6 +150,14 @@ def test_a_warm_start_reaches_the_same_optimum(zipf_graph, zipf_logits) -> None:
     assert total_variation(elsewhere.probs_BV, cold.probs_BV) < 2e-3
 
 
+def test_a_bad_warm_start_is_left_behind(zipf_graph, zipf_logits) -> None:
+    hub = int(zipf_graph.operator(torch.zeros(1)).diagonal_V.argmax())
+    bad = torch.full_like(zipf_logits, float("-inf")).index_fill(1, torch.tensor([hub]), 0.0)
+    for logits in (zipf_logits, zipf_logits.double()):
+        result = graphmax(logits, zipf_graph, 1.0, warm_start_BV=bad, strict=True)
+        assert (certify(result.log_probs_BV, logits, zipf_graph, 1.0) <= 2e-6).all()
+
+
 def test_full_newton_takes_over_where_the_model_steps_end(zipf_graph, zipf_logits, monkeypatch) -> None:
     monkeypatch.setattr("lit_ctg.model.graphmax.solver.MODEL_STEPS", 1)
     result = graphmax(zipf_logits, zipf_graph, 100.0, strict=True)
