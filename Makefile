@@ -49,7 +49,7 @@ format: venv
 	$(BIN)/ruff format .
 
 bench: venv
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	status=0; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) outputs dist build

@@ -30,7 +30,7 @@ def evaluate(words: list[str]) -> RunRecord:
     directory = claim(stem, skip_completed=False)
     began = time.monotonic()
     try:
-        experiment = build(cfg, directory.path)
+        experiment = build(cfg, directory.path, loggers=False)
         checkpoint.load_into(experiment.module)
         record = new_record(cfg, config, digest)
         try:

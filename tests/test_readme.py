@@ -48,8 +48,23 @@ def test_links_lead_somewhere() -> None:
     assert not [link for link in links if not link.startswith("http") and not (root / link).exists()]
 
 
-def test_python_snippets_import() -> None:
-    for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
-        imports = [line for line in block.splitlines() if line.startswith("from lit_ctg")]
-        assert imports
-        exec("\n".join(imports), {})
+def test_python_snippets_run() -> None:
+    """With a tiny random GPT-2 for the reader's model."""
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=1, n_head=2, eos_token_id=49)
+    torch.manual_seed(0)
+    names = {
+        "model": transformers.GPT2LMHeadModel(config).eval(),
+        "ids": torch.randint(0, 49, (2, 4)),
+        "logits": torch.randn(3, 50),
+        "sequences": torch.randint(0, 49, (20, 30)).tolist(),
+        "vocab_size": 50,
+    }
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        exec(block, names)
+    assert torch.allclose(names["result"].probs_BV.sum(-1), torch.ones(3), atol=1e-6)
+    assert bool((names["result"].gap_B <= 1e-6).all())

@@ -172,6 +172,7 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     notes = [note for result in results for note in result.notes]
     if options.out is not None:
         write_atomic(options.out, render_all(tables, options.format, notes))
+        (console or Console()).print(f"written: {options.out}", markup=False, highlight=False, soft_wrap=True)
     elif options.format == "text" and (console := console or Console()).is_terminal:
         print_tables(tables, console, notes)
     else:
