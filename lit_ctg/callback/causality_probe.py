@@ -7,16 +7,16 @@ Shape letters: B sentences, T positions, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_ctg.errors import UserError
 from lit_ctg.metric.result import MetricResult
+from lit_ctg.model.base import evaluating
 
 Batch = Mapping[str, Tensor]
 Transform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -144,7 +144,7 @@ class CausalityProbe(Callback):
         Raises:
             UserError: the module says ``causal = True`` and is not.
         """
-        with _evaluating(module):
+        with evaluating(module):
             found = probe(
                 module,
                 batch,
@@ -206,15 +206,3 @@ def _rebuild(
             per_position = made.ndim > 1 and made.shape[1] == columns
             rebuilt[name] = made[:, :-1] if per_position else made
     return rebuilt
-
-
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Run without dropout; every part goes back to the mode it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,3 +126,15 @@ def adamw_warmup_cosine(
         "optimizer": optimizer,
         "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
     }
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Run without dropout; every part of the module goes back to the mode it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.model.base import evaluating
 from lit_ctg.model.semantic_fusion.control import (
     ControlRows,
     GroupMixture,
@@ -212,7 +212,7 @@ class ClauseGenerator:
         rules = self.decoding.rules(
             controls, self.grammar, self.vocabulary, fusion=self.module.fusion, hard=on["hard"], soft=on["soft"]
         )
-        with _evaluating(self.module):
+        with evaluating(self.module):
             generated = generate(
                 self.module,
                 prompts,
@@ -274,15 +274,3 @@ def _each(given: Any, n: int, what: str) -> list[Any]:
     if len(given) != n:
         raise ValueError(f"{len(given)} values of {what} for {n} sentences: give one for all or one each")
     return list(given)
-
-
-@contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
-    """Put a module and its parts in evaluation mode, and each back as it was."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
