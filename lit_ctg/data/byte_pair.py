@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -50,10 +51,11 @@ class ByteBPETokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         return self._engine.decode([int(number) for number in ids], skip_special_tokens=False)
 
-    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
-        dtype = self.dtype
-        for encoding in self._engine.encode_batch_fast([chunk.decode() for chunk in chunks]):
-            yield np.array(encoding.ids, dtype=dtype).tobytes()
+    def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        encodings = self._engine.encode_batch_fast([chunk.decode() for chunk in chunks])
+        ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
+        lengths_D = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
+        return np.fromiter(ids, dtype=self.dtype, count=int(lengths_D.sum())), lengths_D
 
 
 def _engine(model: Any) -> Any:

@@ -2,15 +2,20 @@
 
 Natural text repeats: a block of a million words holds some ten thousand distinct ones. A *chunk* is a piece of text
 whose tokens do not depend on its surroundings; where chunks may begin is what a tokenizer states (``word_starts``,
-``run_starts``). Arrow finds the distinct chunks of a block; only those that were never seen reach Python.
+``run_starts``). Arrow finds the distinct chunks of a block; only those that were never seen reach Python. A
+``ChunkTable`` numbers them across blocks, so that text can be turned into chunk numbers, read once, before it is known
+which token ids the numbers stand for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+# bytes looked at together: small enough for a processor's cache
+SLICE = 2**16
 # third byte of the white space of Unicode that UTF-8 writes as E2 80 xx
 _E280 = np.zeros(256, dtype=bool)
 _E280[[*range(0x80, 0x8B), 0xA8, 0xA9, 0xAF]] = True
@@ -57,53 +62,96 @@ class Chunks:
     Attributes:
         distinct: the distinct chunks, bytes of UTF-8.
         index_C: for each of C chunks in order its place in ``distinct``.
-        first_N: for each of N texts the number of its first chunk.
+        sizes_N: for each of N texts the number of its chunks.
     """
 
     def __init__(self, texts: Sequence[bytes], starts_of: Callable[[np.ndarray], np.ndarray]) -> None:
         import pyarrow
 
-        joined = b"".join(texts)
+        # a blank more than the texts have: where it stands the last chunk ends
+        joined = b"".join([*texts, b" "])
         lengths_N = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         begins_N = np.cumsum(lengths_N) - lengths_N
         data = np.frombuffer(joined, dtype=np.uint8)
-        begins = starts_of(data)
+        begins = np.empty(len(data), dtype=bool)
+        for begin in range(0, len(data), SLICE):
+            # what begins at a byte is decided by it and the three before
+            before = max(begin - 3, 0)
+            begins[begin : begin + SLICE] = starts_of(data[before : begin + SLICE])[begin - before :]
         # a text begins a chunk of its own whatever stands before it
         begins[begins_N[lengths_N > 0]] = True
-        starts_C = np.flatnonzero(begins)
-        offsets = np.concatenate([starts_C, [len(data)]]).astype(np.int64)
-        array = pyarrow.LargeBinaryArray.from_buffers(
-            pyarrow.large_binary(), len(starts_C), [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(joined)]
-        )
+        begins[-1] = True
+        # int64 as Arrow wants offsets, one more than there are chunks
+        offsets = np.flatnonzero(begins)
+        buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(joined)]
+        array = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(offsets) - 1, buffers)
         encoded = array.dictionary_encode()
         self.distinct: list[bytes] = encoded.dictionary.to_pylist()
         self.index_C = encoded.indices.to_numpy()
-        self.first_N = np.searchsorted(starts_C, begins_N)
+        self.sizes_N = np.diff(np.searchsorted(offsets, np.append(begins_N, len(data) - 1)))
 
-    def counts(self) -> Iterator[tuple[bytes, int]]:
-        """Yield each distinct chunk with how often it occurs."""
-        return zip(self.distinct, np.bincount(self.index_C, minlength=len(self.distinct)).tolist(), strict=True)
 
-    def gather(self, packed: Sequence[bytes], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+class ChunkTable:
+    """Numbers chunks in the order of their first occurrence; holds their counts and, once filled in, their token ids.
+
+    Attributes:
+        counts_K: occurrences of the K chunks that were counted.
+    """
+
+    def __init__(self, dtype: np.dtype | str = "<u4") -> None:
+        self._numbers: dict[bytes, int] = {}
+        self.counts_K = np.zeros(0, dtype=np.int64)
+        self._ids = np.zeros(0, dtype=dtype)
+        self._lengths_K = self._begins_K = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numbers(self, chunks: Chunks) -> np.ndarray:
+        """Return the number of every chunk in order, shape (C,), numbering new chunks; uint16 while that is enough."""
+        return self._known(chunks)[chunks.index_C]
+
+    def count(self, chunks: Chunks) -> np.ndarray:
+        """Like ``numbers``; and add up how often each occurs."""
+        numbers_D = self._known(chunks)
+        counts_K = np.zeros(len(self), dtype=np.int64)
+        counts_K[numbers_D] = np.bincount(chunks.index_C, minlength=len(numbers_D))
+        counts_K[: len(self.counts_K)] += self.counts_K
+        self.counts_K = counts_K
+        return numbers_D[chunks.index_C]
+
+    def _known(self, chunks: Chunks) -> np.ndarray:
+        new = [chunk for chunk in chunks.distinct if chunk not in self._numbers]
+        self._numbers.update(zip(new, itertools.count(len(self))))
+        numbers = map(self._numbers.__getitem__, chunks.distinct)
+        numbers_D = np.fromiter(numbers, dtype=np.uint32, count=len(chunks.distinct))
+        return numbers_D.astype(np.uint16) if len(self) <= 2**16 else numbers_D
+
+    def new(self) -> list[bytes]:
+        """Return the chunks whose token ids are not known yet, in order of their numbers."""
+        return list(itertools.islice(self._numbers, len(self._lengths_K), None))
+
+    def fill(self, ids: np.ndarray, lengths_D: np.ndarray) -> None:
+        """Take the token ids of the chunks that ``new`` returned: all one behind the other, and how many each has."""
+        self._ids = np.concatenate([self._ids, ids]) if len(self._ids) else ids
+        self._lengths_K = np.concatenate([self._lengths_K, lengths_D])
+        self._begins_K = np.cumsum(self._lengths_K) - self._lengths_K
+
+    def gather(self, numbers_C: np.ndarray, sizes_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Replace chunks by their token ids.
 
         Args:
-            packed: for each distinct chunk its ids as bytes of ``dtype``.
-            dtype: integer type of the ids.
+            numbers_C: the numbers of the chunks of some texts.
+            sizes_N: how many of them each text has.
 
         Returns:
             ids_T of all texts one behind the other, and counts_N, the tokens of each text.
         """
-        flat = np.frombuffer(b"".join(packed), dtype=dtype)
-        lengths = np.fromiter(map(len, packed), dtype=np.int64, count=len(packed)) // dtype.itemsize
-        lengths_C = lengths[self.index_C]
+        if (self._lengths_K == 1).all():
+            return self._ids[numbers_C], sizes_N
+        lengths_C = self._lengths_K[numbers_C]
         ends_C = np.cumsum(lengths_C)
         total = int(ends_C[-1]) if len(ends_C) else 0
-        if (lengths == 1).all():
-            ids_T = flat[self.index_C]
-        else:
-            shift_C = (np.cumsum(lengths) - lengths)[self.index_C] - (ends_C - lengths_C)
-            ids_T = flat[np.repeat(shift_C, lengths_C) + np.arange(total)]
-        before_C = np.concatenate([[0], ends_C])
-        edges = np.concatenate([before_C[self.first_N], [total]])
-        return ids_T, np.diff(edges)
+        shift_C = self._begins_K[numbers_C] - (ends_C - lengths_C)
+        ids_T = self._ids[np.repeat(shift_C, lengths_C) + np.arange(total)]
+        return ids_T, np.diff(np.append(0, ends_C)[np.append(0, np.cumsum(sizes_N))])

@@ -8,28 +8,28 @@ together end with one good copy. The folder's name carries a key of corpus check
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
 from lit_ctg.data.lock import exclusive
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.data.tokenizer import BLOCK_CHARACTERS, Tokenizer
+from lit_ctg.data.split_writer import Progress, SplitWriter
+from lit_ctg.data.tokenizer import Tokenizer, WordTokenizer
 from lit_ctg.errors import UserError
 
 FORMAT = 1
-MISSING = -1
 Documents = Callable[[], Iterable[Document]]
-Progress = Callable[[str, int], None]
 
 
 def identity_key(identity: Mapping[str, Any]) -> str:
@@ -182,20 +182,28 @@ def pack(
     """
     order = list(splits)
     held: dict[str, set[bytes]] = {}
+    dropped: dict[str, array] = {}
+
+    def unseen(split: str) -> Iterator[Document]:
+        earlier = [held[name] for name in order[: order.index(split)] if name in held]
+        documents, dropped[split] = _unseen(splits[split](), earlier)
+        return documents
+
     for split in [] if shared else order[:-1]:
-        held[split] = {digest(document) for document in _unseen(splits[split](), held)[0]}
+        held[split] = set(map(digest, unseen(split)))
+    options = {"end_documents": end_documents, "columns": columns, "progress": progress}
+    writers = {split: SplitWriter(folder, split, tokenizer, **options) for split in order}
     if not tokenizer.trained:
-        tokenizer.train(_texts(splits, vocabulary_splits, order, held, progress))
+        _train(tokenizer, dict.fromkeys(vocabulary_splits), unseen, writers, progress)
     if end_documents and tokenizer.eos_id is None:
         raise UserError("document_end=true needs an <eos> token: add it to data.tokenizer.specials")
     meta: dict[str, Any] = {"splits": {}, "sources": [], "files": {}, "dtype": tokenizer.dtype.str}
     meta["tokenizer"] = {"kind": tokenizer.kind, "size": len(tokenizer), "specials": _specials(tokenizer)}
     _write_json(folder / "tokenizer.json", tokenizer.state())
-    for split in order:
-        earlier = {name: held[name] for name in order[: order.index(split)] if name in held}
-        documents, dropped = _unseen(splits[split](), earlier)
-        writer = _Writer(folder, split, tokenizer, end_documents, columns, meta["sources"], progress)
-        meta["splits"][split] = {**writer.write(documents), "duplicates": sum(dropped)}
+    for split, writer in writers.items():
+        documents = () if writer.counted else unseen(split)
+        facts = writer.write(documents, meta["sources"])
+        meta["splits"][split] = {**facts, "duplicates": sum(dropped[split])}
     if not meta["splits"].get("train", {"documents": 1})["documents"]:
         raise UserError("the corpus has no document to train on: give more text or smaller evaluation fractions")
     meta["files"] = {path.name: file_checksum(path) for path in sorted(folder.iterdir())}
@@ -206,13 +214,13 @@ def _specials(tokenizer: Tokenizer) -> dict[str, int | None]:
     return {name: getattr(tokenizer, f"{name}_id") for name in ("unknown", "pad", "bos", "eos")}
 
 
-def _unseen(documents: Iterable[Document], held: Mapping[str, set[bytes]]) -> tuple[Iterator[Document], array]:
-    """Return the documents that no split of ``held`` has, and a counter (its sum) of those left out."""
-    dropped, seen = array("q"), list(held.values())
+def _unseen(documents: Iterable[Document], held: Sequence[set[bytes]]) -> tuple[Iterator[Document], array]:
+    """Return the documents that no set of ``held`` has, and a counter (its sum) of those left out."""
+    dropped = array("q")
 
     def generate() -> Iterator[Document]:
         for document in documents:
-            if seen and any(digest(document) in texts for texts in seen):
+            if held and any(digest(document) in texts for texts in held):
                 dropped.append(1)
             else:
                 yield document
@@ -220,89 +228,32 @@ def _unseen(documents: Iterable[Document], held: Mapping[str, set[bytes]]) -> tu
     return generate(), dropped
 
 
-def _texts(
-    splits: Mapping[str, Documents],
-    chosen: Sequence[str],
-    order: Sequence[str],
-    held: Mapping[str, set[bytes]],
+def _train(
+    tokenizer: Tokenizer,
+    chosen: Iterable[str],
+    unseen: Callable[[str], Iterator[Document]],
+    writers: Mapping[str, SplitWriter],
     progress: Progress | None,
-) -> Iterator[str]:
-    number = 0
-    for split in chosen:
-        earlier = {name: held[name] for name in order[: order.index(split)] if name in held}
-        for document in _unseen(splits[split](), earlier)[0]:
-            number += 1
+) -> None:
+    """Build the vocabulary on the splits ``chosen``; their writers keep what was read where the tokenizer allows it."""
+    numbers = itertools.count(1)
+
+    def reported(split: str) -> Iterator[Document]:
+        for document, number in zip(unseen(split), numbers):
             if progress is not None and number % 256 == 0:
                 progress("vocabulary", number)
-            yield document.text
+            yield document
 
-
-class _Writer:
-    """Writes one split, a block of documents at a time."""
-
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        tokenizer: Tokenizer,
-        end_documents: bool,
-        columns: Sequence[str],
-        sources: list[str],
-        progress: Progress | None,
-    ) -> None:
-        self.folder, self.split, self.tokenizer, self.end_documents = folder, split, tokenizer, end_documents
-        self.sources, self.progress = sources, progress
-        self.begin, self.source, self.unknown, self.characters = array("q", [0]), array("H"), 0, 0
-        self.columns = {name: array("q") for name in columns}
-
-    def write(self, documents: Iterable[Document]) -> dict[str, int]:
-        """Write all documents; returns how many documents, tokens, characters and unknown tokens there were."""
-        with open(self.folder / f"{self.split}.ids", "wb") as stream:
-            block: list[str] = []
-            size = 0
-            for document in documents:
-                self._describe(document)
-                block.append(document.text)
-                size += len(document.text)
-                if size >= BLOCK_CHARACTERS:
-                    self._flush(block, stream)
-                    block, size = [], 0
-            self._flush(block, stream)
-        tables = {name: np.frombuffer(column, dtype=np.int64) for name, column in self.columns.items()}
-        tables |= {"begin": np.frombuffer(self.begin, dtype=np.int64)}
-        tables |= {"source": np.frombuffer(self.source, dtype=np.uint16)}
-        with contextlib.closing(open(self.folder / f"{self.split}.npz", "wb")) as stream:
-            np.savez(stream, **tables)
-        return {"documents": len(self.source), "tokens": self.begin[-1], "characters": self.characters,
-                "unknown": self.unknown}  # fmt: skip
-
-    def _describe(self, document: Document) -> None:
-        if document.source not in self.sources:
-            self.sources.append(document.source)
-        self.source.append(self.sources.index(document.source))
-        self.characters += len(document.text)
-        for name, column in self.columns.items():
-            value = document.meta.get(name)
-            column.append(MISSING if value is None else int(value))
-
-    def _flush(self, block: list[str], stream: IO[bytes]) -> None:
-        if not block:
-            return
-        ids_T, counts_N = self.tokenizer.encode_many(block)
-        if self.tokenizer.unknown_id is not None:
-            self.unknown += int(np.count_nonzero(ids_T == self.tokenizer.unknown_id))
-        if self.end_documents:
-            ids_T = np.insert(ids_T, np.cumsum(counts_N), self.tokenizer.eos_id)
-            counts_N = counts_N + 1
-        _write(stream, ids_T)
-        self.begin.extend((np.cumsum(counts_N) + self.begin[-1]).tolist())
-        if self.progress is not None:
-            self.progress(self.split, len(self.source))
-
-
-def _write(stream: IO[bytes], ids_T: np.ndarray) -> None:
-    stream.write(memoryview(np.ascontiguousarray(ids_T)))
+    if isinstance(tokenizer, WordTokenizer):
+        table = ChunkTable()
+        for split in chosen:
+            writers[split].count(reported(split), table)
+        tokenizer.learn(table)
+    else:
+        tokenizer.train(document.text for split in chosen for document in reported(split))
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    # a line an entry; "indent" would do this in Python, ten times slower
+    text = json.dumps(value, ensure_ascii=False, separators=(",\n", ": "))
+    path.write_text(text + "\n", encoding="utf-8")

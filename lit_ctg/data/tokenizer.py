@@ -8,11 +8,12 @@ from __future__ import annotations
 import abc
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from lit_ctg.data.chunk import Chunks, word_starts
+from lit_ctg.data.chunk import Chunks, ChunkTable, word_starts
 from lit_ctg.errors import UserError, did_you_mean
 
 # one word with the white space behind it: what spaCy's rules look at
@@ -49,7 +50,7 @@ class Tokenizer(abc.ABC):
     def __init__(self) -> None:
         self.tokens: tuple[str, ...] = ()
         self._ids: dict[str, int] = {}
-        self._memo: dict[bytes, bytes] = {}
+        self._table = ChunkTable()
         self.unknown_id = self.pad_id = self.bos_id = self.eos_id = None  # type: int | None
 
     def __len__(self) -> int:
@@ -75,7 +76,7 @@ class Tokenizer(abc.ABC):
     def _fill(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
-        self._memo = {}
+        self._table = ChunkTable(self.dtype)
         named = {name: self._ids.get(f"<{name}>") for name in ("unk", "pad", "bos", "eos")}
         self.unknown_id, self.pad_id, self.bos_id, self.eos_id = named.values()
 
@@ -105,24 +106,24 @@ class Tokenizer(abc.ABC):
 
     def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids_T of all texts one behind the other, counts_N): equal to ``encode`` of each text."""
-        chunks = Chunks([self._bytes(text) for text in texts], self.starts_of)
-        if len(self._memo) > MEMO_LIMIT:
-            self._memo = {}
-        memo, new = self._memo, [chunk for chunk in chunks.distinct if chunk not in self._memo]
-        if new:
-            memo.update(zip(new, self._pack(new), strict=True))
-        return chunks.gather([memo[chunk] for chunk in chunks.distinct], self.dtype)
+        if len(self._table) > MEMO_LIMIT:
+            self._table = ChunkTable(self.dtype)
+        table, chunks = self._table, self.chunks(texts)
+        numbers_C = table.numbers(chunks)
+        if new := table.new():
+            table.fill(*self._pack(new))
+        return table.gather(numbers_C, chunks.sizes_N)
+
+    def chunks(self, texts: Sequence[str]) -> Chunks:
+        """Cut texts into the pieces that are tokenized by themselves."""
+        return Chunks([self._bytes(text) for text in texts], self.starts_of)
 
     def _bytes(self, text: str) -> bytes:
         return text.encode()
 
     @abc.abstractmethod
-    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
-        """Return the ids of each chunk as bytes of ``dtype``."""
-
-
-def _split(words: str) -> list[str]:
-    return words.split("\0") if words else []
+    def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids (of ``dtype``) of all chunks one behind the other, and how many each has."""
 
 
 class WordTokenizer(Tokenizer):
@@ -151,6 +152,7 @@ class WordTokenizer(Tokenizer):
         if "<unk>" not in specials:
             raise UserError("tokenizer.specials needs '<unk>': words outside the training split must have an id")
         self.lower, self.eol, self.minimum, self.size = lower, eol, minimum, size
+        self._line_end = f" {eol} ".encode()
         self.specials = tuple(dict.fromkeys([*specials, *([eol] if eol else [])]))
 
     def fingerprint(self) -> dict[str, Any]:
@@ -166,33 +168,46 @@ class WordTokenizer(Tokenizer):
     def _bytes(self, text: str) -> bytes:
         if self.lower:
             text = text.lower()
-        return (text if self.eol is None else text.replace("\n", f" {self.eol} ")).encode()
+        data = text.encode()
+        if self.eol is not None:
+            data = data.replace(b"\n", self._line_end)
+        # white space in front would be a chunk without a word
+        return data.lstrip()
 
     def _words(self, chunk: bytes) -> list[str]:
         """Return the words of a chunk or a whole text."""
         return [word.decode() for word in chunk.split()]
 
+    def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
+        """Return the words of all chunks, and how many each has: here always one (``word_starts``, ``_bytes``)."""
+        return list(map(bytes.decode, b" ".join(chunks).split())), np.ones(len(chunks), dtype=np.int64)
+
     def train(self, texts: Iterable[str]) -> None:
-        seen: dict[bytes, int] = {}
+        table = ChunkTable()
         for block in blocks(texts):
-            for chunk, count in Chunks([self._bytes(text) for text in block], self.starts_of).counts():
-                seen[chunk] = seen.get(chunk, 0) + count
-        # one string a chunk, not a list: a hundred thousand lists would keep the garbage collector busy
-        words = {chunk: "\0".join(self._words(chunk)) for chunk in seen}
+            table.count(self.chunks(block))
+        self.learn(table)
+
+    def learn(self, table: ChunkTable) -> None:
+        """Build the vocabulary from the counts of ``table``, and fill in the ids of its chunks."""
+        words, lengths_K = self._split(table.new())
         counts: dict[str, int] = {}
-        for chunk, count in seen.items():
-            for word in words[chunk].split("\0"):
-                counts[word] = counts.get(word, 0) + count
-        counts.pop("", None)
+        for word, count in zip(words, np.repeat(table.counts_K, lengths_K).tolist(), strict=True):
+            counts[word] = counts.get(word, 0) + count
         for special in self.specials:
             counts.pop(special, None)
-        # commonest first, words of one count by the alphabet (two stable sorts are faster than one by pairs)
-        kept = sorted(word for word, count in counts.items() if count >= self.minimum)
-        kept.sort(key=counts.__getitem__, reverse=True)
-        tokens = [*self.specials, *kept]
+        # commonest first, words of one count by the alphabet (many short sorts are faster than one by pairs)
+        groups: dict[int, list[str]] = {}
+        for word, count in counts.items():
+            if count >= self.minimum:
+                groups.setdefault(count, []).append(word)
+        tokens = [*self.specials]
+        for count in sorted(groups, reverse=True):
+            tokens += sorted(groups[count])
         self._fill(tokens if self.size is None else tokens[: self.size])
-        if len(words) <= MEMO_LIMIT:
-            self._memo = dict(zip(words, self._packed(map(_split, words.values())), strict=True))
+        table.fill(self._numbered(words), lengths_K)
+        if len(table) <= MEMO_LIMIT:
+            self._table = table
 
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(word, self.unknown_id) for word in self._words(self._bytes(text))]
@@ -206,17 +221,12 @@ class WordTokenizer(Tokenizer):
                 lines[-1].append(self.tokens[number])
         return "\n".join(" ".join(line) for line in lines)
 
-    def _pack(self, chunks: Sequence[bytes]) -> Iterable[bytes]:
-        return self._packed(map(self._words, chunks))
+    def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        words, lengths_D = self._split(chunks)
+        return self._numbered(words), lengths_D
 
-    def _packed(self, chunks: Iterable[Sequence[str]]) -> Iterator[bytes]:
-        """Yield the ids of each chunk, given as its words, as bytes."""
-        get, unknown, width = self._ids.get, self.unknown_id, self.dtype.itemsize
-        for words in chunks:
-            if len(words) == 1:
-                yield get(words[0], unknown).to_bytes(width, "little")
-            else:
-                yield b"".join([get(word, unknown).to_bytes(width, "little") for word in words])
+    def _numbered(self, words: Sequence[str]) -> np.ndarray:
+        return np.fromiter(map(self._ids.get, words, repeat(self.unknown_id)), dtype=self.dtype, count=len(words))
 
 
 class SpacyTokenizer(WordTokenizer):
@@ -268,3 +278,12 @@ class SpacyTokenizer(WordTokenizer):
                 else:
                     words += [token.text for token in self._rules(part) if self.whitespace or not token.is_space]
         return words
+
+    def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
+                # one list, not one a chunk: a hundred thousand lists would keep the garbage collector busy
+        words: list[str] = []
+        ends = [0]
+        for chunk in chunks:
+            words += self._words(chunk)
+            ends.append(len(words))
+        return words, np.diff(ends)

@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from lit_ctg.data.chunk import Chunks, run_starts, word_starts
+from lit_ctg.data import chunk
+from lit_ctg.data.chunk import Chunks, ChunkTable, run_starts, word_starts
 
 WORDS = ["a", "bb", "ccc", "Äpfel", "12,5", "...", "\xa0", "\u2009x"]
 
@@ -31,18 +32,56 @@ def test_cuts_are_those_of_the_pattern(starts, pattern: bytes) -> None:
 def test_ids_come_back_in_order_and_by_text() -> None:
     cases = ["x yy x", "", "zzz", "  ", "yy\n"]
     chunks = Chunks([case.encode() for case in cases], word_starts)
-    table = {"x": [1], "yy": [2, 3], "zzz": [], "": []}
-    packed = [np.array(table[chunk.decode().strip()], dtype="<u4").tobytes() for chunk in chunks.distinct]
-    ids_T, counts_N = chunks.gather(packed, np.dtype("<u4"))
+    table = ChunkTable()
+    numbers_C = table.count(chunks)
+    ids = {"x": [1], "yy": [2, 3], "zzz": [], "": []}
+    per_chunk = [ids[piece.decode().strip()] for piece in table.new()]
+    flat = [number for piece in per_chunk for number in piece]
+    table.fill(np.array(flat, dtype="<u4"), np.array(list(map(len, per_chunk))))
+    ids_T, counts_N = table.gather(numbers_C, chunks.sizes_N)
     assert ids_T.tolist() == [1, 2, 3, 1, 2, 3] and counts_N.tolist() == [4, 0, 0, 0, 2]
-    assert dict(chunks.counts())[b"x "] == 1
+
+
+def test_numbers_go_on_and_counts_add_up_across_blocks() -> None:
+    table = ChunkTable()
+    first = table.count(Chunks([b"a b a "], word_starts))
+    assert table.new() == [b"a ", b"b "] and first.tolist() == [0, 1, 0]
+    table.fill(np.array([7, 8], dtype="<u2"), np.array([1, 1]))
+    second = Chunks([b"c b ", b"b d "], word_starts)
+    numbers_C = table.count(second)
+    assert table.new() == [b"c ", b"d "] and table.counts_K.tolist() == [2, 3, 1, 1]
+    table.fill(np.array([9, 9, 6], dtype="<u2"), np.array([2, 1]))
+    ids_T, counts_N = table.gather(numbers_C, second.sizes_N)
+    assert ids_T.tolist() == [9, 9, 8, 8, 6] and counts_N.tolist() == [3, 2] and ids_T.dtype == np.dtype("<u2")
+    # looking up counts nothing
+    assert table.numbers(Chunks([b"a d "], word_starts)).tolist() == [0, 3]
+    assert table.counts_K.tolist() == [2, 3, 1, 1]
+
+
+def test_numbers_beyond_two_bytes() -> None:
+    table = ChunkTable()
+    text = b" ".join(b"%d" % number for number in range(2**16)) + b" "
+    assert table.numbers(Chunks([text], word_starts)).dtype == np.uint16
+    numbers_C = table.numbers(Chunks([b"0 x 65535 "], word_starts))
+    assert numbers_C.tolist() == [0, 65536, 65535] and numbers_C.dtype == np.uint32
+
+
+@pytest.mark.parametrize("starts", [word_starts, run_starts])
+def test_slices_do_not_show(monkeypatch, starts) -> None:
+    cases = ["".join(texts(1, 40)).encode(), b"", " a\u3000 b\u2009 c\u00a0 d".encode(), b"x  "]
+    whole = Chunks(cases, starts)
+    for size in (1, 2, 3, 7):
+        monkeypatch.setattr(chunk, "SLICE", size)
+        parts = Chunks(cases, starts)
+        assert parts.distinct == whole.distinct and parts.index_C.tolist() == whole.index_C.tolist()
+        assert parts.sizes_N.tolist() == whole.sizes_N.tolist()
 
 
 def test_nothing_at_all() -> None:
     for cases in ([], [b""], [b"", b""]):
-        chunks = Chunks(cases, run_starts)
-        ids_T, counts_N = chunks.gather([], np.dtype("<u2"))
-        assert len(ids_T) == 0 and counts_N.tolist() == [0] * len(cases)
+        chunks, table = Chunks(cases, run_starts), ChunkTable("<u2")
+        ids_T, counts_N = table.gather(table.count(chunks), chunks.sizes_N)
+        assert len(ids_T) == 0 and ids_T.dtype == np.dtype("<u2") and counts_N.tolist() == [0] * len(cases)
 
 
 def test_white_space_beyond_ascii_keeps_a_run_together() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_ctg.data import packing
+from lit_ctg.data import split_writer
 from lit_ctg.data.document import Document
-from lit_ctg.data.packing import MISSING, digest, ensure_packed, identity_key, open_packed
+from lit_ctg.data.packing import digest, ensure_packed, identity_key, open_packed
+from lit_ctg.data.split_writer import MISSING
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 
@@ -92,7 +93,7 @@ def test_end_of_document_tokens(tmp_path: Path) -> None:
 
 def test_blocks_do_not_show(tmp_path: Path, monkeypatch) -> None:
     whole, _ = packed(tmp_path / "c")
-    monkeypatch.setattr(packing, "BLOCK_CHARACTERS", 1)
+    monkeypatch.setattr(split_writer, "BLOCK_CHARACTERS", 1)
     parts, _ = packed(tmp_path / "d")
     assert whole.ids("train").tolist() == parts.ids("train").tolist()
     assert whole.table("train", "begin").tolist() == parts.table("train", "begin").tolist()
@@ -103,7 +104,7 @@ def test_a_failing_disk_leaves_nothing(tmp_path: Path, monkeypatch, code: int) -
     def fail(*arguments: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(packing, "_write", fail)
+    monkeypatch.setattr(split_writer, "_write", fail)
     with pytest.raises(UserError) as error:
         packed(tmp_path / "c")
     assert os.strerror(code) in one_line(error) and "data.cache_root" in str(error.value)
@@ -217,7 +218,7 @@ def test_processes_that_start_together_make_one_cache(tmp_path: Path) -> None:
     answers = [results.get(timeout=60) for _ in jobs]
     for job in jobs:
         job.join()
-    assert sorted(made for made, _ in answers) == [0, 0, 2]  # one process read the text: for words, then for ids
+    assert sorted(made for made, _ in answers) == [0, 0, 1]  # one process read the text, once
     assert len({total for _, total in answers}) == 1
     open_packed(tmp_path / "c", IDENTITY)
     assert {path.name for path in tmp_path.iterdir()} <= {"c", "c.lock"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lit_ctg.data import packing
+from lit_ctg.data import split_writer
 from lit_ctg.data.packing import digest
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule, articles
@@ -160,7 +160,7 @@ def damage(root: Path, how: str, monkeypatch) -> None:
         def full(*arguments: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(packing, "_write", full)
+        monkeypatch.setattr(split_writer, "_write", full)
     elif how == "permission":
 
         def refuse(*arguments: object, **options: object) -> None:
