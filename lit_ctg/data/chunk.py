@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 # bytes looked at together: small enough for a processor's cache
 SLICE = 2**16
+# chunks that Arrow looks up, in a table it makes anew for each block; further ones are looked up one by one
+FIRST = 2**16
 # third byte of the white space of Unicode that UTF-8 writes as E2 80 xx
 _E280 = np.zeros(256, dtype=bool)
 _E280[[*range(0x80, 0x8B), 0xA8, 0xA9, 0xAF]] = True
@@ -60,7 +63,7 @@ class Chunks:
     """The chunks of some texts: the distinct ones, and for every occurrence which one it is.
 
     Attributes:
-        distinct: the distinct chunks, bytes of UTF-8.
+        distinct: the distinct chunks, an Arrow array of bytes (UTF-8).
         index_C: for each of C chunks in order its place in ``distinct``.
         sizes_N: for each of N texts the number of its chunks.
     """
@@ -86,7 +89,7 @@ class Chunks:
         buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(joined)]
         array = pyarrow.LargeBinaryArray.from_buffers(pyarrow.large_binary(), len(offsets) - 1, buffers)
         encoded = array.dictionary_encode()
-        self.distinct: list[bytes] = encoded.dictionary.to_pylist()
+        self.distinct = encoded.dictionary
         self.index_C = encoded.indices.to_numpy()
         self.sizes_N = np.diff(np.searchsorted(offsets, np.append(begins_N, len(data) - 1)))
 
@@ -99,13 +102,15 @@ class ChunkTable:
     """
 
     def __init__(self, dtype: np.dtype | str = "<u4") -> None:
-        self._numbers: dict[bytes, int] = {}
+        # an Arrow array once there is a chunk: pyarrow is not imported before it is needed
+        self._first: Any = ()
+        self._further: dict[bytes, int] = {}
         self.counts_K = np.zeros(0, dtype=np.int64)
         self._ids = np.zeros(0, dtype=dtype)
         self._lengths_K = self._begins_K = np.zeros(0, dtype=np.int64)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._first) + len(self._further)
 
     def numbers(self, chunks: Chunks) -> np.ndarray:
         """Return the number of every chunk in order, shape (C,), numbering new chunks; uint16 while that is enough."""
@@ -121,15 +126,26 @@ class ChunkTable:
         return numbers_D[chunks.index_C]
 
     def _known(self, chunks: Chunks) -> np.ndarray:
-        new = [chunk for chunk in chunks.distinct if chunk not in self._numbers]
-        self._numbers.update(zip(new, itertools.count(len(self))))
-        numbers = map(self._numbers.__getitem__, chunks.distinct)
-        numbers_D = np.fromiter(numbers, dtype=np.uint32, count=len(chunks.distinct))
+        import pyarrow
+
+        known = len(self._first)
+        arrays = [self._first, chunks.distinct] if known else [chunks.distinct]
+        encoded = pyarrow.concat_arrays(arrays).dictionary_encode()
+        numbers_D = encoded.indices.to_numpy()[known:].astype(np.uint32)
+        if known < FIRST:
+            self._first = encoded.dictionary
+        else:
+            others = np.flatnonzero(numbers_D >= known)
+            for place, chunk in zip(others.tolist(), chunks.distinct.take(others).to_pylist(), strict=True):
+                numbers_D[place] = self._further.setdefault(chunk, len(self))
         return numbers_D.astype(np.uint16) if len(self) <= 2**16 else numbers_D
 
     def new(self) -> list[bytes]:
         """Return the chunks whose token ids are not known yet, in order of their numbers."""
-        return list(itertools.islice(self._numbers, len(self._lengths_K), None))
+        filled = len(self._lengths_K)
+        first = self._first[filled:]
+        further = itertools.islice(self._further, max(filled - len(self._first), 0), None)
+        return [*(first.to_pylist() if len(first) else ()), *further]
 
     def fill(self, ids: np.ndarray, lengths_D: np.ndarray) -> None:
         """Take the token ids of the chunks that ``new`` returned: all one behind the other, and how many each has."""

@@ -239,7 +239,7 @@ def _train(
     numbers = itertools.count(1)
 
     def reported(split: str) -> Iterator[Document]:
-        for document, number in zip(unseen(split), numbers):
+        for document, number in zip(unseen(split), numbers, strict=False):
             if progress is not None and number % 256 == 0:
                 progress("vocabulary", number)
             yield document

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_ctg.data import split_writer
+from lit_ctg.data import chunk, split_writer
 from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
 from lit_ctg.data.packing import ensure_packed
@@ -52,6 +52,7 @@ def plain(make: Callable[[], WordTokenizer], texts: Sequence[str]) -> tuple[list
 @pytest.mark.parametrize("name", MAKERS)
 def test_ids_and_vocabulary_are_those_of_a_loop(tmp_path: Path, monkeypatch, name: str, characters: int) -> None:
     monkeypatch.setattr(split_writer, "BLOCK_CHARACTERS", characters)
+    monkeypatch.setattr(chunk, "FIRST", 10)
     train, tokenizer = documents(1, 150), MAKERS[name]()
     packed = ensure_packed(tmp_path / "c", {"train": lambda: train}, tokenizer, {})
     tokens, ids = plain(MAKERS[name], [document.text for document in train])
