@@ -23,11 +23,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+# two runs side by side, a core each: twice as quick as one after the other on both
 reproduce: venv
-	$(BIN)/lit-ctg train -m experiment=semantic_fusion/baseline,semantic_fusion/main regime=as_published,corrected \
-	  size=paper seed=$(SEED) skip_completed=true
+	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory -j 2 train-baseline train-main
 	$(BIN)/lit-ctg table semantic_fusion --records outputs
 	$(BIN)/lit-ctg report --records outputs --out outputs/report.html
+
+train-%:
+	$(BIN)/lit-ctg train -m experiment=semantic_fusion/$* regime=as_published,corrected size=paper seed=$(SEED) \
+	  skip_completed=true
 
 # the committed tables, from the committed records alone
 tables: venv
