@@ -280,7 +280,7 @@ class SpacyTokenizer(WordTokenizer):
         return words
 
     def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
-                # one list, not one a chunk: a hundred thousand lists would keep the garbage collector busy
+        # one list, not one a chunk: a hundred thousand lists would keep the garbage collector busy
         words: list[str] = []
         ends = [0]
         for chunk in chunks:
