@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from datetime import datetime
@@ -33,8 +34,7 @@ def sweep(words: list[str]) -> int:
         (word.partition("=")[2].strip("'\"") for word in overrides if word.startswith("output_root=")),
         "outputs",
     )
-    folder = Path(root) / "sweeps" / f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{os.getpid()}"
-    folder.mkdir(parents=True)
+    folder = _new_folder(Path(root) / "sweeps")
     journal = folder / "jobs.jsonl"
     os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -52,6 +52,15 @@ def sweep(words: list[str]) -> int:
         sys.argv = arguments
         os.environ.pop(JOURNAL_VARIABLE, None)
     return _summary(journal, time.monotonic() - began)
+
+
+def _new_folder(parent: Path) -> Path:
+    """Make a folder of this moment that nobody else has, also when sweeps start in the same second."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
+    except OSError as error:
+        raise UserError(f"cannot write {parent}: {error.strerror}; set output_root=...") from error
 
 
 def _job(cfg: DictConfig) -> str:

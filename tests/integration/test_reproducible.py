@@ -15,6 +15,7 @@ import pytest
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
+from lit_ctg.sweep import _new_folder
 from lit_ctg.train import train
 
 SMOKE = ["size=smoke", "logger=none", "trainer.accelerator=cpu"]
@@ -120,3 +121,11 @@ def test_ctrl_c_leaves_no_record_and_exits_with_130(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "the same command goes on" in err
     assert not list(folder.rglob("run.json"))
+
+
+def test_sweeps_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    folders = {_new_folder(tmp_path / "sweeps") for _ in range(20)}
+    assert len(folders) == 20 and all(folder.is_dir() for folder in folders)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match="output_root"):
+        _new_folder(tmp_path / "file" / "sweeps")
