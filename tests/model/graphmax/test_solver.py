@@ -19,7 +19,7 @@ def total_variation(a: torch.Tensor | np.ndarray, b: torch.Tensor | np.ndarray) 
     return float(np.abs(np.asarray(a) - np.asarray(b)).sum(axis=-1).max() / 2)
 
 
-def check_random_graphs(slow, numbers: range) -> None:
+def assert_random_graphs_agree(slow, numbers: range) -> None:
     for number in numbers:
         rng = np.random.default_rng(number)
         size = int(rng.integers(2, 50))
@@ -43,12 +43,12 @@ def check_random_graphs(slow, numbers: range) -> None:
 
 
 def test_random_graphs_agree_with_newton_in_float64(slow) -> None:
-    check_random_graphs(slow, range(300))
+    assert_random_graphs_agree(slow, range(300))
 
 
 @pytest.mark.slow
 def test_a_thousand_random_graphs_agree_with_newton_in_float64(slow) -> None:
-    check_random_graphs(slow, range(300, 1300))
+    assert_random_graphs_agree(slow, range(300, 1300))
 
 
 def test_the_optimum_is_the_lowest_point(slow) -> None:
