@@ -80,7 +80,7 @@ def generation(regime: str, samples: int) -> None:
     datamodule = build_datamodule(cfg)
     module, model = build_model(cfg, datamodule), StraightFusion(len(datamodule.vocabulary), regime == "corrected", 1.0)
     decoding = instantiate(cfg.decoding, "decoding")
-    generator = decoding.generator(module, datamodule.vocabulary, datamodule.held_out_ids)
+    generator = decoding.generator(module, datamodule)
     control = {"pos_high": 0.95, "str_high": 0.9}
     generator.generate(samples, control=control, paths={"hard": True, "soft": True}, seed=0)
     began = time.perf_counter()

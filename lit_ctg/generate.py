@@ -27,7 +27,7 @@ def generate(words: list[str]) -> list[Any]:
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module)
     decoding = instantiate(cfg.decoding, "decoding")
-    generator = decoding.generator(module, datamodule.vocabulary, datamodule.held_out_ids)
+    generator = decoding.generator(module, datamodule)
     texts = generator.generate(
         cfg.n,
         prompt=cfg.prompt,

@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ("model", "backbone", "data", "decoding", "metric", "callback")
 OPTIONS = sorted(path for group in GROUPS for path in (ROOT / "conf" / group).glob("*.yaml"))
 # a decoding option is named after the paper whose controls it sets; those live with the paper
-ELSEWHERE = {"decoding/semantic_fusion": "lit_ctg.model.semantic_fusion"}
+PAPERS = ("semantic_fusion", "nslm", "graphmax", "idea_gate", "control_code")
+ELSEWHERE = {f"decoding/{paper}": f"lit_ctg.model.{paper}" for paper in PAPERS}
 
 
 def targets(node: object) -> list[str]:

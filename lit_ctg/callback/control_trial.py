@@ -50,7 +50,7 @@ class ControlTrial(Callback):
         confusion: names of the settings that the confusion table is made of.
         paths: name -> control paths that are on. ``off`` (none on) is the base rate of every setting: the same
             target, without the control. Paths with ``channel`` are left out for a model without one.
-        decoding: an object whose ``generator(module, vocabulary, held_out_ids)`` gives the generator.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
         seed: of the trials; they neither read nor move the global random state.
         prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
         samples_kept: texts kept for each (path, setting).
@@ -123,7 +123,7 @@ class ControlTrial(Callback):
             prefix: before every name, ``"untrained/"`` or nothing.
         """
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
-        generator = self.decoding.generator(module, datamodule.vocabulary, datamodule.held_out_ids)
+        generator = self.decoding.generator(module, datamodule)
         self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
         base: dict[str, dict[str, Any]] = {}
         for index, (path, switches) in enumerate(self.paths.items()):

@@ -70,20 +70,24 @@ class LitLanguageModel(lightning.LightningModule, abc.ABC):
         return self(batch)
 
 
-def warmup_cosine(step: int, total_steps: int, warmup_fraction: float, start_at_zero: bool) -> float:
-    """Factor of the rate at ``step`` (from 0): linear warm-up, then a cosine to 0 at ``total_steps``.
+def warmup_cosine(
+    step: int, total_steps: int, warmup_fraction: float, start_at_zero: bool, final_fraction: float = 0.0
+) -> float:
+    """Factor of the rate at ``step`` (from 0): linear warm-up, then a cosine to ``final_fraction`` at ``total_steps``.
 
     Args:
         step: steps taken so far.
         total_steps: length of the training run in steps.
         warmup_fraction: share of the run that warms up, in [0, 1].
         start_at_zero: the first step has rate 0 (and so changes nothing) instead of 1 / warm-up steps.
+        final_fraction: what is left of the rate at the end.
     """
     warmup_steps = int(warmup_fraction * total_steps)
     if step < warmup_steps:
         return (step if start_at_zero else step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    falling = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return final_fraction + (1.0 - final_fraction) * falling
 
 
 def adamw_warmup_cosine(
@@ -95,6 +99,7 @@ def adamw_warmup_cosine(
     warmup_fraction: float,
     warmup_from_zero: bool,
     total_steps: int,
+    final_fraction: float = 0.0,
 ) -> dict[str, Any]:
     """AdamW with decoupled decay and a per-step warm-up and cosine, as ``configure_optimizers`` returns it.
 
@@ -106,6 +111,7 @@ def adamw_warmup_cosine(
         warmup_fraction: share of the run that warms up.
         warmup_from_zero: see ``warmup_cosine``.
         total_steps: optimiser steps of the whole run (``trainer.estimated_stepping_batches``).
+        final_fraction: share of the peak rate that is left at the end.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     groups = [{"params": trained, "weight_decay": weight_decay}]
@@ -120,7 +126,7 @@ def adamw_warmup_cosine(
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
 
     def factor(step: int) -> float:
-        return warmup_cosine(step, total_steps, warmup_fraction, warmup_from_zero)
+        return warmup_cosine(step, total_steps, warmup_fraction, warmup_from_zero, final_fraction)
 
     return {
         "optimizer": optimizer,

@@ -68,6 +68,9 @@ def test_published_schedule_starts_at_rate_zero():
 
 def test_schedule_without_warmup():
     assert warmup_cosine(0, 10, 0.0, start_at_zero=True) == 1.0
+    # idea gate: 3e-4 falls to 3e-5
+    assert warmup_cosine(10, 10, 0.0, start_at_zero=False, final_fraction=0.1) == pytest.approx(0.1)
+    assert warmup_cosine(5, 10, 0.0, start_at_zero=False, final_fraction=0.1) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("matrices_only", [True, False])

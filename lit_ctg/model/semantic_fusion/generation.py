@@ -148,11 +148,9 @@ class ClauseDecoding:
             otherwise=RuleList(rules),
         )
 
-    def generator(
-        self, module: LightningModule, vocabulary: ClauseVocabulary, held_out_ids: Collection[int]
-    ) -> ClauseGenerator:
-        """Tie these settings to a model and its corpus."""
-        return ClauseGenerator(module, self, vocabulary, held_out_ids)
+    def generator(self, module: LightningModule, datamodule: Any) -> ClauseGenerator:
+        """Tie these settings to a model and its corpus (``vocabulary`` and ``held_out_ids`` of the data module)."""
+        return ClauseGenerator(module, self, datamodule.vocabulary, datamodule.held_out_ids)
 
 
 class ClauseGenerator:

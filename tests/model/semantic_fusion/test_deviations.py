@@ -27,7 +27,7 @@ def parts(*words: str) -> tuple[Any, Any, Any]:
 def test_an_untrained_model_is_perfect_under_hard_control(regime: str) -> None:
     cfg, datamodule, module = parts(MAIN, f"regime={regime}")
     decoding = instantiate(cfg.decoding, "decoding")
-    generator = decoding.generator(module, datamodule.vocabulary, datamodule.held_out_ids)
+    generator = decoding.generator(module, datamodule)
     hard = {"hard": True, "soft": True}
     positive = generator.generate(200, control=POSITIVE, paths=hard, seed=1)
     assert {(text.polarity, text.punctuation) for text in positive} == {("positive", "!")}

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from lit_ctg.model.semantic_fusion.generation import ClauseDecoding, ClauseGener
 
 V = ClauseVocabulary()
 HELD_OUT = tuple(V.id(w) for w in ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant"))
+CORPUS = SimpleNamespace(vocabulary=V, held_out_ids=HELD_OUT)
 POSITIVE = {"pos_high": 0.95, "str_high": 0.9}
 QUESTION = {"neg_high": 0.95, "is_question": 1.0, "str_med": 0.6}
 HARD, SOFT, OFF, CHANNEL = {"hard": True, "soft": True}, {"soft": True}, {}, {"channel": True}
@@ -59,7 +61,7 @@ def settings(**changes) -> dict:
 
 
 def generator(model: nn.Module | None = None, **changes) -> ClauseGenerator:
-    return ClauseDecoding(**settings(**changes)).generator(model or Toy(), V, HELD_OUT)
+    return ClauseDecoding(**settings(**changes)).generator(model or Toy(), CORPUS)
 
 
 def test_hard_control_succeeds_always_and_off_does_not():
@@ -173,9 +175,9 @@ def test_the_likeliest_sentence_needs_no_seed():
 
 def test_the_baseline_is_decoded_fairly():
     decoding, model = ClauseDecoding(**settings(baseline_top_k=1)), Toy(fusion=False)
-    g = decoding.generator(model, V, HELD_OUT)
+    g = decoding.generator(model, CORPUS)
     assert len({c.text for c in g.generate(20, paths=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
-    assert len({c.text for c in decoding.generator(Toy(), V, HELD_OUT).generate(20, paths=OFF, seed=0)}) > 1
+    assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, paths=OFF, seed=0)}) > 1
     assert all(c.polarity == "positive" for c in g.generate(20, control=POSITIVE, paths=HARD, seed=0))
 
 
@@ -187,7 +189,7 @@ def test_the_real_models_generate_ragged_batches_as_single_rows(regime, fusion):
     cfg = compose(["paper=semantic_fusion", "name=generation", *groups, *settings])
     corpus = build_datamodule(cfg)
     model = build_model(cfg, corpus)
-    g = instantiate(cfg.decoding, "decoding").generator(model, corpus.vocabulary, corpus.held_out_ids)
+    g = instantiate(cfg.decoding, "decoding").generator(model, corpus)
     prompts = ["", "Carol starts the model,", "Bob", "Dave cooks the meal, very good and he", "Eve trains"]
     controls = [{}, POSITIVE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
     assert g.has_channel == (fusion == "true" and regime == "corrected")
