@@ -33,10 +33,12 @@ class RecordPool:
 
     def __init__(self, records: Iterable[RunRecord], paper: str, size: str, committed: Path | None = None) -> None:
         self.paper, self.size = paper, size
+        # every record there is, of other papers and sizes too
+        self.seen = list(records)
         self.notes: list[str] = []
         self.failed: dict[Key, list[RunRecord]] = {}
         done: dict[Key, list[RunRecord]] = {}
-        for record in records:
+        for record in self.seen:
             if (record.paper, record.size) == (paper, size):
                 target = done if record.status == "DONE" else self.failed
                 target.setdefault((record.name, record.regime), []).append(record)

@@ -23,8 +23,18 @@ from lit_ctg.results.render import (
     value_text,
     verdict_text,
 )
-from lit_ctg.results.table import Arguments, Results, Table, add_common, checked_folders, chosen_papers, results_for
-from lit_ctg.results.verdict import LABELS, NOT_RUN, RULES
+from lit_ctg.results.report_top import filter_form, filter_rules, section_id, slug, verdicts
+from lit_ctg.results.table import (
+    AUTO,
+    Arguments,
+    Results,
+    Table,
+    add_common,
+    all_results,
+    checked_folders,
+    chosen_papers,
+)
+from lit_ctg.results.verdict import NOT_RUN, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"
 # texts shown of each control path and setting; the rest stays in samples.jsonl
@@ -38,82 +48,69 @@ def write_report(
     papers: Sequence[str],
     root: Path | None = None,
     record_dirs: Iterable[Path | str] | None = None,
-    size: str = "paper",
+    size: str = AUTO,
 ) -> Path:
     """Write the page for ``papers`` to ``out``, whole or not at all; return its path.
+
+    Size "auto" shows every size that a paper has finished runs of.
 
     Raises:
         UserError: no such paper, a damaged record, or ``out`` cannot be written.
     """
     folders = None if record_dirs is None else list(record_dirs)
-    results = [results_for(paper, root, folders, size) for paper in papers]
+    results = [result for paper in papers for result in all_results(paper, root, folders, size)]
     write_atomic(Path(out), page(results))
     return Path(out)
 
 
 def page(results: Sequence[Results]) -> str:
     """Return the whole page."""
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8") + filter_rules(results)
     body = "".join(_paper(result) for result in results)
-    size = results[0].size if results else "paper"
     count = sum(len(result.pool.records()) for result in results)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>lit_ctg: printed numbers and ours</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<title>lit_ctg: printed numbers and ours</title>\n<style>\n{style}\n</style>\n</head>\n<body>\n"
         "<header><h1>Printed numbers and ours</h1>"
-        f'<p class="muted">lit_ctg {_e(__version__)}, {count} runs of size {_e(size)}</p></header>\n'
-        f"<main>\n{body}</main>\n<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
+        f'<p class="muted">lit_ctg {_e(__version__)}, {count} runs</p></header>\n'
+        f"<main>\n{filter_form(results)}{verdicts(results)}{body}</main>\n<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
     )
 
 
 def _paper(result: Results) -> str:
     links = "".join(f'<a href="#{_anchor(table)}">{_e(_short(table))}</a>' for table in result.tables)
-    parts = [f'<h2 id="{_e(result.paper)}">{_e(result.paper.replace("_", " "))}</h2>\n<nav>{links}</nav>\n']
-    parts.append(_overview(result))
+    title = f'{_e(result.paper.replace("_", " "))} <span class="muted">size {_e(result.size)}</span>'
+    parts = [f'<section class="part paper-{_e(result.paper)} size-{_e(result.size)}">\n']
+    parts.append(f'<h2 id="{section_id(result)}">{title}</h2>\n<nav>{links}</nav>\n')
+    parts.append(_holes(result))
     parts += [_table(table) for table in result.tables]
-    parts += [_samples(result.pool.records()), _runs(result)]
+    parts += [_samples(result.pool.records()), _runs(result), "</section>\n"]
     return "".join(parts)
 
 
-def _overview(result: Results) -> str:
-    """Verdict counts of each regime, and every hole once."""
-    parts = ['<div class="panel">']
-    for regime, title in REGIME_TITLES.items():
-        counts = result.verdicts(regime)
-        total = sum(counts.values())
-        parts.append(
-            f"<div><b>{_e(title)}</b> <span class='muted'>{total} printed numbers</span>{_share(counts)}</div>"
-        )
-    parts.append("</div>\n")
+def _holes(result: Results) -> str:
+    """Every hole once, and what was left out."""
     cells = [cell for table in result.tables for row in table.rows for cell in row.cells.values()]
     holes = Counter(cell.hole for cell in cells if cell is not None and cell.hole is not None)
     notes = [f"{hole} ({count} cells)" for hole, count in holes.items()] + list(result.notes)
-    if notes:
-        items = "".join(f"<li>{_e(note)}</li>" for note in notes)
-        parts.append(
-            f'<details><summary>{len(notes)} holes and notes</summary><ul class="holes">{items}</ul></details>\n'
-        )
-    return "".join(parts)
-
-
-def _share(counts: Counter[str]) -> str:
-    """One bar split by verdict, and the counts in words."""
-    shown = [(label, counts[label]) for label in LABELS if counts[label]]
-    bar = "".join(f'<i class="{_slug(label)}" style="flex:{count}" title="{_e(label)}"></i>' for label, count in shown)
-    words = "".join(f'<span class="{_slug(label)}"><b>{count}</b> {_e(label)}</span>' for label, count in shown)
-    return f'<div class="share">{bar}</div><div class="counts">{words}</div>'
+    if not notes:
+        return ""
+    items = "".join(f"<li>{_e(note)}</li>" for note in notes)
+    return f'<details><summary>{len(notes)} holes and notes</summary><ul class="holes">{items}</ul></details>\n'
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{_e(REGIME_TITLES[regime])}</th>" for regime in table.regimes)
+    head = "".join(f'<th class="in-{regime}">{_e(REGIME_TITLES[regime])}</th>' for regime in table.regimes)
     parts = [f'<h3 id="{_anchor(table)}">{_e(table.title)}</h3>\n']
     if table.spec.caption:
         parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
     plots = plots_for(table)
     if plots:
-        keys = "".join(f'<span><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend_for(table))
+        keys = "".join(
+            f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend_for(table)
+        )
         parts.append(f'<div class="key">{keys}</div>\n' if keys else "")
         parts.append(f'<div class="plots">{"".join(plots)}</div>\n')
     parts.append('<div class="scroll"><table class="numbers">')
@@ -124,7 +121,7 @@ def _table(table: Table) -> str:
         if row.spec.section != section:
             section = row.spec.section
             parts.append(f'<tr class="section"><th colspan="{columns}">{_e(section)}</th></tr>\n')
-        cells = "".join(_cell(row, row.cells[regime], REGIME_TITLES[regime]) for regime in table.regimes)
+        cells = "".join(_cell(row, row.cells[regime], regime) for regime in table.regimes)
         printed = f'<td data-head="Printed">{_e(printed_text(row))}{_mark(table, row)}</td>' if printed_head else ""
         parts.append(f"<tr><th>{_e(row.spec.label)}</th>{printed}{cells}</tr>\n")
     parts.append("</tbody></table></div>\n")
@@ -137,18 +134,19 @@ def _mark(table: Table, row: Row) -> str:
     return f" <sup>{_e(mark)}</sup>" if mark else ""
 
 
-def _cell(row: Row, cell: Cell | None, title: str) -> str:
-    head = f'data-head="{_e(title)}"'
+def _cell(row: Row, cell: Cell | None, regime: str) -> str:
+    head, own = f'data-head="{_e(REGIME_TITLES[regime])}"', f"in-{regime}"
     if cell is None:
-        return f"<td {head}>{NOT_APPLICABLE}</td>"
+        return f'<td class="{own}" {head}>{NOT_APPLICABLE}</td>'
     if cell.hole is not None:
-        return f'<td class="hole" {head}>{_e(cell.hole)}{_chip(row, cell)}</td>'
+        return f'<td class="hole {own}" {head}>{_e(cell.hole)}{_chip(row, cell)}</td>'
     if cell.texts:
-        return f'<td {head}>{_quotes(cell.texts)}<span class="n">n={_e(n_text(cell))}</span>{_chip(row, cell)}</td>'
+        texts = f'{_quotes(cell.texts)}<span class="n">n={_e(n_text(cell))}</span>'
+        return f'<td class="{own}" {head}>{texts}{_chip(row, cell)}</td>'
     seeds = ", ".join(f"{seed}: {value:.6g}" for seed, value in cell.values.items())
     numbers = f'<b title="by seed: {_e(seeds)}">{_e(value_text(row, cell))}</b>'
     numbers += f' <span class="range">{_e(interval_text(row, cell))}</span> <span class="n">n={_e(n_text(cell))}</span>'
-    return f"<td {head}>{numbers}{_chip(row, cell)}</td>"
+    return f'<td class="{own}" {head}>{numbers}{_chip(row, cell)}</td>'
 
 
 def _chip(row: Row, cell: Cell) -> str:
@@ -157,7 +155,7 @@ def _chip(row: Row, cell: Cell) -> str:
     parts = ""
     if verdict is not None and not (cell.hole is not None and verdict.label == NOT_RUN and "not run" in cell.hole):
         words = verdict_text(row, cell).split("; ")[0]
-        parts += f'<br><span class="chip {_slug(verdict.label)}" title="{_e(verdict.reason)}">{_e(words)}</span>'
+        parts += f'<br><span class="chip {slug(verdict.label)}" title="{_e(verdict.reason)}">{_e(words)}</span>'
     return parts + (f'<span class="finding">{_e(cell.finding)}</span>' if cell.finding else "")
 
 
@@ -206,16 +204,12 @@ def _e(text: str) -> str:
     return escape(text, quote=True)
 
 
-def _slug(label: str) -> str:
-    return label.replace(" ", "-")
-
-
 def _short(table: Table) -> str:
     return table.title.split(":")[0]
 
 
 def _anchor(table: Table) -> str:
-    return _e(f"{table.spec.paper}-{table.spec.name}")
+    return _e(f"{table.spec.paper}-{table.size}-{table.spec.name}")
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:

@@ -15,12 +15,14 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.cell import Row, build_row
 from lit_ctg.results.files import write_atomic
 from lit_ctg.results.pool import RecordPool
-from lit_ctg.results.record import load_records
+from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.render import FORMATS, print_tables, render_all
 from lit_ctg.results.schema import REGIMES, SIZES
 from lit_ctg.results.spec import TableSpec, experiments_root, load_specs, papers, read_printed
 
 OUTPUTS = "outputs"
+# the largest size that a paper has finished runs of
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,14 @@ class Results:
         return Counter(cell.verdict.label for cell in cells if cell is not None and cell.verdict is not None)
 
 
+def sizes_run(records: Iterable[RunRecord], paper: str) -> list[str]:
+    """Return the sizes that a paper has finished runs of, largest first."""
+    found = {record.size for record in records if record.paper == paper and record.status == "DONE"}
+    return [size for size in reversed(SIZES) if size in found]
+
+
 def results_for(
-    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = "paper"
+    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = AUTO
 ) -> Results:
     """Join printed numbers, specifications and records of one paper.
 
@@ -78,7 +86,7 @@ def results_for(
         paper: name of a folder in ``experiments``.
         root: the ``experiments`` folder; found from the current folder or the package when not given.
         record_dirs: folders and files with records; default: the committed ones and ``outputs``.
-        size: only runs of this size count.
+        size: only runs of this size count; "auto" is the largest size that has finished runs.
 
     Raises:
         UserError: no such paper, a damaged record or specification.
@@ -88,7 +96,10 @@ def results_for(
         raise UserError(f"no paper '{paper}' in {root}{did_you_mean(paper, papers(root))}")
     committed = root / paper / "results"
     folders = [committed, Path(OUTPUTS)] if record_dirs is None else [Path(folder) for folder in record_dirs]
-    pool = RecordPool(load_records(folders), paper, size, committed)
+    records = list(load_records(folders))
+    if size == AUTO:
+        size = next(iter(sizes_run(records, paper)), SIZES[-1])
+    pool = RecordPool(records, paper, size, committed)
     numbers = read_printed(root / paper / "paper_numbers.csv")
     tables = []
     for spec in load_specs(root, paper):
@@ -97,8 +108,17 @@ def results_for(
     return Results(paper, size, tuple(tables), pool, tuple(pool.notes))
 
 
+def all_results(paper: str, root: Path | None, record_dirs: Sequence[Path | str] | None, size: str) -> list[Results]:
+    """Return the results of one size; of size "auto", those of every size with finished runs (at least one)."""
+    if size != AUTO:
+        return [results_for(paper, root, record_dirs, size)]
+    largest = results_for(paper, root, record_dirs)
+    others = [other for other in sizes_run(largest.pool.seen, paper) if other not in (largest.size, "smoke")]
+    return [largest, *(results_for(paper, root, record_dirs, other) for other in others)]
+
+
 def tables_for(
-    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = "paper"
+    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = AUTO
 ) -> list[Table]:
     """Return the tables of one paper (see ``results_for``)."""
     return list(results_for(paper, root, record_dirs, size).tables)
@@ -135,7 +155,7 @@ class Arguments(argparse.ArgumentParser):
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options that tables and report share."""
     parser.add_argument("--records", action="append", metavar="FOLDER")
-    parser.add_argument("--size", choices=SIZES, default="paper")
+    parser.add_argument("--size", choices=(*SIZES, AUTO), default=AUTO)
     parser.add_argument("--out", type=Path, metavar="FILE")
 
 

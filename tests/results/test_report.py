@@ -30,7 +30,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -90,7 +90,7 @@ def test_every_link_has_its_target(page: str) -> None:
     attributes = Page(page).attributes
     identifiers = {value for name, value in attributes if name == "id"}
     targets = {(value or "")[1:] for name, value in attributes if name == "href"}
-    assert len(targets) == 11
+    assert len(targets) == 12
     assert targets <= identifiers
 
 
@@ -116,3 +116,24 @@ def test_command(write_records, tmp_path: Path) -> None:
     assert main(["--records", str(write_records()), "--out", str(out)], console) == 0
     assert f"report: {out}" in console.file.getvalue()  # type: ignore[attr-defined]
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
+    for size in ("small", "paper"):
+        record = make_record("main", "corrected", 1)
+        record.size = size
+        write_record(record, tmp_path / size / "run.json")
+    text = write_report(tmp_path / "r.html", [PAPER], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    attributes = Page(text).attributes
+    buttons = {value for name, value in attributes if name == "id" and (value or "").startswith("show-")}
+    # one paper is no choice
+    assert buttons == {f"show-{button}" for button in ("regime-all", "regime-as_published", "regime-corrected",
+                                                       "size-all", "size-paper", "size-small")}  # fmt: skip
+    identifiers = [value for name, value in attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
+    classes = {value for name, value in attributes if name == "class"}
+    for size in ("small", "paper"):
+        assert f"part paper-{PAPER} size-{size}" in classes
+        assert f"body:has(#show-size-{size}:checked) .part:not(.size-{size})" in text
+    one = write_report(tmp_path / "one.html", [PAPER], record_dirs=[tmp_path], size="small").read_text(encoding="utf-8")
+    assert "show-size-" not in one and "show-regime-corrected" in one
