@@ -14,7 +14,7 @@ from lit_ctg.metric.ngram_bleu import NgramBleu, References, words_of
 
 def texts(seed: int, count: int, words: int = 12) -> list[list[str]]:
     rng = random.Random(seed)
-    return [[rng.choice("a b c d e".split()) for _ in range(rng.randint(5, words))] for _ in range(count)]
+    return [[rng.choice(["a", "b", "c", "d", "e"]) for _ in range(rng.randint(5, words))] for _ in range(count)]
 
 
 @pytest.mark.parametrize("order", [2, 3, 4, 5])
