@@ -1,4 +1,4 @@
-"""`lit-ctg train|evaluate|generate|table|report|data`: dispatch; bad input ends in one line, exit code 2."""
+"""`lit-ctg train|evaluate|generate|table|report|reproduce|data`: dispatch; bad input ends in one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ usage: lit-ctg COMMAND [OVERRIDE ...]
   generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1] [path=[hard,soft,channel]]
   table      <paper>|all [--format text|md|latex|csv] [--records FOLDER] [--out FILE]
   report     [--records FOLDER] [--out FILE]     one self-contained HTML page
+  reproduce  <paper>|all [size=small|paper] [local=FOLDER] [--dry-run]    runs what the tables lack, then both
   data       prepare|info|sample data=<corpus> [data.source=sample|local|hub] [data.root=FOLDER] ... [-n 5]
   --config   with train: print the composed configuration and stop
 
@@ -51,6 +52,7 @@ def _dispatch(words: list[str]) -> int:
         "generate": _generate,
         "table": _table,
         "report": _report,
+        "reproduce": _reproduce,
         "data": _data,
     }
     if words and words[0] in ("--version", "-V"):
@@ -119,6 +121,12 @@ def _report(words: list[str]) -> int:
 
     report(words, console=Console())
     return 0
+
+
+def _reproduce(words: list[str]) -> int:
+    from lit_ctg.reproduce import main as reproduce
+
+    return reproduce(words)
 
 
 def _data(words: list[str]) -> int:
