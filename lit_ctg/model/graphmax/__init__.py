@@ -5,6 +5,7 @@ from lit_ctg.model.graphmax.function import GraphmaxResult, NotConverged, certif
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.published import AlgorithmOne
 from lit_ctg.model.graphmax.rule import GraphmaxRule
+from lit_ctg.model.graphmax.variant import VariantRule, variants
 
 __all__ = [
     "AlgorithmOne",
@@ -12,8 +13,10 @@ __all__ = [
     "GraphmaxResult",
     "GraphmaxRule",
     "NotConverged",
+    "VariantRule",
     "certify",
     "graphmax",
     "softmax",
     "sparsemax",
+    "variants",
 ]

@@ -6,10 +6,8 @@ needs several sense embeddings a word inside the language model, so it is no fun
 
 from __future__ import annotations
 
-import torch
+import entmax
 from torch import Tensor
-
-from lit_ctg.model.graphmax.simplex import project_on_simplex
 
 
 def softmax(logits_BV: Tensor) -> Tensor:
@@ -20,13 +18,5 @@ def softmax(logits_BV: Tensor) -> Tensor:
 def sparsemax(logits_BV: Tensor) -> Tensor:
     """Return the Euclidean projection of the logits on the simplex (Martins & Astudillo 2016), exact."""
     shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    # the support lies within 1 of the largest entry, so what is cut here gets 0 either way
-    return project_on_simplex(shifted_BV.clamp(min=-2))
-
-
-class Sparsemax(torch.nn.Module):
-    """:func:`sparsemax` as a layer."""
-
-    def forward(self, logits_BV: Tensor) -> Tensor:
-        """Return the probabilities, ``[B, V]``."""
-        return sparsemax(logits_BV)
+    # the support lies within 1 of the largest entry, so what is cut here gets 0 either way, and -inf does no harm
+    return entmax.sparsemax(shifted_BV.clamp(min=-2), dim=-1)

@@ -74,7 +74,7 @@ def graphmax(
         UserError: another vocabulary, NaN or +inf logits, a row that is all -inf, a strength below 0.
         NotConverged: ``strict`` and a row whose gap is above tol, negative or NaN.
     """
-    flat_BV, strength_B1 = _checked(logits_BV, graph, strength)
+    flat_BV, strength_B1 = sound_inputs(logits_BV, graph, strength)
     if tol <= 0 or max_iterations < 1:
         raise UserError(f"graphmax needs tol > 0 and max_iterations >= 1, not {tol} and {max_iterations}")
     if isinstance(solver, str) and solver != "certified":
@@ -109,7 +109,7 @@ def certify(
 
     What it judges is the distribution after normalising it in float64; independent of how it was found.
     """
-    flat_BV, strength_B1 = _checked(logits_BV.double(), graph, strength)
+    flat_BV, strength_B1 = sound_inputs(logits_BV.double(), graph, strength)
     log_x_BV = log_probs_BV.detach().double().reshape(flat_BV.shape).log_softmax(dim=-1)
     operator = graph.operator(flat_BV)
     y_BV = flat_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
@@ -120,7 +120,7 @@ def certify(
     return gap_B.masked_fill(~sound_B, float("inf")).reshape(logits_BV.shape[:-1])
 
 
-def _checked(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
+def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both sound."""
     if logits_BV.dim() < 1 or logits_BV.shape[-1] != graph.vocab_size:
         raise UserError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,13 @@ class CooccurrenceGraph:
     Attributes:
         matrix: ``[V, V]`` CSR, float32 (the weights *are* these float32 numbers, whatever the solver computes in).
         information: how it was built (order, normalization, pruning and the mass it dropped, ...), plain values.
+        total_V: how often each token was followed by another, float64; None where it is not known. With it a
+            row-normalised graph of order 1 gives its counts back.
     """
 
     matrix: sp.csr_array
     information: dict[str, object] = field(default_factory=dict)
+    total_V: np.ndarray | None = None
 
     @classmethod
     def from_token_ids(
@@ -76,18 +79,50 @@ class CooccurrenceGraph:
         counts.eliminate_zeros()
         if counts.nnz == 0:
             raise UserError(f"no bigram of the scene corpus occurs {minimum_count} times: lower minimum_count")
-        weights = _normalized(counts.T.tocsr() if transposed else counts, normalization)
-        weights, dropped = _sum_of_powers(weights, order, row_edges)
-        information = {
-            "order": order,
-            "transposed": transposed,
-            "normalization": normalization,
-            "minimum_count": minimum_count,
-            "row_edges": row_edges if order > 1 else None,
-            "dropped_mass": dropped,
-            "bigrams": bigrams,
-        }
-        return cls.from_matrix(weights, **information)
+        facts = {"minimum_count": minimum_count, "bigrams": bigrams}
+        return cls._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+
+    @classmethod
+    def _from_counts(
+        cls,
+        counts: sp.csr_array,
+        order: int,
+        transposed: bool,
+        normalization: str,
+        row_edges: int,
+        **information: object,
+    ) -> CooccurrenceGraph:
+        counts = counts.T.tocsr() if transposed else counts
+        weights, dropped = _sum_of_powers(_normalized(counts, normalization), order, row_edges)
+        graph = cls.from_matrix(
+            weights,
+            **information,
+            order=order,
+            transposed=transposed,
+            normalization=normalization,
+            row_edges=row_edges if order > 1 else None,
+            dropped_mass=dropped,
+        )
+        keeps_counts = order == 1 and normalization == "row"
+        return replace(graph, total_V=np.asarray(counts.sum(axis=1))) if keeps_counts else graph
+
+    def reweighted(
+        self, *, order: int = 1, transposed: bool = False, normalization: str = "row", row_edges: int = 256
+    ) -> CooccurrenceGraph:
+        """Return another graph of the same counts; ``transposed`` is relative to this one.
+
+        Raises:
+            UserError: this graph does not know its counts (only row-normalised graphs of order 1 do).
+        """
+        if self.total_V is None:
+            raise UserError("this scene graph does not hold its counts: build it with order=1 and normalization=row")
+        # float32 weights times totals are within a rounding of the whole numbers they came from
+        counts = (sp.diags_array(self.total_V) @ self.matrix.astype(np.float64)).tocsr()
+        counts.data = np.rint(counts.data)
+        facts = {key: self.information[key] for key in ("minimum_count", "bigrams") if key in self.information}
+        transposed_now = bool(self.information.get("transposed")) != transposed
+        graph = self._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+        return replace(graph, information={**graph.information, "transposed": transposed_now})
 
     @classmethod
     def from_matrix(cls, matrix: sp.sparray | sp.spmatrix | np.ndarray, **information: object) -> CooccurrenceGraph:
@@ -105,7 +140,7 @@ class CooccurrenceGraph:
 
     def __getstate__(self) -> dict[str, object]:
         # copies and pickles leave the prepared operators behind
-        return {"matrix": self.matrix, "information": self.information}
+        return {"matrix": self.matrix, "information": self.information, "total_V": self.total_V}
 
     @property
     def vocab_size(self) -> int:
@@ -130,6 +165,10 @@ class CooccurrenceGraph:
             cache[key] = GraphOperator.from_scipy(self.matrix).like(like)
         return cache[key]
 
+    def successors(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``."""
+        return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
+
     def describe(self) -> dict[str, object]:
         """Return nodes, edges, memory and the strongest hubs: plain values, for a page or a record."""
         penalty_V = GraphOperator.from_scipy(self.matrix).diagonal_V
@@ -149,6 +188,8 @@ class CooccurrenceGraph:
         """Write a safetensors file with a checksum of its content; a half-written file never bears the name."""
         path = Path(path)
         tensors = {"row": self.matrix.indptr, "column": self.matrix.indices, "weight": self.matrix.data}
+        if self.total_V is not None:
+            tensors["total"] = self.total_V
         metadata = {
             "format": FORMAT,
             "vocab_size": str(self.vocab_size),
@@ -181,7 +222,8 @@ class CooccurrenceGraph:
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
         size = int(metadata["vocab_size"])
         matrix = sp.csr_array((tensors["weight"], tensors["column"], tensors["row"]), shape=(size, size))
-        return cls.from_matrix(matrix, **json.loads(metadata["information"]))
+        graph = cls.from_matrix(matrix, **json.loads(metadata["information"]))
+        return replace(graph, total_V=tensors.get("total"))
 
 
 def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
