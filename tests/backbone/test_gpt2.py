@@ -85,7 +85,7 @@ def test_dropout_acts_in_training_only():
 
 
 def test_a_text_longer_than_the_context_is_an_error():
-    with pytest.raises(UserError, match="13 positions, but backbone.context=12"):
+    with pytest.raises(UserError, match=r"13 positions, but backbone\.context=12"):
         backbone()(torch.randn(1, 13, DIM))
     ours, cache = backbone().eval(), None
     for _ in range(CONTEXT):

@@ -1,0 +1,72 @@
+"""Plain Wikipedia text in files by subject: whole articles, none of WikiText's tokenisation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.document import Document
+from lit_ctg.data.sample import encyclopedia
+from lit_ctg.data.source import find_file, read_lines
+from lit_ctg.data.wikitext import articles
+from lit_ctg.errors import UserError
+
+_NAME = re.compile(r"(?:domain_)?(\w+)\.txt(?:\.xz|\.gz|\.zst)?")
+
+
+class WikipediaDataModule(CorpusDataModule):
+    """Articles of English Wikipedia; every text file of a folder is one source, named after the file.
+
+    ``source=local`` reads all ``*.txt`` files (also packed) of ``root`` in the order of their names; an article begins
+    at a line `` = Title = `` between blank lines. A source is the file's name without ``domain_``. Of each file, every
+    ``holdout``-th article is for the test and the ones half-way between for validation, so that both are spread over
+    files that are sorted by subject. ``source=sample`` is raw text of the encyclopaedia sample; no hub has a copy.
+
+    Args:
+        holdout: one article in so many goes to each evaluation split; at least 3.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "wikipedia"
+
+    def __init__(self, *, holdout: int, **options: Any) -> None:
+        super().__init__(**options)
+        if holdout < 3:
+            raise UserError(f"data.holdout={holdout} leaves nothing to train on: give at least 3")
+        self.holdout = holdout
+
+    def options(self) -> dict[str, Any]:
+        return {"holdout": self.holdout}
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        return encyclopedia.documents(SAMPLE_SPLIT[split], self.sample_seed, size, tokenised=False)
+
+    def local_files(self) -> list[Path]:
+        if self.root is None or not Path(self.root).expanduser().is_dir():
+            find_file(self.root, ["domain_<subject>", "general_<number>"])  # says what is wrong with the folder
+        files = sorted(path for path in Path(str(self.root)).expanduser().iterdir() if _NAME.fullmatch(path.name))
+        if not files:
+            raise UserError(f"data.root={self.root}: no text files (.txt, also .xz .gz .zst); "
+                            "point data.root at the folder that holds them or use data.source=sample")  # fmt: skip
+        return files
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for path in self.local_files():
+            match = _NAME.fullmatch(path.name)
+            assert match is not None
+            for number, article in enumerate(articles(read_lines(path))):
+                if self._split(number) == split:
+                    yield Document(article.text, match[1], article.meta)
+
+    def _split(self, number: int) -> str:
+        place = number % self.holdout
+        return {self.holdout - 1: "test", self.holdout // 2 - 1: "val"}.get(place, "train")
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        # refused by hub_pattern before anything is read
+        self.hub_pattern(split)
+        return iter(())
