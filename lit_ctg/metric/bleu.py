@@ -1,0 +1,55 @@
+"""BLEU of generations against what the text really goes on with, by sacrebleu (control codes, sec. 4.4, Table 3)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from sacrebleu.metrics import BLEU
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.metric.result import MetricResult
+
+REFERENCES = ("aligned", "flat")
+
+
+class Bleu:
+    """Corpus BLEU on sacrebleu's 0 to 100 scale, its interval by sacrebleu's bootstrap over texts.
+
+    Args:
+        references: ``aligned`` compares text i with reference i. ``flat`` is the authors' call: sacrebleu takes a
+            list of references as a list of *streams*, so each reference text is a stream of letters, and text i is
+            compared with the i-th letter of every reference. Identical texts then do not score 100.
+        resamples: of the bootstrap; 0 for no interval.
+    """
+
+    unit = "BLEU"
+    direction = "higher"
+    version = 1
+
+    def __init__(self, *, references: str, resamples: int = 1000) -> None:
+        if references not in REFERENCES:
+            hint = did_you_mean(references, REFERENCES)
+            raise UserError(f"metric Bleu: references must be 'aligned' or 'flat', got '{references}'{hint}")
+        self.references, self.resamples = references, resamples
+
+    def score(self, texts: Sequence[str], references: Sequence[str]) -> MetricResult:
+        """Return the BLEU of N texts with one reference each; NaN without texts.
+
+        Raises:
+            ValueError: as many references as there are not texts.
+        """
+        if len(texts) != len(references):
+            raise ValueError(f"{len(texts)} texts for {len(references)} references")
+        if not texts:
+            return MetricResult(math.nan, self.unit, self.direction, 0, None, self.version)
+        flat = self.references == "flat"
+        streams = [text or " " for text in references] if flat else [list(references)]
+        scored = min(len(texts), *map(len, streams)) if flat else len(texts)
+        # the bootstrap announces itself at level INFO; force: sacrebleu takes tokenised text as a mistake
+        logging.getLogger("sacrebleu").setLevel(logging.ERROR)
+        resamples = self.resamples if scored > 1 else 0
+        found = BLEU(force=True).corpus_score(list(texts), streams, n_bootstrap=max(1, resamples))
+        ci95 = (max(0.0, found._mean - found._ci), min(100.0, found._mean + found._ci)) if resamples else None
+        return MetricResult(float(found.score), self.unit, self.direction, scored, ci95, self.version)
