@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from lit_ctg.metric.generation_mean import GenerationMean
 
 
@@ -68,4 +70,4 @@ class BertScore(GenerationMean):
             baseline_path=None if self.baseline is None else str(self.baseline),
             truncation=True,
         )
-        self.add_values([float(value) for value in scores["f1"]])
+        self.add_values(torch.atleast_1d(torch.as_tensor(scores["f1"])).tolist())
