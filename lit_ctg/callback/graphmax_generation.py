@@ -1,0 +1,194 @@
+"""Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
+
+Shape suffixes: B texts, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning import LightningModule
+
+from lit_ctg.callback.graphmax_scene import Fold, Measure, logits_of
+from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.rule import RuleList
+from lit_ctg.metric.base import token_nll
+from lit_ctg.metric.judge_perplexity import NgramJudge, text_perplexity
+from lit_ctg.metric.ngram_bleu import NgramBleu, References, words_of
+from lit_ctg.model.graphmax.variant import VariantRule
+
+NO_END = -1
+
+
+class Sampler:
+    """Draws continuations through one output layer after the other, with the same noise for all.
+
+    Args:
+        methods: name -> ``{variant: ..., strength: ...}``.
+        temperature, top_p: applied to what the output layer gives; the paper states none.
+    """
+
+    def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], temperature: float, top_p: float) -> None:
+        self.methods = dict(methods)
+        self.temperature, self.top_p = temperature, top_p
+
+    def continue_ids(
+        self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
+    ) -> list[list[int]]:
+        """Return prompt and continuation of each row; row i is a function of (seed, i) and the method."""
+        setting = self.methods[method]
+        rules = RuleList(
+            [
+                VariantRule(fold.variant(setting["variant"]), float(setting.get("strength", 1.0))),
+                Temperature(self.temperature),
+                Nucleus(self.top_p, keep_crossing=True),
+            ]
+        )
+        end = fold.vocabulary.eos_id
+        options = {"seed": fold.seed, "max_new_tokens": new_tokens, "eos_id": NO_END if end is None else end}
+        return generate(module, prompts, rules, **options)  # type: ignore[arg-type]
+
+
+class ReviewGeneration:
+    """Continue the first words of held-out reviews and compare with the held-out reviews.
+
+    References are those of the fold: all of them (``bleu``) and some drawn from them (``bleu_sampled``). Only the
+    continuation counts, not the prompt, which is a reviewer's. The judge is an n-gram model of the held-out reviews.
+
+    Args:
+        sampler: output layers and how to draw.
+        texts: continuations of each method a fold.
+        prompt_tokens, new_tokens: lengths.
+        sampled: references drawn for ``bleu_sampled``.
+        judge_order: n of the judge.
+        samples_kept: texts kept for each method, of the first fold.
+
+    Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
+    ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``.
+    """
+
+    first_fold_only = False
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        texts: int,
+        prompt_tokens: int,
+        new_tokens: int,
+        sampled: int,
+        judge_order: int,
+        samples_kept: int = 2,
+    ) -> None:
+        self.sampler, self.texts = sampler, texts
+        self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+        self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        rng = fold.rng(2)
+        references = [words_of(text) for text in fold.texts]
+        drawn = rng.choice(len(references), min(self.sampled, len(references)), replace=False)
+        protocols = {"bleu": References(references), "bleu_sampled": References([references[i] for i in drawn])}
+        judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
+        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
+        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
+        numbers: dict[str, Measure] = {}
+        samples: list[dict[str, Any]] = []
+        for method in self.sampler.methods:
+            found = self.sampler.continue_ids(fold, module, method, prompts, self.new_tokens)
+            texts = [fold.vocabulary.decode(row[len(p) :]) for row, p in zip(found, prompts, strict=True)]
+            for protocol, known in protocols.items():
+                numbers |= self._bleu(protocol, known, fold.scene, method, texts)
+            numbers |= self._perplexity(fold, module, method, judge, found, prompts)
+            if fold.number == 0:
+                kept = found[: self.samples_kept]
+                samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
+        return numbers, samples
+
+    def _bleu(
+        self, protocol: str, references: References, scene: str, method: str, texts: Sequence[str]
+    ) -> dict[str, Measure]:
+        metric = NgramBleu(references, sync_on_compute=False)
+        metric.update([words_of(text) for text in texts])
+        return {
+            f"{protocol}/{scene}/{method}/{name}": Measure(
+                result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
+            )
+            for name, result in metric.result().items()
+        }
+
+    def _perplexity(
+        self,
+        fold: Fold,
+        module: LightningModule,
+        method: str,
+        judge: NgramJudge,
+        found: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]],
+    ) -> dict[str, Measure]:
+        starts = [len(prompt) for prompt in prompts]
+        judged = [judge.nll(row, start) for row, start in zip(found, starts, strict=True)]
+        own = [own_nll(module, row, start) for row, start in zip(found, starts, strict=True)]
+        numbers = {}
+        for name, pairs in (("perplexity_lm", own), ("perplexity_judge", judged)):
+            result = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
+            base = f"{name}/{fold.scene}/softmax"
+            numbers[f"{name}/{fold.scene}/{method}"] = Measure(
+                result.value, result.unit, result.direction, result.n, base
+            )
+        return numbers
+
+    def _sample(self, fold: Fold, method: str, row: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
+        text = fold.vocabulary.decode(row[len(prompt) :])
+        return {"scene": fold.scene, "method": method, "prompt": fold.vocabulary.decode(prompt), "text": text}
+
+
+def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[float, int]:
+    """Return (nats, tokens) of ``ids[start:]`` under softmax of the language model."""
+    scores_BTV = logits_of(module, [ids[:-1]], len(ids) - 1)[:, start - 1 :]
+    target_BT = torch.tensor([ids[start:]], device=scores_BTV.device)
+    nll_BT = token_nll(scores_BTV, target_BT, torch.ones_like(target_BT, dtype=torch.bool))
+    return nll_BT.sum().item(), len(ids) - start
+
+
+class DecodingTime:
+    """Seconds a token of single-text generation with each output layer, prompt by prompt (Table 3).
+
+    The language model of this run, with its cache, is timed; the first token's set-up (graph, prepared operator) is
+    warmed up before.
+
+    Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
+    ``time_ratio/<scene>/<method>``, of all prompts.
+    """
+
+    first_fold_only = True
+
+    def __init__(self, *, sampler: Sampler, prompts: int, prompt_tokens: int, new_tokens: int) -> None:
+        self.sampler, self.prompts = sampler, prompts
+        self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        chosen = fold.rng(3).choice(len(fold.ids), self.prompts, replace=len(fold.ids) < self.prompts)
+        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in chosen]
+        methods = [*dict.fromkeys(["softmax", *self.sampler.methods])]
+        seconds: dict[str, list[float]] = {method: [] for method in methods if method in self.sampler.methods}
+        for method in seconds:
+            self.sampler.continue_ids(fold, module, method, prompts[:1], 2)
+            for prompt in prompts:
+                began = time.perf_counter()
+                found = self.sampler.continue_ids(fold, module, method, [prompt], self.new_tokens)
+                seconds[method].append((time.perf_counter() - began) / (len(found[0]) - len(prompt)))
+        numbers: dict[str, Measure] = {}
+        for method, taken in seconds.items():
+            name = f"{fold.scene}/{method}"
+            for number, value in enumerate(taken, start=1):
+                numbers[f"seconds/{name}/prompt_{number}"] = Measure(value, "s/token", "lower", self.new_tokens)
+                ratio = value / seconds["softmax"][number - 1]
+                numbers[f"time_ratio/{name}/prompt_{number}"] = Measure(ratio, "ratio", "lower", self.new_tokens)
+            ratio = sum(taken) / sum(seconds["softmax"])
+            numbers[f"time_ratio/{name}"] = Measure(ratio, "ratio", "lower", self.new_tokens * len(taken))
+        return numbers, []

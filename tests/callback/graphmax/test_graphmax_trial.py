@@ -1,0 +1,96 @@
+"""lit_ctg.callback.graphmax_trial: what the folds give together."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from lit_ctg.build import instantiate
+from lit_ctg.callback.graphmax_scene import Measure
+from lit_ctg.callback.graphmax_trial import GraphmaxTrial, summarize_folds
+from lit_ctg.config import compose
+from lit_ctg.statistics import paired_t_interval, t_interval
+
+
+class Count:
+    """A part that counts the reviews it may see."""
+
+    def __init__(self, first_fold_only=False):
+        self.first_fold_only = first_fold_only
+
+    def measure(self, fold, module):
+        assert not module.training
+        kind = "first" if self.first_fold_only else "all"
+        held = Measure(float(len(fold.ids) + fold.number), "reviews", "none", len(fold.ids), f"others/{kind}")
+        others = Measure(float(len(fold.others)), "reviews", "none", len(fold.others))
+        return {f"held/{kind}": held, f"others/{kind}": others}, [{"text": f"{fold.scene} {fold.number}"}]
+
+
+def trial(scene, published, **changes) -> GraphmaxTrial:
+    settings = {"scenes": {"shop": scene(), "none": None}, "parts": {"a": Count(), "b": None}, "folds": 3, "seed": 0}
+    return GraphmaxTrial(published=published, **{**settings, **changes})
+
+
+def test_a_number_is_the_mean_over_folds_with_its_interval(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    module.train()
+    found.run(module, vocabulary)
+    assert module.training
+    values, others = [4.0, 4.0, 5.0], [6.0, 7.0, 7.0]
+    held = found.results["held/all"]
+    assert held["value"] == pytest.approx(13 / 3) and held["n"] == 10
+    assert held["ci95"] == pytest.approx(t_interval(values))
+    change = found.results["held/all_change"]
+    assert change["value"] == pytest.approx(-7 / 3)
+    assert change["ci95"] == pytest.approx(paired_t_interval(values, others))
+    assert "others/all_change" not in found.results
+    assert [sample["text"] for sample in found.samples] == ["shop 0", "shop 1", "shop 2"]
+    json.dumps(found.results)
+
+
+def test_a_picture_is_made_of_the_first_fold(scene, published, module, vocabulary):
+    found = trial(scene, published, parts={"picture": Count(first_fold_only=True)})
+    found.run(module, vocabulary)
+    assert found.results["held/first"]["value"] == 4.0 and found.results["held/first"]["ci95"] is None
+    assert len(found.samples) == 1
+
+
+def test_an_infinite_number_has_no_interval():
+    folds = [Measure(value, "nats", "lower", 1, "b") for value in (1.0, math.inf)]
+    base = [Measure(value, "nats", "lower", 1) for value in (1.0, 2.0)]
+    results = summarize_folds({"a": folds, "b": base})
+    assert results["a"].value == math.inf and results["a"].ci95 is None and results["a_change"].ci95 is None
+
+
+def test_it_runs_in_validate_only(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=SimpleNamespace(vocabulary=vocabulary))
+    found.on_validation_end(trainer, module)
+    assert not found.results
+    trainer.state.fn = "validate"
+    found.on_validation_end(trainer, module)
+    assert found.results
+
+
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, scene):
+    words = ["callback=[graphmax_trial]", "paper=graphmax", "name=trial", "size=smoke", f"regime={regime}"]
+    node = compose(words, experiment=False).callback.graphmax_trial
+    found = instantiate(node, "callback.graphmax_trial")
+    # deviation 1: as published, graphmax is what Algorithm 1 gives
+    expected = {"as_published": "algorithm_one", "corrected": "graphmax"}[regime]
+    likelihood, generation = found.parts[:2]
+    assert likelihood.variants["graphmax"]["variant"] == expected
+    assert generation.sampler.methods["graphmax"]["variant"] == expected
+    found.scenes = {"amazon": scene(), "yelp": scene()}
+    found.run(module, vocabulary)
+    for name in ("nll/amazon/graphmax/1", "nll/yelp/interpolation/chosen_change", "bleu/amazon/graphmax/bleu_5",
+                 "perplexity_judge/yelp/softmax", "time_ratio/amazon/graphmax", "distance/yelp/published/step_20",
+                 "top_shared/amazon/graphmax"):  # fmt: skip
+        assert math.isfinite(found.results[name]["value"]), name
+    if regime == "as_published":
+        assert found.results["nll/amazon/graphmax/1"] == found.results["nll/amazon/algorithm_one/1"]
+    assert {sample["scene"] for sample in found.samples} == {"amazon", "yelp"}
