@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
@@ -118,6 +119,9 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
         if isinstance(callbacks[-1], RunCheckpoint):
             # not an argument: Hydra would build every _target_ in it
             callbacks[-1].settings = plain(cfg)
+    if cfg.decoding is not None and "wandb" in (cfg.logger or {}):
+        decoding = instantiate(cfg.decoding, "decoding")
+        callbacks.append(WandbGenerations(decoding, folder, prompt=cfg.prompt, seed=cfg.seed))
     return callbacks
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from lit_ctg.build import Experiment, build
 from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
+from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, config_hash, environment, write_record, write_samples
@@ -66,12 +67,13 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
         trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
         # the record's numbers come from one last validation, so a run killed right after training ends the same
         trainer.validate(module, datamodule, verbose=False)
+        samples = fill_record(record, experiment, directory.path)
+        log_record(trainer, record, samples)
     except SystemExit as error:
         # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can go on
         raise KeyboardInterrupt from error
     finally:
         close_loggers(experiment)
-    fill_record(record, experiment, directory.path)
     record.wall_time_s = round(time.monotonic() - began, 3)
     write_record(record, directory.record)
 
@@ -94,8 +96,8 @@ def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecor
     )
 
 
-def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> None:
-    """Put the run's numbers into its record and its generated texts into ``samples.jsonl``."""
+def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
+    """Put the run's numbers into its record and its generated texts into ``samples.jsonl``; return the texts."""
     counter: RunRecordCallback | None = experiment.callback(RunRecordCallback)
     if counter is None:
         raise UserError("callback.run_record is missing: no record can be written without it")
@@ -108,6 +110,7 @@ def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> None
     record.status, record.error = "DONE", None
     if samples:
         write_samples(samples, folder / "samples.jsonl")
+    return samples
 
 
 def close_loggers(experiment: Experiment) -> None:

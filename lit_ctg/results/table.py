@@ -78,7 +78,11 @@ def sizes_run(records: Iterable[RunRecord], paper: str) -> list[str]:
 
 
 def results_for(
-    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = AUTO
+    paper: str,
+    root: Path | None = None,
+    record_dirs: Iterable[Path | str] | None = None,
+    size: str = AUTO,
+    extra: Iterable[RunRecord] = (),
 ) -> Results:
     """Join printed numbers, specifications and records of one paper.
 
@@ -87,6 +91,7 @@ def results_for(
         root: the ``experiments`` folder; found from the current folder or the package when not given.
         record_dirs: folders and files with records; default: the committed ones and ``outputs``.
         size: only runs of this size count; "auto" is the largest size that has finished runs.
+        extra: records that lie in no folder yet.
 
     Raises:
         UserError: no such paper, a damaged record or specification.
@@ -96,7 +101,7 @@ def results_for(
         raise UserError(f"no paper '{paper}' in {root}{did_you_mean(paper, papers(root))}")
     committed = root / paper / "results"
     folders = [committed, Path(OUTPUTS)] if record_dirs is None else [Path(folder) for folder in record_dirs]
-    records = list(load_records(folders))
+    records = [*load_records(folders), *extra]
     if size == AUTO:
         size = next(iter(sizes_run(records, paper)), SIZES[-1])
     pool = RecordPool(records, paper, size, committed)

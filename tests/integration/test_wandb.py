@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,3 +39,69 @@ def test_a_failed_run_is_finished_too(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         train(compose([*WORDS, *QUICK, *bad, "trainer.max_epochs=3", f"output_root={tmp_path}"]))
     assert wandb.run is None
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of an offline run file: LevelDB's log format behind a header of 7 bytes."""
+    data, block = path.read_bytes(), 32768
+    assert data[:4] == b":W&B"
+    place, parts = 7, b""
+    while place + 7 <= len(data):
+        if block - place % block < 7:  # the rest of a block too short for a header is filling
+            place += block - place % block
+            continue
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        parts += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+def logged(folder: Path) -> dict[str, Any]:
+    """Return the last value of every key in the history of the offline run below ``folder``."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = folder.rglob("*.wandb")
+    found: dict[str, Any] = {}
+    for data in records(path):
+        entry = Record()
+        entry.ParseFromString(data)
+        for item in entry.history.item:
+            key, *inner = [item.key] if item.key else item.nested_key
+            value = json.loads(item.value_json)
+            if inner:
+                found.setdefault(key, {})[inner[0]] = value
+            else:
+                found[key] = value
+    return found
+
+
+def table(folder: Path, value: dict[str, Any]) -> dict[str, list]:
+    (path,) = [path for path in folder.rglob("*.table.json") if path.name == Path(str(value["path"])).name]
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_tables_of_an_offline_run_read_back(tmp_path: Path) -> None:
+    words = ["experiment=semantic_fusion/main", *WORDS[1:], "trainer.max_epochs=2", f"output_root={tmp_path}"]
+    folder = train(compose(words)).folder
+    record = json.loads((folder / "run.json").read_text())
+    found = logged(folder)
+    metrics = table(folder, found["metrics"])
+    rows = {row[0]: dict(zip(metrics["columns"], row, strict=True)) for row in metrics["data"]}
+    assert set(rows) == set(record["metrics"])
+    for name, entry in record["metrics"].items():
+        assert rows[name]["unit"] == entry["unit"]
+        if isinstance(entry["value"], float):
+            assert rows[name]["value"] == pytest.approx(entry["value"])
+    samples = [json.loads(line)["text"] for line in (folder / "samples.jsonl").read_text().splitlines()]
+    logged_samples = table(folder, found["samples"])
+    column = logged_samples["columns"].index("text")
+    assert [row[column] for row in logged_samples["data"]] == samples
+    assert "verdicts" in found
+    # the confusion matrix is a chart over its own table
+    assert any("control/hard/confusion" in key for key in found)
+    grown = [json.loads(line) for line in (folder / "generations.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["epoch"] for row in grown] == [1] * 4 + [2] * 4
+    last = found["generations"]
+    assert last["log_mode"] == "INCREMENTAL" and last["increment_num"] == 1

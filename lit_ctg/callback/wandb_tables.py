@@ -1,0 +1,140 @@
+"""What W&B shows beside the curves: generations that grow by the epoch, and the record as tables.
+
+Everything here is on disk too: generations in ``generations.jsonl``, the rest in ``run.json`` and the tables made
+from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+
+from lit_ctg.model.base import evaluating
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.results.table import results_for
+
+GENERATIONS = "generations"
+CONFUSION = "/confusion/"
+
+
+def wandb_loggers(trainer: Trainer) -> list[WandbLogger]:
+    """Return the W&B loggers of a trainer."""
+    return [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+
+
+class WandbGenerations(Callback):
+    """A few texts after every epoch, in a table that grows: the same rows (seed, i) of an ever better model.
+
+    Args:
+        decoding: its ``generator(module, datamodule)`` generates.
+        folder: the run directory; the texts go to ``generations.jsonl`` there.
+        prompt: beginning of every text.
+        seed: of the draws.
+        n: texts an epoch.
+    """
+
+    def __init__(self, decoding: Any, folder: Path, *, prompt: str, seed: int, n: int = 4) -> None:
+        super().__init__()
+        self.decoding, self.path = decoding, folder / f"{GENERATIONS}.jsonl"
+        self.prompt, self.seed, self.n = prompt, seed, n
+        self.table: Any = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Generate, append to file and table (not in the final validation: the record's samples are made there)."""
+        if trainer.state.fn != "fit":
+            return
+        with evaluating(pl_module):
+            generator = self.decoding.generator(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+            made = generator.generate(self.n, prompt=self.prompt, control={}, paths={}, seed=self.seed)
+        rows = [{"epoch": trainer.current_epoch + 1, "row": row, "text": text.text} for row, text in enumerate(made)]
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for logger in wandb_loggers(trainer):
+            self._log(logger, rows)
+
+    def _log(self, logger: WandbLogger, rows: list[dict[str, Any]]) -> None:
+        import wandb
+
+        if self.table is None:
+            self.table = wandb.Table(columns=list(rows[0]), log_mode="INCREMENTAL")
+        for row in rows:
+            self.table.add_data(*row.values())
+        logger.experiment.log({GENERATIONS: self.table})
+
+
+def log_record(trainer: Trainer, record: RunRecord, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Log a finished record's metrics with units, samples, confusion matrices and verdicts to W&B, if it is in use."""
+    for logger in wandb_loggers(trainer):
+        logger.experiment.log(record_tables(record, samples))
+
+
+def record_tables(record: RunRecord, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what ``log_record`` logs, by name."""
+    import wandb
+
+    tables: dict[str, Any] = {"metrics": wandb.Table(columns=list(_METRIC_COLUMNS), data=metric_rows(record))}
+    if samples:
+        columns = list(dict.fromkeys(key for sample in samples for key in sample))
+        data = [[_cell(sample.get(column)) for column in columns] for sample in samples]
+        tables["samples"] = wandb.Table(columns=columns, data=data, allow_mixed_types=True)
+    for name, counts in confusions(record.metrics).items():
+        data = [[actual, predicted, count] for (actual, predicted), count in counts.items()]
+        table = wandb.Table(columns=["Actual", "Predicted", "nPredictions"], data=data)
+        fields = {key: key for key in table.columns}
+        tables[name] = wandb.plot_table("wandb/confusion_matrix/v1", table, fields, {"title": name})
+    if rows := verdict_rows(record):
+        tables["verdicts"] = wandb.Table(columns=list(_VERDICT_COLUMNS), data=rows)
+    return tables
+
+
+_METRIC_COLUMNS = ("name", "value", "unit", "direction", "n", "low", "high", "version")
+_VERDICT_COLUMNS = ("table", "row", "printed", "ours", "verdict", "reason")
+
+
+def metric_rows(record: RunRecord) -> list[list[Any]]:
+    """Return the metrics as rows of ``_METRIC_COLUMNS``."""
+    rows = []
+    for name, entry in sorted(record.metrics.items()):
+        low, high = entry["ci95"] or (None, None)
+        rows.append([name, *(entry[key] for key in _METRIC_COLUMNS[1:5]), low, high, entry["version"]])
+    return rows
+
+
+def confusions(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], int]]:
+    """Return the counts of every ``<name>/confusion/<actual>/<predicted>`` by ``<name>/confusion``."""
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for name, entry in metrics.items():
+        head, middle, tail = name.partition(CONFUSION)
+        actual, _, predicted = tail.partition("/")
+        if middle and predicted:
+            found.setdefault(f"{head}{CONFUSION}".rstrip("/"), {})[actual, predicted] = round(entry["value"])
+    return found
+
+
+def verdict_rows(record: RunRecord) -> list[list[Any]]:
+    """Return this run's numbers beside the printed ones, with verdicts, as rows of ``_VERDICT_COLUMNS``.
+
+    A single run has no interval, so a verdict here is weaker than that of the tables over all seeds.
+    """
+    root = experiments_root()
+    if record.paper not in papers(root):
+        return []
+    results = results_for(record.paper, root, (), record.size, extra=[record])
+    rows = []
+    for table in results.tables:
+        for row in table.rows:
+            cell = row.cells.get(record.regime)
+            if row.printed is not None and cell is not None and cell.hole is None and cell.verdict is not None:
+                verdict = cell.verdict
+                rows.append([table.title, row.spec.label, row.printed.text, cell.mean, verdict.label, verdict.reason])
+    return rows
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else json.dumps(value, ensure_ascii=False)
