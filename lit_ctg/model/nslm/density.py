@@ -76,7 +76,7 @@ class Unigram(Density):
 
 
 class Multinomial(Density):
-    """A table: how often each metric value occurred, shared by the members that have it, plus ``smoothing`` a member."""
+    """A table: how often each metric value occurred, shared by the members that have it; ``smoothing`` a member more."""
 
     name, kinds = "multinomial", frozenset({"scalar", "count", "distance", "flag"})
     grid = {"smoothing": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)}

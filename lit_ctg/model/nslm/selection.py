@@ -145,7 +145,7 @@ def _class_trials(
         density_type = candidate(DENSITIES, density_name, Density)
         if density_type is Unigram or metric_type.kind not in density_type.kinds:
             continue
-                for base, values in itertools.product(bases, itertools.product(*density_type.grid.values())):
+        for base, values in itertools.product(bases, itertools.product(*density_type.grid.values())):
             parameters = dict(zip(density_type.grid, values, strict=True))
             density = density_type(**parameters)
             trials.append(_trial(members, train, validation, metric_type(), density, smoothing, base, parameters))
