@@ -21,6 +21,7 @@ usage: lit-ctg COMMAND [OVERRIDE ...]
   generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1] [path=[hard,soft,channel]]
   table      <paper>|all [--format text|md|latex|csv] [--records FOLDER] [--out FILE]
   report     [--records FOLDER] [--out FILE]     one self-contained HTML page
+             target=wandb entity=NAME [project=lit_ctg]     dashboards at W&B (--out FOLDER: only files)
   reproduce  <paper>|all [size=small|paper] [local=FOLDER] [--dry-run]    runs what the tables lack, then both
   data       prepare|info|sample data=<corpus> [data.source=sample|local|hub] [data.root=FOLDER] ... [-n 5]
   --config   with train: print the composed configuration and stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_ctg import __version__
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results import dashboard
 from lit_ctg.results.cell import Cell, Row
 from lit_ctg.results.files import write_atomic
 from lit_ctg.results.plot import legend_for, plots_for
@@ -37,6 +40,8 @@ from lit_ctg.results.table import (
 from lit_ctg.results.verdict import NOT_RUN, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"
+TARGETS = ("html", "wandb")
+_SETTINGS = ("target=", "entity=", "project=")
 # texts shown of each control path and setting; the rest stays in samples.jsonl
 SAMPLES_SHOWN = 6
 # the page may run nothing and load nothing, whatever a sample says
@@ -213,12 +218,38 @@ def _anchor(table: Table) -> str:
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg report [<paper>|all] [--records FOLDER] [--size SIZE] [--out FILE]``."""
+    """Run ``lit-ctg report [<paper>|all] [--records FOLDER] [--size SIZE] [--out FILE]``.
+
+    ``target=wandb entity=NAME [project=lit_ctg]`` publishes dashboards instead, or writes them to ``--out FOLDER``.
+    """
     parser = Arguments(prog="lit-ctg report", add_help=False)
+    for key, default in (("target", "html"), ("entity", ""), ("project", "lit_ctg")):
+        parser.add_argument(f"--{key}", default=default, help=f"also as {key}=...")
     parser.add_argument("paper", nargs="?", default="all")
     add_common(parser)
-    options = parser.parse_args(list(words))
+    options = parser.parse_args([f"--{word}" if word.startswith(_SETTINGS) else word for word in words])
+    if options.target not in TARGETS:
+        raise UserError(f"target={options.target}{did_you_mean(options.target, TARGETS)}; one of {', '.join(TARGETS)}")
     folders = checked_folders(options.records)
+    if options.target == "wandb":
+        return _dashboards(options, folders, console or Console())
     out = write_report(options.out or DEFAULT_OUT, chosen_papers(options.paper), None, folders, options.size)
     (console or Console()).print(f"report: {out}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _dashboards(options: argparse.Namespace, folders: Sequence[Path] | None, console: Console) -> int:
+    if not options.entity and options.out is None:
+        raise UserError("target=wandb needs entity=<your name or team at W&B>, or --out FOLDER to write the files only")
+    results = [
+        result
+        for paper in chosen_papers(options.paper)
+        for result in all_results(paper, None, folders, options.size)[:1]
+    ]
+    if options.out is None:
+        made = dashboard.publish(results, options.entity, options.project)
+    else:
+        made = list(map(str, dashboard.write(results, options.out, options.entity or "entity", options.project)))
+    for place in made:
+        console.print(f"dashboard: {place}", markup=False, highlight=False, soft_wrap=True)
     return 0
