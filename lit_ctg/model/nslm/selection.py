@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from lit_ctg.metric.result import MetricResult
 from lit_ctg.model.nslm.class_table import ClassMembers, ClassTable
 from lit_ctg.model.nslm.construction import candidate
-from lit_ctg.model.nslm.density import DENSITIES, Density, Unigram
+from lit_ctg.model.nslm.density import DENSITIES, Density, Unigram, mixture_weights
 from lit_ctg.model.nslm.metric_function import METRICS, Frequency, MetricFunction
 from lit_ctg.model.nslm.micro_model import Blend, MicroModel
 from lit_ctg.model.nslm.occurrence import Occurrences
-
-EM_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def select(
         selection = Selection({}, own)
         ranked = selection.best(members.name)
         models[members.name] = ranked[0].model if ranked else own[0].model
-        if blend and len(ranked) > 1:
+        if blend and len(ranked) > 1 and len(validation.of(number)):
             models[members.name] = fit_blend([trial.model for trial in ranked], validation.of(number))
     return Selection(models, trials)
 
@@ -177,8 +174,4 @@ def class_perplexity(model: MicroModel | Blend, occurrences: Occurrences) -> flo
 def fit_blend(models: Sequence[MicroModel], validation: Occurrences) -> Blend:
     """Return the mixture of micro-models whose weights EM finds on validation occurrences."""
     log_NP = np.stack([model.log_prob_of(validation.index_N, validation.evidence) for model in models], axis=1)
-    weight_P = np.full(len(models), 1 / len(models))
-    for _ in range(EM_STEPS):
-        joint_NP = log_NP + np.log(np.maximum(weight_P, 1e-300))
-        weight_P = np.exp(joint_NP - logsumexp(joint_NP, axis=1, keepdims=True)).mean(0)
-    return Blend(models, weight_P)
+    return Blend(models, mixture_weights(log_NP))
