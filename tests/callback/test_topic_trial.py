@@ -1,0 +1,183 @@
+"""Topic trials with a generator that writes what it is told to: places, arms, pairing, records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from lit_ctg.callback.topic_trial import TopicTrial
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.topic.domain import load_domain
+from lit_ctg.errors import UserError
+
+FUNCTION_WORDS = ("the", "of", "and")
+DOMAINS = ("chemistry", "war")
+
+
+@dataclass
+class Text:
+    ids: Sequence[int]
+    prompt_length: int
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    """A byte-level tokenizer of the prompts and continuations used here."""
+    tokenizer = TrainedBPETokenizer(size=400)
+    prompts = [prompt for name in DOMAINS for prompt in load_domain(name).prompts]
+    tokenizer.train([*prompts, " acid army king river" * 20])
+    return tokenizer
+
+
+class Author:
+    """Continues prompts with ``continuation(control, seed, row)``, remembering how it was called."""
+
+    def __init__(self, vocabulary, continuation, has_gate=True):
+        self.vocabulary, self.continuation, self.has_gate, self.calls = vocabulary, continuation, has_gate, []
+
+    def generator(self, module, datamodule):
+        return self
+
+    def generate(self, n, prompt, *, control, paths, seed, max_new_tokens):
+        self.calls.append((n, prompt, dict(control), seed, max_new_tokens))
+        texts = []
+        for row in range(n):
+            start = self.vocabulary.encode(prompt)
+            new = self.vocabulary.encode(self.continuation(control, seed, row))
+            texts.append(Text([*start, *new[:max_new_tokens]], len(start)))
+        return texts
+
+
+def trial(author, **options):
+    settings = {
+        "domains": DOMAINS,
+        "samples": 4,
+        "prompts": 2,
+        "scored_tokens": 10,
+        "spans": [[1, 5], [6, 10], [11, 20]],
+        "function_words": FUNCTION_WORDS,
+        "arms": {"gated": {}, "gate_off": {"alpha": 0.0}},
+        "decoding": author,
+        "seed": 3,
+    }
+    return TopicTrial(**{**settings, **options})
+
+
+def run(author, **options):
+    callback = trial(author, **options)
+    callback.run(None, SimpleNamespace(vocabulary=author.vocabulary))
+    return callback
+
+
+def on_topic(control, seed, row):
+    """Acid with the gate, kings without."""
+    return (" king" if control else " acid") * 30
+
+
+def test_stickiness_of_each_arm_and_the_gain(vocabulary) -> None:
+    results = run(Author(vocabulary, on_topic)).results
+    assert results["topic/gated/chemistry/short/stickiness"]["value"] == 1.0
+    assert results["topic/gate_off/chemistry/short/stickiness"]["value"] == 0.0
+    # acid is no term of war
+    assert results["topic/gated/war/long/stickiness"]["value"] == 0.0
+    assert results["topic/gated/all/short/stickiness"]["value"] == 0.5
+    gain = results["topic/gate_gain/chemistry/short/stickiness"]
+    assert gain["value"] == 1.0 and gain["ci95"] == [1.0, 1.0] and gain["n"] == 4
+    assert results["topic/gate_gain/war/short/stickiness"]["value"] == 0.0
+    assert results["topic/gated/chemistry/short/stickiness"]["n"] == 4
+    assert results["topic/gated/all/short/stickiness"]["n"] == 8
+
+
+def test_the_prompt_is_left_out_and_its_own_reading_kept(vocabulary) -> None:
+    results = run(Author(vocabulary, lambda *_: " king" * 30)).results
+    assert results["topic/gated/chemistry/long/stickiness"]["value"] == 0.0
+    assert results["topic/gated/chemistry/long/stickiness_with_prompt"]["value"] > 0.1
+    assert results["topic/gated/chemistry/long/density"]["value"] == 0.0
+    assert results["topic/gated/chemistry/long/density_with_prompt"]["value"] > 0.0
+
+
+def test_only_scored_tokens_count_and_spans_see_where_words_stand(vocabulary) -> None:
+    acid, king = (vocabulary.encode(word) for word in (" acid", " king"))
+    assert len(acid) == len(king) == 1, "one token a word makes places plain"
+    results = run(Author(vocabulary, lambda *_: " acid" * 5 + " king" * 5 + " acid" * 10)).results
+    name = "topic/gated/chemistry/short"
+    drift = {span: results[f"{name}/drift/{span}"]["value"] for span in ("1-5", "6-10", "11-20", "fall")}
+    assert drift == {"1-5": 1.0, "6-10": 0.0, "11-20": 1.0, "fall": 0.0}
+    assert results[f"{name}/stickiness"]["value"] == 0.5
+    # one different term in ten tokens
+    assert results[f"{name}/density"]["value"] == pytest.approx(10.0)
+    # ten words, two of nine pairs new each time: (a a), (a k), (k k)
+    assert results["topic/gated/chemistry/distinct_2"]["value"] == pytest.approx(3 / 9)
+
+
+def test_a_word_that_the_prompt_began_is_no_word_of_the_continuation(vocabulary) -> None:
+    results = run(Author(vocabulary, lambda *_: "xyz acid")).results
+    assert results["topic/gated/chemistry/short/stickiness"]["value"] == 1.0
+
+
+def test_a_short_text_has_its_own_number_of_tokens_and_no_far_span(vocabulary) -> None:
+    end = vocabulary.decode([vocabulary.eos_id])
+    author = Author(vocabulary, lambda *_: " acid")
+    whole = author.generate
+    author.generate = lambda *a, **k: [Text([*t.ids, vocabulary.eos_id], t.prompt_length) for t in whole(*a, **k)]
+    callback = run(author)
+    name = "topic/gated/chemistry/short"
+    assert callback.results[f"{name}/density"]["value"] == pytest.approx(100.0)
+    assert callback.results[f"{name}/drift/11-20"]["n"] == 0
+    assert not any(end in sample["text"] for sample in callback.samples)
+
+
+def test_prompts_and_arms_share_out_and_pair(vocabulary) -> None:
+    author = Author(vocabulary, on_topic)
+    run(author)
+    assert all(n == 2 and tokens == 20 for n, _, _, _, tokens in author.calls)
+    gated = [(prompt, seed) for _, prompt, control, seed, _ in author.calls if not control]
+    off = [(prompt, seed) for _, prompt, control, seed, _ in author.calls if control]
+    # the same draws for the same prompt in both arms, others for every other prompt
+    assert gated == off and len({seed for _, seed in gated}) == len(gated) == 4
+    assert [prompt for prompt, _ in gated[:2]] == list(load_domain("chemistry").prompts[:2])
+    other = Author(vocabulary, on_topic)
+    run(other, seed=4)
+    assert not {call[3] for call in other.calls} & {call[3] for call in author.calls}
+
+
+def test_a_model_without_a_gate_runs_one_arm(vocabulary) -> None:
+    callback = run(Author(vocabulary, on_topic, has_gate=False))
+    assert {key.split("/")[1] for key in callback.results} == {"gated"}
+    assert {sample["path"] for sample in callback.samples} == {"gated"}
+
+
+def test_samples_are_kept_of_every_prompt(vocabulary) -> None:
+    callback = run(Author(vocabulary, on_topic), samples_kept=1)
+    assert len(callback.samples) == 2 * 2 * 2
+    assert all(sample["text"].startswith(sample["prompt"]) for sample in callback.samples)
+
+
+def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
+    callback = trial(Author(vocabulary, on_topic))
+    module, data = tiny()
+    data.vocabulary = vocabulary
+    trainer = trainer_of(callback)
+    trainer.fit(module, data)
+    assert not callback.results
+    trainer.validate(module, data, verbose=False)
+    assert callback.results and callback.samples
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": {"gate_off": {"alpha": 0.0}}}, "needs 'gated' without control"),
+        ({"arms": {"gated": {"alpha": 1.0}}}, "needs 'gated' without control"),
+        ({"samples": 5}, "5 samples cannot be shared by 2 prompts"),
+        ({"prompts": 40, "samples": 40}, "chemistry has 6 prompts"),
+        ({"spans": [[0, 5]]}, "first and last token"),
+        ({"domains": ["alchemy"]}, "no domain 'alchemy'"),
+    ],
+)
+def test_bad_settings_are_named(vocabulary, options, message) -> None:
+    with pytest.raises(UserError, match=message):
+        trial(Author(vocabulary, on_topic), **options)
