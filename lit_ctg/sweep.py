@@ -1,19 +1,28 @@
-"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on."""
+"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
+
+Every finished job is one line, with the time that the rest will take.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
@@ -21,6 +30,7 @@ from lit_ctg.config import check, config_folder, explain, prepare_overrides, reg
 from lit_ctg.errors import UserError
 
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
+JOBS_VARIABLE = "LIT_CTG_SWEEP_JOBS"
 
 
 def sweep(words: list[str]) -> int:
@@ -39,6 +49,10 @@ def sweep(words: list[str]) -> int:
     os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
+    try:
+        os.environ[JOBS_VARIABLE] = str(count_jobs(overrides))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
     began = time.monotonic()
     run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(_job)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
@@ -51,6 +65,7 @@ def sweep(words: list[str]) -> int:
     finally:
         sys.argv = arguments
         os.environ.pop(JOURNAL_VARIABLE, None)
+        os.environ.pop(JOBS_VARIABLE, None)
     return _summary(journal, time.monotonic() - began)
 
 
@@ -61,6 +76,30 @@ def _new_folder(parent: Path) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
     except OSError as error:
         raise UserError(f"cannot write {parent}: {error.strerror}; set output_root=...") from error
+
+
+def count_jobs(overrides: Sequence[str]) -> int:
+    """Return how many jobs Hydra's sweeper makes of these words and of the experiment's own ``hydra.sweeper.params``.
+
+    Raises:
+        HydraException, OmegaConfBaseException: the overrides do not compose.
+    """
+    parser = OverridesParser.create()
+    given = parser.parse_overrides(list(overrides))
+    fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+        cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
+    params = OmegaConf.to_container(cfg.hydra.sweeper, resolve=False).get("params") or {}  # type: ignore[union-attr]
+    GlobalHydra.instance().clear()
+    own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+    # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key
+    choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
+    return math.prod(choices.values())
+
+
+def _choices(override: Override) -> int:
+    return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
 
 
 def _job(cfg: DictConfig) -> str:
@@ -89,19 +128,54 @@ def _job(cfg: DictConfig) -> str:
     entry["seconds"] = round(time.monotonic() - began, 1)
     if entry["status"] == "FAILED":
         print(f"FAILED {label}: {' '.join(str(entry['error']).split())}", file=sys.stderr, flush=True)
-    with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
+    path = Path(os.environ[JOURNAL_VARIABLE])
+    with open(path, "a", encoding="utf-8") as journal:
         journal.write(json.dumps(entry) + "\n")
+    line = progress_line(_entries(path), int(os.environ[JOBS_VARIABLE]))
+    Console(soft_wrap=True, highlight=False).print(line, markup=False)
     return str(entry["status"])
+
+
+def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int) -> str:
+    """Return the line of the job that finished last: its place, what became of it, how long it took, and the time left.
+
+    The time left takes every job that is still to come for one as long as the jobs so far that were not skipped.
+
+    Args:
+        entries: the journal so far.
+        jobs: of the whole sweep.
+    """
+    last, took = entries[-1], [entry["seconds"] for entry in entries if entry["status"] != "SKIPPED"]
+    line = f"[{len(entries)}/{jobs}] {last['status'].lower()} {last['job']} in {duration(last['seconds'])}"
+    remaining = jobs - len(entries)
+    if remaining and took:
+        line += f"; {duration(remaining * sum(took) / len(took))} left"
+    return line
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words of two units at most: 41 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _entries(journal: Path) -> list[dict[str, Any]]:
+    """Return what the journal holds; nothing when no job came so far as to write one."""
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def _summary(journal: Path, seconds: float) -> int:
     """Print what became of the jobs; return the exit code."""
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    entries = [json.loads(line) for line in lines]
+    entries = _entries(journal)
     counts = {status: sum(entry["status"] == status for entry in entries) for status in ("DONE", "SKIPPED", "FAILED")}
     console = Console(soft_wrap=True, highlight=False)
     console.print(
-        f"sweep of {len(entries)} jobs in {seconds:.0f} s: {counts['DONE']} done, "
+        f"sweep of {len(entries)} jobs in {duration(seconds)}: {counts['DONE']} done, "
         f"{counts['SKIPPED']} skipped, {counts['FAILED']} failed"
     )
     for entry in entries:

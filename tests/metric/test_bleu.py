@@ -40,7 +40,7 @@ def test_aligned_references_give_the_definition_and_identical_texts_100():
 
 
 def test_flat_references_score_texts_against_letters():
-    """Deviation 5: the authors' call."""
+    """Deviation 2: the authors' call."""
     metric = Bleu(references="flat", resamples=0)
     assert metric.score(TEXTS, TEXTS).value < 1
 
