@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from lit_ctg.metric.density import Density
 from lit_ctg.metric.distinct_n import DistinctN
 from lit_ctg.metric.sample_mean import grouped_bootstrap
 
@@ -67,10 +66,3 @@ def test_means_merge_and_reset() -> None:
     assert (result.value, result.n) == (pytest.approx((0.5 + 1 + 1) / 3), 3)
     one.reset()
     assert math.isnan(one.result().value) and one.result().n == 0
-
-
-def test_density_counts_different_terms_for_a_hundred_tokens() -> None:
-    metric = Density(terms={"acid", "salt"})
-    metric.update([["acid", "acid", "salt", "x"], ["x"], []], [50, 100, 0])
-    # 2 terms in 50 tokens, none in 100; a sample without tokens is left out
-    assert (metric.result().value, metric.result().n) == (pytest.approx((4.0 + 0.0) / 2), 2)
