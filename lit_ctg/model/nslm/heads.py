@@ -1,0 +1,227 @@
+"""Output layer shared by NNLM, HNLM and NSLM: words, class tags, and members within a class (Eq. 2 to 4).
+
+A word has one row for both vocabularies: the NNLM's softmax runs over all words, the tag softmax over one tag a class
+and the words that are in no class where the token stands. So all models have equal parameters (sec. 5.2: 50 million
+for the medium LSTM leave no room for a second table).
+
+Shape letters: N positions, D hidden size, V words, C classes, S left-context states, O words in no class in any state,
+M words in some class, R class members, class by class, K members of one class, J sampled words.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_ctg.errors import UserError
+from lit_ctg.model.nslm.class_table import ClassTable
+
+
+@dataclass
+class HeadScores:
+    """Log-probabilities of the targets, [N] each, in nats.
+
+    Attributes:
+        nnlm_N: log P(w), softmax over all words (Eq. 2).
+        tag_N: log P(c(w)), or of the word itself outside the classes (first factor of Eq. 3 and 4).
+        within_N: log P(w | c(w)), neural (second factor of Eq. 3); 0 outside the classes.
+        mass_N: log of all that the NNLM gives to members of c(w) (the single-task P(c) of the AWD-LSTM experiments);
+            outside the classes that of the word.
+    """
+
+    nnlm_N: Tensor
+    tag_N: Tensor
+    within_N: Tensor
+    mass_N: Tensor
+
+
+class OutputHeads(nn.Module):
+    """Rows of all words and tags, and separate rows for members within their class.
+
+    Args:
+        dim: hidden size D.
+        table: classes of the vocabulary; at least one must have members.
+        init_range: rows start uniform in [-init_range, init_range], biases at 0.
+        samples: words that a sampled softmax draws (Jean et al. 2015); None trains the full softmax.
+        sparse: a sampled softmax gives sparse gradients (plain SGD takes them, Adam does not).
+
+    Raises:
+        UserError: no word of the vocabulary is in any class, or ``samples`` is not positive.
+    """
+
+    class_of_SV: Tensor
+    index_CV: Tensor
+    available_SC: Tensor
+    outside_O: Tensor
+    member_M: Tensor
+    column_V: Tensor
+
+    def __init__(
+        self, *, dim: int, table: ClassTable, init_range: float, samples: int | None = None, sparse: bool = False
+    ) -> None:
+        super().__init__()
+        if samples is not None and samples < 1:
+            raise UserError(f"model.samples={samples}: give a positive number of words, or null for the full softmax")
+        if not len(table):
+            raise UserError("no word of the vocabulary is in any class: choose model.classes that fit the corpus")
+        self.samples, self.sparse = samples, sparse
+        self.sizes = tuple(map(len, table.classes))
+        in_class_V = torch.from_numpy(table.any_class_V)
+        parts = (in_class_V.logical_not().nonzero().squeeze(1), in_class_V.nonzero().squeeze(1))
+        column_V = torch.empty(len(in_class_V), dtype=torch.long)
+        for part in parts:
+            column_V[part] = torch.arange(len(part))
+        for name, value in {
+            "class_of_SV": torch.from_numpy(table.class_of_SV),
+            "index_CV": torch.from_numpy(table.index_CV),
+            "available_SC": torch.from_numpy(table.available_SC),
+            "outside_O": parts[0],
+            "member_M": parts[1],
+            "column_V": column_V,
+        }.items():
+            self.register_buffer(name, value, persistent=False)
+
+        def rows(count: int) -> tuple[nn.Parameter, nn.Parameter]:
+            weight = torch.empty(count, dim).uniform_(-init_range, init_range)
+            return nn.Parameter(weight), nn.Parameter(torch.zeros(count, 1))
+
+        self.word_VD, self.word_bias_V1 = rows(len(column_V))
+        self.tag_CD, self.tag_bias_C1 = rows(len(table))
+        self.within_RD, self.within_bias_R1 = rows(sum(self.sizes))
+
+    def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
+        """Return the class of each target where it stands, -1 for none."""
+        return self.class_of_SV[state_N, target_N]
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
+        """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each.
+
+        With ``samples``, the denominators of NNLM and tag are unbiased estimates: the target, and words drawn
+        by a log-uniform law (the vocabulary is sorted by frequency) over their expected counts.
+        """
+        sampled = self.samples is not None and self.samples < len(self.column_V)
+        nnlm, tag = (self._sampled if sampled else self._full)(hidden_ND, target_N, state_N)
+        return {"nnlm": nnlm, "tag": tag, "within": -self.within(hidden_ND, target_N, state_N).sum()}
+
+    def _full(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        words_NV, tags_NC = self._words(hidden_ND), self._tags(hidden_ND, state_N)
+        own_N = words_NV.gather(1, target_N.unsqueeze(1)).squeeze(1)
+        outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
+        # one sum: a state without classes has only -inf tags, and their own log-sum would have no gradient
+        total_N = torch.cat((outside_NV, tags_NC), 1).logsumexp(1)
+        chosen_N = self._tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
+        return (words_NV.logsumexp(1) - own_N).sum(), (total_N - chosen_N).sum()
+
+    def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        drawn_J, log_count_V = self._draw()
+        count = len(drawn_J)
+        # a step touches a few thousand rows, not the whole table
+        touched = torch.cat((drawn_J, target_N))
+        row_XD, bias_X1 = (F.embedding(touched, rows, sparse=self.sparse) for rows in (self.word_VD, self.word_bias_V1))
+        logits_NJ = F.linear(hidden_ND, row_XD[:count]).float() + (bias_X1[:count, 0] - log_count_V[drawn_J])
+        logits_NJ = logits_NJ.masked_fill(drawn_J == target_N.unsqueeze(1), -torch.inf)
+        own_N = (hidden_ND.float() * row_XD[count:]).sum(1) + bias_X1[count:, 0]
+        nnlm_N = torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N
+        # tags are always among the candidates, so their expected count is 1
+        tags_NC, class_N = self._tags(hidden_ND, state_N), self.class_of(target_N, state_N)
+        outside_NJ = logits_NJ.masked_fill(self.class_of_SV[:, drawn_J][state_N] >= 0, -torch.inf)
+        own_outside_N = own_N.masked_fill(class_N >= 0, -torch.inf)
+        total_N = torch.cat((outside_NJ, tags_NC, own_outside_N.unsqueeze(1)), 1).logsumexp(1)
+        return nnlm_N.sum(), (total_N - self._tag_or_word(tags_NC, own_N, class_N)).sum()
+
+    def _draw(self) -> tuple[Tensor, Tensor]:
+        """Return the distinct words of ``samples`` log-uniform draws [J], and every word's log expected count [V]."""
+        assert self.samples is not None
+        size, device = len(self.column_V), self.word_VD.device
+        uniform = torch.rand(self.samples, device=device)
+        drawn_J = ((uniform * math.log(size + 1)).exp() - 1).long().clamp(max=size - 1).unique()
+        rank_V = torch.arange(size, device=device, dtype=torch.float32)
+        chance_V = torch.log1p(1 / (rank_V + 1)) / math.log(size + 1)
+        return drawn_J, (-torch.expm1(self.samples * torch.log1p(-chance_V))).log()
+
+    # evaluation ----------------------------------------------------------------------------------------------------
+
+    def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
+        """Return exact log-probabilities of the targets under every head."""
+        class_N = self.class_of(target_N, state_N)
+        outside_NO = self._linear(hidden_ND, self.word_VD[self.outside_O], self.word_bias_V1[self.outside_O])
+        member_NM = self._linear(hidden_ND, self.word_VD[self.member_M], self.word_bias_V1[self.member_M])
+        own_N = self._own(outside_NO, member_NM, target_N)
+        outside_N = outside_NO.logsumexp(1)
+        total_N = torch.logaddexp(outside_N, member_NM.logsumexp(1))
+        # members of a class that is not there in this state stand for themselves
+        free_NM = self.class_of_SV[:, self.member_M][state_N] < 0
+        outside_N = torch.logaddexp(outside_N, member_NM.masked_fill(~free_NM, -torch.inf).logsumexp(1))
+        tags_NC = self._tags(hidden_ND, state_N)
+        tag_N = self._tag_or_word(tags_NC, own_N, class_N) - torch.logaddexp(outside_N, tags_NC.logsumexp(1))
+        mass_N = (own_N - total_N).clone()
+        rows = (class_N >= 0).nonzero().squeeze(1)
+        same_XM = self.class_of_SV[:, self.member_M][state_N[rows]] == class_N[rows].unsqueeze(1)
+        mass_N[rows] = member_NM[rows].masked_fill(~same_XM, -torch.inf).logsumexp(1) - total_N[rows]
+        return HeadScores(own_N - total_N, tag_N, self.within(hidden_ND, target_N, state_N), mass_N)
+
+    def _own(self, outside_NO: Tensor, member_NM: Tensor, target_N: Tensor) -> Tensor:
+        """Return the logit of each target from the two parts of the vocabulary."""
+        both_NV = (outside_NO, member_NM)
+        inside_N, column_N = (self.index_CV >= 0).any(0)[target_N], self.column_V[target_N]
+        part_N = [
+            part.gather(1, column_N.masked_fill(skip, 0).unsqueeze(1)).squeeze(1) if part.shape[1] else part.sum(1)
+            for part, skip in zip(both_NV, (inside_N, ~inside_N), strict=True)
+        ]
+        return torch.where(inside_N, part_N[1], part_N[0])
+
+    def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
+
+        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        """
+        words_NV, tags_NC = self._words(hidden_ND), self._tags(hidden_ND, state_N)
+        outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
+        total_N1 = torch.logaddexp(outside_NV.logsumexp(1), tags_NC.logsumexp(1)).unsqueeze(1)
+        return words_NV.log_softmax(1), outside_NV - total_N1, tags_NC - total_N1
+
+    def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Tensor:
+        """Return log P(w | c(w)) of the targets, [N]; 0 outside the classes."""
+        class_N = self.class_of(target_N, state_N)
+        result_N = torch.zeros(len(target_N), device=hidden_ND.device)
+        for number in range(len(self.sizes)):
+            rows = (class_N == number).nonzero().squeeze(1)
+            if len(rows):
+                index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
+                chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
+                result_N = result_N.index_put((rows,), chosen_X)
+        return result_N
+
+    def within_class(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return log P(w | c) of all members of one class, [N, K]."""
+        start = sum(self.sizes[:number])
+        part = slice(start, start + self.sizes[number])
+        return self._linear(hidden_ND, self.within_RD[part], self.within_bias_R1[part]).log_softmax(1)
+
+    def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
+        ids_K = (self.index_CV[number] >= 0).nonzero().squeeze(1)
+        return self._linear(hidden_ND, self.word_VD[ids_K], self.word_bias_V1[ids_K]).log_softmax(1)
+
+    @staticmethod
+    def _tag_or_word(tags_NC: Tensor, own_N: Tensor, class_N: Tensor) -> Tensor:
+        tag_N = tags_NC.gather(1, class_N.clamp(min=0).unsqueeze(1)).squeeze(1)
+        return torch.where(class_N >= 0, tag_N, own_N)
+
+    def _words(self, hidden_ND: Tensor) -> Tensor:
+        return self._linear(hidden_ND, self.word_VD, self.word_bias_V1)
+
+    def _tags(self, hidden_ND: Tensor, state_N: Tensor) -> Tensor:
+        tags_NC = self._linear(hidden_ND, self.tag_CD, self.tag_bias_C1)
+        return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
+
+    @staticmethod
+    def _linear(hidden_ND: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Logits in float32, whatever precision the product is computed in."""
+        return F.linear(hidden_ND, weight).float() + bias.squeeze(1)

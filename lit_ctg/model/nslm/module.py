@@ -1,0 +1,379 @@
+"""NSLM as a LightningModule: one multi-task language model with the heads of NNLM, HNLM, CRNN and NSLM (sec. 3, 5.3).
+
+Shape letters: B streams, T positions, N counted positions, D hidden size, V vocabulary, C classes, K members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from lit_ctg.backbone.recurrent import RecurrentBackbone, forget
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.model.nslm.cache import NeuralCache
+from lit_ctg.model.nslm.character import CharacterRNN
+from lit_ctg.model.nslm.construction import class_table
+from lit_ctg.model.nslm.grounding import grounded_dimensions, read_vectors
+from lit_ctg.model.nslm.heads import OutputHeads
+from lit_ctg.model.nslm.occurrence import Carry, Contexts, ContextTracker, Occurrences
+from lit_ctg.model.nslm.recogniser import Recogniser
+from lit_ctg.model.nslm.selection import Selection, select
+from lit_ctg.model.nslm.token_scores import TokenScores, class_scores
+
+MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
+
+
+@dataclass
+class Stream:
+    """What is carried from one stretch of the streams to the next."""
+
+    state: Any = None
+    contexts: Carry | None = None
+    cache: Any = None
+
+
+class NSLMModule(LitLanguageModel):
+    """NNLM, HNLM, CRNN and NSLM over one backbone and one table of word rows.
+
+    Args:
+        vocabulary: of the corpus.
+        backbone: a ``RecurrentBackbone`` (its state is carried through streams), or any causal stack whose
+            ``forward(embedded_BTD)`` gives hidden states.
+        classes: name -> recogniser.
+        within_documents: the previous member of a class must be in the same document (needs ``data.documents``); False:
+            anywhere earlier in the text.
+        init_range: of embeddings and output rows.
+        samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
+        sum_over_time: the cost of a step is the sum over its T positions, mean over the streams (Zaremba et al.), so
+            that the rate means what it meant there; False: mean over positions.
+        optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
+        learning_rate, rate_decay, constant_epochs: of sgd.
+        warmup_fraction, weight_decay: of adamw.
+        character_dim: hidden size of the character RNNs, 0 for none.
+        character_every: steps whose class tokens are gathered for one step of the character RNNs.
+        renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
+        cache: window, weight and temperature of the neural cache.
+        mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
+        bases, blend: see ``select``.
+        grounding: fixed embedding dimensions with values or coordinates (Table 6).
+        embedding_file: text file of vectors that embeddings start from (Table 5).
+
+    Attributes:
+        table: classes over the vocabulary.
+        micro_models: the chosen micro-model of each class, in the table's order; None until ``choose_micro_models``.
+        mixture_weight: the present weight, a tensor that checkpoints keep.
+
+    Raises:
+        UserError: no word of the vocabulary is in a class, or an option that does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Tokenizer,
+        backbone: Any,
+        classes: Mapping[str, Recogniser],
+        within_documents: bool,
+        init_range: float,
+        sum_over_time: bool,
+        optimizer: str,
+        learning_rate: float,
+        rate_decay: float,
+        constant_epochs: int,
+        renormalise_characters: bool,
+        cache: Mapping[str, float],
+        mixture_weight: float | None,
+        samples: int | None = None,
+        character_dim: int = 48,
+        character_every: int = 8,
+        bases: tuple[str, ...] = ("uniform",),
+        blend: bool = False,
+        grounding: bool = False,
+        embedding_file: str | None = None,
+        warmup_fraction: float = 0.02,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if optimizer not in ("sgd", "adamw"):
+            raise UserError(f"model.optimizer={optimizer}: use sgd or adamw{did_you_mean(optimizer, ('sgd', 'adamw'))}")
+        if mixture_weight is not None and not 0 <= mixture_weight <= 1:
+            raise UserError(
+                f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
+            )
+        self.vocabulary, self.backbone = vocabulary, backbone
+        self.table = class_table(vocabulary.tokens, classes.values())
+        self.tracker = ContextTracker(self.table)
+        self.within_documents, self.sum_over_time = within_documents, sum_over_time
+        self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
+        self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
+        self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
+        self.character_every, self.renormalise_characters = character_every, renormalise_characters
+        window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
+        self.cache = NeuralCache(int(window), float(weight), float(temperature))
+        self.tuned = mixture_weight is None
+        self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
+        sparse = samples is not None and optimizer == "sgd"
+        grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
+        self.register_buffer("grounded_VG", grounded_VG, persistent=False)
+        self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
+        nn.init.uniform_(self.embedding.weight, -init_range, init_range)
+        if embedding_file is not None:
+            vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
+            self.embedding.weight.data[found_V] = vectors_VD[found_V]
+        self.heads = OutputHeads(
+            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, sparse=sparse
+        )
+        members = self.table.classes if character_dim else ()
+        self.characters = nn.ModuleList(
+            CharacterRNN(part.tokens, context_dim=backbone.dim, dim=character_dim) for part in members
+        )
+        self.micro_models: list[Any] | None = None
+        self.selection: Selection | None = None
+        self.streams = {"train": Stream(), "evaluation": Stream()}
+        self._gathered: list[tuple[Tensor, np.ndarray, np.ndarray]] = []
+
+    # micro-models --------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Choose the micro-models on the data module's training and validation text (once)."""
+        if self.micro_models is None:
+            self.choose_micro_models(self.trainer.datamodule)
+
+    def choose_micro_models(self, datamodule: Any) -> Selection:
+        """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
+        train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
+        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend)
+        self.micro_models = list(self.selection.models.values())
+        return self.selection
+
+    def occurrences(self, datamodule: Any, split: str) -> Occurrences:
+        """Return the class tokens of a split, with what came before."""
+        packed = datamodule.prepare()
+        begin_N = packed.table(split, "begin") if self.within_documents else np.zeros(1, dtype=np.int64)
+        return Occurrences.from_documents(packed.ids(split), begin_N, self.table)
+
+    # the network ---------------------------------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return embeddings [..., D], grounded dimensions last."""
+        return torch.cat((self.embedding(ids), self.grounded_VG[ids]), -1)
+
+    def _contexts(self, batch: Batch, carry: Carry | None) -> tuple[Contexts, Carry]:
+        reset = batch.get("reset_B")
+        document = batch.get("document_BT") if self.within_documents else None
+        if self.within_documents and document is None:
+            raise UserError(
+                "model.within_documents=true needs data.documents=true: batches do not say where one begins"
+            )
+        return self.tracker.read(
+            batch["input_ids_BT"].cpu().numpy(),
+            None if document is None else document.cpu().numpy(),
+            carry,
+            None if reset is None else reset.cpu().numpy(),
+        )
+
+    def _run(self, batch: Batch, stream: Stream) -> tuple[Tensor, Contexts]:
+        """Return hidden states of a stretch and what stands before its targets; the stream goes on behind it."""
+        if (
+            "reset_B" not in batch
+            or stream.contexts is None
+            or len(stream.contexts.document_B) != len(batch["reset_B"])
+        ):
+            # rows that are no streams begin anew each time
+            stream.state = stream.contexts = stream.cache = None
+        embedded_BTD = self.embed(batch["input_ids_BT"])
+        if isinstance(self.backbone, RecurrentBackbone):
+            state = None if stream.state is None else forget(stream.state, batch["reset_B"])
+            hidden_BTD, stream.state = self.backbone.run(embedded_BTD, state)
+        else:
+            hidden_BTD = self.backbone(embedded_BTD)
+        contexts, stream.contexts = self._contexts(batch, stream.contexts)
+        return hidden_BTD, contexts
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position by the final mixture; the rows of the batch are taken as texts that begin here."""
+        hidden_BTD, contexts = self._run(batch, Stream())
+        models = self.distributions(hidden_BTD, contexts, ("nslm",))
+        return LMOutput(models["nslm"], hidden_BTD)
+
+    def distributions(
+        self, hidden_BTD: Tensor, contexts: Contexts, names: tuple[str, ...] = MODELS
+    ) -> dict[str, Tensor]:
+        """Return log P of the whole vocabulary [B, T, V] under each model, float32."""
+        state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_BTD.device)
+        words_NV, outside_NV, tags_NC = self.heads.log_probs(hidden_BTD.flatten(0, 1), state_N)
+        result = {"nnlm": words_NV}
+        for name in set(names) - {"nnlm"}:
+            own = "nslm_alone" if name == "nslm" else name
+            result[name] = outside_NV.clone()
+            for number, members in enumerate(self.table.classes):
+                rows = self.heads.available_SC[state_N, number].nonzero().squeeze(1)
+                inside_XK = self._inside(own, hidden_BTD.flatten(0, 1)[rows], contexts, rows, number)
+                columns = torch.from_numpy(members.ids_K).to(rows.device)
+                result[name][rows.unsqueeze(1), columns] = tags_NC[rows, number].unsqueeze(1) + inside_XK
+        if "nslm" in names:
+            weight = self.mixture_weight.float()
+            result["nslm"] = torch.logaddexp((1 - weight).log() + words_NV, weight.log() + result["nslm"])
+        return {name: result[name].unflatten(0, hidden_BTD.shape[:2]) for name in names}
+
+    def _inside(self, name: str, hidden_XD: Tensor, contexts: Contexts, rows: Tensor, number: int) -> Tensor:
+        """Return log P(w | c) of one class under one model, [X, K]."""
+        if name == "hnlm":
+            return self.heads.within_class(hidden_XD, number)
+        if name == "crnn":
+            return self.characters[number].log_probs(hidden_XD).log_softmax(1)
+        if self.micro_models is None:
+            raise UserError("the micro-models are not fitted yet: call module.choose_micro_models(datamodule)")
+        chosen_BT = np.zeros(contexts.state_BT.shape, dtype=bool)
+        chosen_BT.reshape(-1)[rows.cpu().numpy()] = True
+        log_XK = self.micro_models[number].log_prob(contexts.evidence(number, chosen_BT))
+        return torch.from_numpy(log_XK).to(hidden_XD)
+
+    def character_log_probs(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
+        """Return the character RNN's log P of one member a position, [X], renormalised over the class or not."""
+        if not self.renormalise_characters:
+            return self.characters[number](hidden_XD, index_X)
+        blocks = hidden_XD.split(max(1, 200_000 // len(self.table.classes[number])))
+        log_XK = torch.cat([self.characters[number].log_probs(block).log_softmax(1) for block in blocks])
+        return log_XK.gather(1, index_X.unsqueeze(1)).squeeze(1)
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
+        self.streams["train"] = Stream()
+        self._gathered = []
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
+
+        All heads have weight 1; character RNNs learn from the states, which do not learn from them.
+        """
+        hidden_BTD, contexts = self._run(batch, self.streams["train"])
+        mask_BT = batch["mask_target_BT"]
+        counted_BT = mask_BT.cpu().numpy()
+        hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
+        state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
+        sums = self.heads.losses(hidden_ND, target_N, state_N)
+        tokens = max(1, len(target_N))
+        found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
+        losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
+        losses["within"] = sums["within"] / max(1, len(found))
+        total = sums["nnlm"] + sums["tag"] + sums["within"]
+        if self.characters and len(found):
+            position_N = torch.from_numpy(found.position_N).to(hidden_BTD.device)
+            states_XD = hidden_BTD.detach().flatten(0, 1)[position_N]
+            self._gathered.append((states_XD, found.class_N, found.index_N))
+        if len(self._gathered) >= self.character_every:
+            cost, count = self._character_cost()
+            losses["characters"] = cost / count
+            total = total + cost
+        cost = total / (len(mask_BT) if self.sum_over_time else tokens)
+        return {"loss": cost, **losses}
+
+    def _character_cost(self) -> tuple[Tensor, int]:
+        """Return the summed cost of the gathered class tokens and their number; the gathering begins anew."""
+        hidden_XD = torch.cat([part[0] for part in self._gathered])
+        class_X, index_X = (np.concatenate([part[place] for part in self._gathered]) for place in (1, 2))
+        self._gathered = []
+        cost = hidden_XD.new_zeros((), dtype=torch.float32)
+        for number in np.unique(class_X):
+            rows = torch.from_numpy(np.flatnonzero(class_X == number)).to(hidden_XD.device)
+            index = torch.from_numpy(index_X).to(hidden_XD.device)[rows]
+            cost = cost - self.characters[number](hidden_XD[rows], index).sum()
+        return cost, len(class_X)
+
+    def configure_optimizers(self) -> Any:
+        """SGD with a rate that falls after some epochs (sec. 5.2), or AdamW."""
+        if self.optimizer_name == "adamw":
+            return adamw_warmup_cosine(
+                self.parameters(),
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+                decay_matrices_only=True,
+                warmup_fraction=self.warmup_fraction,
+                warmup_from_zero=False,
+                total_steps=int(self.trainer.estimated_stepping_batches),
+            )
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.learning_rate)
+
+        def factor(epoch: int) -> float:
+            return self.rate_decay ** max(0, epoch + 1 - self.constant_epochs)
+
+        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip by the norm of all gradients, sparse ones included, which torch's own function refuses."""
+        if gradient_clip_val is None:
+            return
+        grads = []
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:
+                    parameter.grad = parameter.grad.coalesce()
+                grads.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
+        if norm > gradient_clip_val:
+            for grad in grads:
+                grad.mul_(gradient_clip_val / norm)
+
+    # evaluation ----------------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin the text anew."""
+        self.streams["evaluation"] = Stream()
+
+    def on_test_epoch_start(self) -> None:
+        """Begin the text anew."""
+        self.streams["evaluation"] = Stream()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
+        """Return what all models but the character RNNs say about the targets of the next stretch."""
+        return self.token_scores(batch, characters=False)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
+        """Return what all models say about the targets of the next stretch."""
+        return self.token_scores(batch, characters=bool(self.characters))
+
+    def token_scores(self, batch: Batch, *, characters: bool) -> TokenScores:
+        """Return exact log-probabilities of the targets of the next stretch of the evaluation streams."""
+        stream = self.streams["evaluation"]
+        hidden_BTD, contexts = self._run(batch, stream)
+        mask_BT = batch["mask_target_BT"]
+        word_BT = batch["target_ids_BT"].masked_fill(~mask_BT, -1)
+        cache = self.cache.start(hidden_BTD) if stream.cache is None else stream.cache
+        cached_BT, stream.cache = self.cache.target(hidden_BTD, word_BT, cache)
+        counted_BT = mask_BT.cpu().numpy()
+        hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
+        state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
+        scores = self.heads.score(hidden_ND, target_N, state_N)
+        nnlm_N, tag_N, mass_N, cached_N = (
+            values.double().cpu().numpy() for values in (scores.nnlm_N, scores.tag_N, scores.mass_N, cached_BT[mask_BT])
+        )
+        targets_N = target_N.cpu().numpy()
+        joint_N2 = np.stack((mass_N, tag_N), 1)
+        inside = class_scores(self, hidden_ND, targets_N, contexts, counted_BT, joint_N2, characters)
+        return TokenScores(targets_N, nnlm_N=nnlm_N, tag_N=tag_N, mass_N=mass_N, cache_N=cached_N, **inside)
+
+    # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
+
+    def start(self, batch_size: int, controls: Any = None) -> Stream:
+        """Return the state of empty texts."""
+        return Stream(contexts=self.tracker.start(batch_size))
+
+    def step(self, ids_B1: Tensor, state: Stream) -> tuple[Tensor, Stream]:
+        """Take the newest token of each row; return the final mixture's scores [B, V] of the next ones."""
+        contexts, carry = self.tracker.read(ids_B1.cpu().numpy(), None, state.contexts)
+        hidden_BD, grown = self.backbone.step(self.embed(ids_B1[:, 0]), state.state)
+        scores = self.distributions(hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
+        return scores[:, 0], Stream(grown, carry)
