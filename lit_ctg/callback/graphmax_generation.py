@@ -28,12 +28,12 @@ class Sampler:
     """Draws continuations through one output layer after the other, with the same noise for all.
 
     Args:
-        methods: name -> ``{variant: ..., strength: ...}``.
+        methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
         temperature, top_p: applied to what the output layer gives; the paper states none.
     """
 
     def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], temperature: float, top_p: float) -> None:
-        self.methods = dict(methods)
+        self.methods = {name: setting for name, setting in methods.items() if setting["variant"] is not None}
         self.temperature, self.top_p = temperature, top_p
 
     def continue_ids(

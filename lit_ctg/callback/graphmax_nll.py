@@ -29,7 +29,8 @@ class NextWordNll:
     impossible targets is reported as ``zero/...``; the NLL is then that of (1 - ``floor``) of it and ``floor`` uniform.
 
     Args:
-        variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one that has none.
+        variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one that has none. A null variant is
+            left out.
         contexts: next-word problems a fold.
         length: most tokens of left context.
         floor: uniform share mixed in where there are zeros.
@@ -44,7 +45,8 @@ class NextWordNll:
     def __init__(
         self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = 1e-3
     ) -> None:
-        self.variants, self.contexts, self.length, self.floor = dict(variants), contexts, length, floor
+        self.variants = {name: setting for name, setting in variants.items() if setting["variant"] is not None}
+        self.contexts, self.length, self.floor = contexts, length, floor
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         found = contexts_of(fold, module, contexts=2 * self.contexts, length=self.length)
@@ -86,7 +88,7 @@ class NextWordNll:
         ]
         values = {key: torch.cat([block[key] for block in columns]) for key in columns[0]}
         n = int(counted_N.sum())
-        mean = {key: float(value_N[counted_N].double().mean()) for key, value_N in values.items()}
+        mean = {key: value_N[counted_N].double().mean().item() for key, value_N in values.items()}
         numbers = {
             f"nll/{name}": Measure(mean["nll"], "nats", "lower", n, base),
             f"zero/{name}": Measure(mean["zero"], "rate", "lower", n),
