@@ -31,6 +31,8 @@ for told in (
     "exists and is not empty",
     "number of training batches",
     "Experiment logs directory",
+    # metrics are added up over the processes by themselves
+    "It is recommended to use `self.log",
 ):
     warnings.filterwarnings("ignore", f".*{told}.*")
 

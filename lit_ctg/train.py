@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,10 @@ from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, config_hash, environment, write_record, write_samples
-from lit_ctg.run_directory import Finished, RunDirectory, claim, run_stem
+from lit_ctg.run_directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
+
+# tells the further processes of a run on several devices where the first one works
+FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ def train(cfg: DictConfig) -> Outcome:
     Raises:
         UserError: bad input; the record says FAILED and why.
     """
+    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
+        return join(cfg)
     config = plain(cfg)
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
@@ -57,22 +63,43 @@ def train(cfg: DictConfig) -> Outcome:
     return Outcome("DONE", directory.path)
 
 
-def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
-    """Fit from the last checkpoint if there is one, validate, and write the record."""
-    began = time.monotonic()
-    experiment = build(cfg, directory.path)
+def join(cfg: DictConfig) -> Outcome:
+    """Take part in a run as one of the further processes that Lightning starts with the same command (trainer=ddp).
+
+    Raises:
+        UserError: started by something else.
+    """
+    if FOLDER_VARIABLE not in os.environ:
+        raise UserError("LOCAL_RANK is set but no run is under way: start one process, Lightning starts the others")
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    experiment = build(cfg, folder, loggers=False)
+    _fit(experiment, folder / CHECKPOINT)
+    return Outcome("DONE", folder)
+
+
+def _fit(experiment: Experiment, checkpoint: Path) -> None:
+    """Fit from the last checkpoint if there is one, and validate."""
     trainer, module, datamodule = experiment.trainer, experiment.module, experiment.datamodule
-    resume = str(directory.checkpoint) if directory.checkpoint.is_file() else None
+    resume = str(checkpoint) if checkpoint.is_file() else None
+    trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
+    # the record's numbers come from one last validation, so a run killed right after training ends the same
+    trainer.validate(module, datamodule, verbose=False)
+
+
+def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
+    """Fit, validate, and write the record."""
+    began = time.monotonic()
+    os.environ[FOLDER_VARIABLE] = str(directory.path.resolve())
+    experiment = build(cfg, directory.path)
     try:
-        trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
-        # the record's numbers come from one last validation, so a run killed right after training ends the same
-        trainer.validate(module, datamodule, verbose=False)
+        _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
-        log_record(trainer, record, samples)
+        log_record(experiment.trainer, record, samples)
     except SystemExit as error:
         # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can go on
         raise KeyboardInterrupt from error
     finally:
+        os.environ.pop(FOLDER_VARIABLE, None)
         close_loggers(experiment)
     record.wall_time_s = round(time.monotonic() - began, 3)
     write_record(record, directory.record)

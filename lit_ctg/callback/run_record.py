@@ -35,8 +35,9 @@ class RunRecordCallback(Callback):
             self.tokens += mask.sum()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock."""
+        """Stop the clock; add up the tokens of all processes."""
         self.fit_seconds = self.seconds
+        self.tokens = trainer.strategy.reduce(self.tokens, reduce_op="sum")
 
     @property
     def seconds(self) -> float:

@@ -143,10 +143,13 @@ class StreamBatches(PackedBatches):
     """Truncated back-propagation: the text as B streams, batch i their i-th stretch of T tokens; the state is carried.
 
     Every token but the first is a target exactly once; streams that end early are masked. ``reset_B`` holds in the
-    first batch only.
+    first batch only. Of several processes each has every ``world_size``-th stream, from stream ``rank`` on.
+
+    Raises:
+        UserError: fewer streams than processes.
     """
 
-    def __init__(self, packed: PackedCorpus, split: str, **options: Any) -> None:
+    def __init__(self, packed: PackedCorpus, split: str, *, rank: int = 0, world_size: int = 1, **options: Any) -> None:
         super().__init__(packed, split, **options)
         targets = self.total - 1
         self.batch_size = min(self.batch_size, targets)
@@ -154,6 +157,9 @@ class StreamBatches(PackedBatches):
         self.first_B = np.minimum(np.arange(self.batch_size) * share, targets)
         self.stop_B = np.minimum(self.first_B + share, targets) + 1
         self.steps = -(-share // self.length)
+        if self.batch_size < world_size:
+            raise UserError(f"{self.batch_size} streams for {world_size} processes: give data.batch_size={world_size}")
+        self.first_B, self.stop_B = self.first_B[rank::world_size], self.stop_B[rank::world_size]
 
     def __len__(self) -> int:
         return self.steps
@@ -162,18 +168,36 @@ class StreamBatches(PackedBatches):
         step = key[1]
         start_B = np.minimum(self.first_B + step * self.length, self.stop_B)
         batch = self.rows(start_B, self.stop_B)
-        batch["reset_B"] = torch.full((self.batch_size,), step == 0)
+        batch["reset_B"] = torch.full((len(start_B),), step == 0)
         return batch
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
     """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
 
-    Lightning calls ``set_epoch``; ``start`` is where the next pass begins.
+    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. Of several processes each gets every
+    ``world_size``-th batch; with ``even`` the first batches of the order are dealt again until all have as many (a
+    process must not wait in vain for gradients).
+
+    Raises:
+        UserError: fewer batches than processes.
     """
 
-    def __init__(self, steps: int, *, seed: int = 0, shuffle: bool = False) -> None:
-        self.steps, self.seed, self.shuffle = steps, seed, shuffle
+    def __init__(
+        self,
+        steps: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        even: bool = False,
+    ) -> None:
+        if steps < world_size:
+            raise UserError(f"{steps} batches for {world_size} processes: lower data.batch_size or trainer.devices")
+        self.total, self.seed, self.shuffle = steps, seed, shuffle
+        self.rank, self.world_size, self.even = rank, world_size, even
+        self.steps = -(-steps // world_size) if even else len(range(rank, steps, world_size))
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -183,22 +207,24 @@ class EpochSampler(Sampler[tuple[int, int]]):
         return self.steps
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = np.arange(self.steps)
+        order = np.arange(self.total)
         if self.shuffle:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.steps)
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
+        order = order[(self.rank + self.world_size * np.arange(self.steps)) % self.total]
         start, self.start = self.start, 0
         for index in order[start:].tolist():
             yield self.epoch, index
 
 
 class ResumableLoader(DataLoader[Batch]):
-    """A loader whose position is part of a checkpoint: Lightning stores ``state_dict`` and gives it back on resume."""
+    """A loader whose position is part of a checkpoint: Lightning stores ``state_dict`` and gives it back on resume.
 
-    def __init__(
-        self, batches: Dataset[Batch], *, seed: int = 0, shuffle: bool = False, workers: int = 0, pin: bool = False
-    ) -> None:
+    ``order`` goes to ``EpochSampler``.
+    """
+
+    def __init__(self, batches: Dataset[Batch], *, workers: int = 0, pin: bool = False, **order: Any) -> None:
         self.position = 0
-        sampler = EpochSampler(len(batches), seed=seed, shuffle=shuffle)  # type: ignore[arg-type]
+        sampler = EpochSampler(len(batches), **order)  # type: ignore[arg-type]
         super().__init__(batches, batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pin)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -230,18 +230,28 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         options["documents"] = self.with_documents
         packed = self.prepare()
         if self.batching == "streams":
-            return StreamBatches(packed, split, **options)
+            return StreamBatches(packed, split, **options, **self._place())
         options["by_source"] = self.by_source
         if self.batching == "windows" and split == "train":
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
         return ConsecutiveBatches(packed, split, **options)
 
+    def _place(self) -> dict[str, int]:
+        """Return rank and number of the training processes."""
+        trainer = self.trainer
+        return {"rank": trainer.global_rank, "world_size": trainer.world_size} if trainer else {}
+
+    def _loader(self, split: str, **order: Any) -> ResumableLoader:
+        # streams are dealt to the processes by the row, everything else by the batch
+        dealt = {} if self.batching == "streams" else self._place()
+        return ResumableLoader(self.batches(split), workers=self.workers, **order, **dealt)
+
     def train_dataloader(self) -> ResumableLoader:
         shuffle = self.shuffle and self.batching == "chunks"
-        return ResumableLoader(self.batches("train"), seed=self.seed, shuffle=shuffle, workers=self.workers)
+        return self._loader("train", seed=self.seed, shuffle=shuffle, even=True)
 
     def val_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.batches("val"), workers=self.workers)
+        return self._loader("val")
 
     def test_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.batches("test"), workers=self.workers)
+        return self._loader("test")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from lit_ctg.errors import UserError
+
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B")
 # first spawn key of the stream that shuffles; the corpora use the small numbers
 ORDER_STREAM = 100
@@ -88,6 +90,9 @@ class EpochBatches(DistributedSampler[Tensor]):
         seed: of the order; mixed with the epoch by numpy's SeedSequence.
         shuffle: False for 0, 1, 2, ... in every epoch.
         rank, world_size: this process among the distributed ones.
+
+    Raises:
+        UserError: fewer batches than processes.
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class EpochBatches(DistributedSampler[Tensor]):
     ) -> None:
         super().__init__(range(size), num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)  # type: ignore
         self.size, self.batch_size = size, batch_size
+        if (count := -(-size // batch_size)) < world_size:
+            raise UserError(f"{count} batches for {world_size} processes: lower data.batch_size or trainer.devices")
 
     def __iter__(self) -> Iterator[Tensor]:
         order_N = np.arange(self.size)

@@ -204,3 +204,39 @@ def test_workers_read_the_same(packed) -> None:
     work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, workers=1)]
     assert all(torch.equal(a, b) for a, b in zip(plain, work, strict=True))
     assert isinstance(packed.ids("train"), np.memmap)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_processes_share_the_batches(packed, world_size: int) -> None:
+    """Evaluation: every batch once. Training: all processes have as many, so some come twice."""
+    chunks = ConsecutiveBatches(packed, "train", length=3, batch_size=2)
+    alone = list(ResumableLoader(chunks, seed=1, shuffle=True))
+    for even in (False, True):
+        loaders = [
+            ResumableLoader(chunks, seed=1, shuffle=True, rank=rank, world_size=world_size, even=even)
+            for rank in range(world_size)
+        ]
+        dealt = [list(loader) for loader in loaders]
+        assert [len(loader) for loader in loaders] == [len(batches) for batches in dealt]
+        # rank r has batches r, r + world_size, ... of the order that one process would have
+        for rank, batches in enumerate(dealt):
+            for turn, batch in enumerate(batches):
+                place = (rank + turn * world_size) % len(alone)
+                assert torch.equal(batch["input_ids_BT"], alone[place]["input_ids_BT"])
+        sizes = {len(batches) for batches in dealt}
+        assert len(sizes) == 1 if even else sum(map(len, dealt)) == len(alone)
+
+
+def test_processes_share_the_streams_by_row(packed) -> None:
+    alone = StreamBatches(packed, "train", length=4, batch_size=3)
+    shared = [StreamBatches(packed, "train", length=4, batch_size=3, rank=rank, world_size=2) for rank in range(2)]
+    for step in range(len(alone)):
+        whole = alone[0, step]
+        for rank, streams in enumerate(shared):
+            part = streams[0, step]
+            assert set(part) == set(whole)
+            assert all(torch.equal(part[key], whole[key][rank::2]) for key in whole)
+    with pytest.raises(UserError, match="1 streams for 2 processes"):
+        StreamBatches(packed, "train", length=4, batch_size=1, rank=0, world_size=2)
+    with pytest.raises(UserError, match="batches for 99 processes"):
+        ResumableLoader(ConsecutiveBatches(packed, "train", length=3, batch_size=2), world_size=99)
