@@ -37,14 +37,12 @@ class Text(Protocol):
 
 
 class Generator(Protocol):
-    """What the trials generate with, e.g. ``model.idea_gate.generation``."""
-
-    has_gate: bool
+    """What the trials generate with, e.g. ``model.idea_gate.generation.IdeaGateGenerator``."""
 
     def generate(
-        self, n: int, prompt: str, *, control: Any, paths: Mapping[str, bool], seed: int, max_new_tokens: int
+        self, n: int, prompt: Sequence[str], control: Any, *, seed: int, rows: Sequence[int], max_new_tokens: int
     ) -> Sequence[Text]:
-        """Continue ``prompt`` n times; row i is a function of (seed, i)."""
+        """Continue each of n prompts; text i is a function of (seed, rows[i])."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +139,11 @@ class TopicTrial(Callback):
         self.results, self.samples = {}, []
         measured: dict[str, dict[str, SampleMean]] = {}
         for arm, control in self.arms.items():
-            if control and not generator.has_gate:
+            if control and not module.gated:
                 continue
             texts = {
-                d.name: self._texts(generator, datamodule.vocabulary, d, i, control) for i, d in enumerate(self.domains)
+                domain.name: self._texts(generator, datamodule.vocabulary, index, control)
+                for index, domain in enumerate(self.domains)
             }
             measured[arm] = self._measure(arm, texts)
             self.samples += [
@@ -157,23 +156,25 @@ class TopicTrial(Callback):
             self._gain(measured[GATED], measured[GATE_OFF])
 
     def _texts(
-        self, generator: Generator, vocabulary: Any, domain: Domain, index: int, control: Mapping[str, Any]
+        self, generator: Generator, vocabulary: Any, index: int, control: Mapping[str, Any]
     ) -> list[list[Sample]]:
-        """Continue each prompt of a domain; no two prompts share their draws."""
-        made = []
-        for number, prompt in enumerate(domain.prompts[: self.prompts]):
-            seed = (self.seed * len(self.domains) + index) * 1000 + number
-            texts = generator.generate(
-                self.n, prompt=prompt, control=dict(control), paths={}, seed=seed, max_new_tokens=self.max_new_tokens
-            )
-            made.append([self.read(text, vocabulary) for text in texts])
-        return made
+        """Continue the prompts of one domain as one batch; no two rows of any domain share their draws."""
+        prompts = [prompt for prompt in self.domains[index].prompts[: self.prompts] for _ in range(self.n)]
+        size = len(prompts)
+        texts = generator.generate(
+            size,
+            prompt=prompts,
+            control=dict(control),
+            seed=self.seed,
+            rows=range(index * size, (index + 1) * size),
+            max_new_tokens=self.max_new_tokens,
+        )
+        samples = [self.read(text, vocabulary) for text in texts]
+        return [samples[start : start + self.n] for start in range(0, size, self.n)]
 
     def read(self, text: Text, vocabulary: Any) -> Sample:
-        """Return the words of a generated text by place; an end-of-text token at its end is left out."""
-        ids = [int(number) for number in text.ids]
-        if len(ids) > text.prompt_length and ids[-1] == vocabulary.eos_id:
-            ids.pop()
+        """Return the words of a generated text by place."""
+        ids = list(text.ids)
         new = len(ids) - text.prompt_length
 
         def place(tokens: int) -> int:

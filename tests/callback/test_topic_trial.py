@@ -33,21 +33,21 @@ def vocabulary():
 
 
 class Author:
-    """Continues prompts with ``continuation(control, seed, row)``, remembering how it was called."""
+    """Continues prompts with ``continuation(control, row)``, remembering how it was called."""
 
-    def __init__(self, vocabulary, continuation, has_gate=True):
-        self.vocabulary, self.continuation, self.has_gate, self.calls = vocabulary, continuation, has_gate, []
+    def __init__(self, vocabulary, continuation):
+        self.vocabulary, self.continuation, self.calls = vocabulary, continuation, []
 
     def generator(self, module, datamodule):
         return self
 
-    def generate(self, n, prompt, *, control, paths, seed, max_new_tokens):
-        self.calls.append((n, prompt, dict(control), seed, max_new_tokens))
+    def generate(self, n, prompt, control, *, seed, rows, max_new_tokens):
+        assert len(prompt) == len(rows) == n
+        self.calls.append((list(prompt), dict(control), seed, list(rows), max_new_tokens))
         texts = []
-        for row in range(n):
-            start = self.vocabulary.encode(prompt)
-            new = self.vocabulary.encode(self.continuation(control, seed, row))
-            texts.append(Text([*start, *new[:max_new_tokens]], len(start)))
+        for start, row in zip(map(self.vocabulary.encode, prompt), rows, strict=True):
+            new = self.vocabulary.encode(self.continuation(control, row))
+            texts.append(Text((*start, *new[:max_new_tokens]), len(start)))
         return texts
 
 
@@ -66,13 +66,13 @@ def trial(author, **options):
     return TopicTrial(**{**settings, **options})
 
 
-def run(author, **options):
+def run(author, gated=True, **options):
     callback = trial(author, **options)
-    callback.run(None, SimpleNamespace(vocabulary=author.vocabulary))
+    callback.run(SimpleNamespace(gated=gated), SimpleNamespace(vocabulary=author.vocabulary))
     return callback
 
 
-def on_topic(control, seed, row):
+def on_topic(control, row):
     """Acid with the gate, kings without."""
     return (" king" if control else " acid") * 30
 
@@ -119,33 +119,29 @@ def test_a_word_that_the_prompt_began_is_no_word_of_the_continuation(vocabulary)
 
 
 def test_a_short_text_has_its_own_number_of_tokens_and_no_far_span(vocabulary) -> None:
-    end = vocabulary.decode([vocabulary.eos_id])
-    author = Author(vocabulary, lambda *_: " acid")
-    whole = author.generate
-    author.generate = lambda *a, **k: [Text([*t.ids, vocabulary.eos_id], t.prompt_length) for t in whole(*a, **k)]
-    callback = run(author)
+    results = run(Author(vocabulary, lambda *_: " acid")).results
     name = "topic/gated/chemistry/short"
-    assert callback.results[f"{name}/density"]["value"] == pytest.approx(100.0)
-    assert callback.results[f"{name}/drift/11-20"]["n"] == 0
-    assert not any(end in sample["text"] for sample in callback.samples)
+    assert results[f"{name}/density"]["value"] == pytest.approx(100.0)
+    assert results[f"{name}/drift/11-20"]["n"] == 0
 
 
 def test_prompts_and_arms_share_out_and_pair(vocabulary) -> None:
     author = Author(vocabulary, on_topic)
     run(author)
-    assert all(n == 2 and tokens == 20 for n, _, _, _, tokens in author.calls)
-    gated = [(prompt, seed) for _, prompt, control, seed, _ in author.calls if not control]
-    off = [(prompt, seed) for _, prompt, control, seed, _ in author.calls if control]
-    # the same draws for the same prompt in both arms, others for every other prompt
-    assert gated == off and len({seed for _, seed in gated}) == len(gated) == 4
-    assert [prompt for prompt, _ in gated[:2]] == list(load_domain("chemistry").prompts[:2])
-    other = Author(vocabulary, on_topic)
-    run(other, seed=4)
-    assert not {call[3] for call in other.calls} & {call[3] for call in author.calls}
+    gated, off = author.calls[:2], author.calls[2:]
+    # the same prompts, seeds and rows in both arms: the same draws
+    assert [call[:1] + call[2:] for call in gated] == [call[:1] + call[2:] for call in off]
+    assert [call[1] for call in author.calls] == [{}, {}, {"alpha": 0.0}, {"alpha": 0.0}]
+    # every row of every domain has draws of its own
+    rows = [row for call in gated for row in call[3]]
+    assert rows == list(range(8))
+    first, second = load_domain("chemistry").prompts[:2]
+    assert gated[0][0] == [first, first, second, second]
+    assert all(call[2] == 3 and call[4] == 20 for call in author.calls)
 
 
 def test_a_model_without_a_gate_runs_one_arm(vocabulary) -> None:
-    callback = run(Author(vocabulary, on_topic, has_gate=False))
+    callback = run(Author(vocabulary, on_topic), gated=False)
     assert {key.split("/")[1] for key in callback.results} == {"gated"}
     assert {sample["path"] for sample in callback.samples} == {"gated"}
 
@@ -159,7 +155,7 @@ def test_samples_are_kept_of_every_prompt(vocabulary) -> None:
 def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
     callback = trial(Author(vocabulary, on_topic))
     module, data = tiny()
-    data.vocabulary = vocabulary
+    data.vocabulary, module.gated = vocabulary, True
     trainer = trainer_of(callback)
     trainer.fit(module, data)
     assert not callback.results
