@@ -36,11 +36,8 @@ def source_texts(datamodule: Any, split: str) -> dict[int, np.ndarray]:
 
 
 def cut(ids_T: np.ndarray, n: int, length: int) -> list[np.ndarray]:
-    """Return up to ``n`` windows of ``length`` at even distances; fewer where they would be the same ones."""
-    room = len(ids_T) - length
-    if room < 0:
-        return []
-    starts = np.unique(np.linspace(0, room, num=n).astype(np.int64))
+    """Return up to ``n`` windows of ``length`` at even distances; fewer where they would overlap."""
+    starts = np.linspace(0, max(0, len(ids_T) - length), num=min(n, len(ids_T) // length)).astype(np.int64)
     return [np.asarray(ids_T[start : start + length]) for start in starts]
 
 

@@ -59,7 +59,8 @@ class CodeTrial(Callback):
 
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
-            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies).
+            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
+            ``corpus/train_tokens`` (Table 2).
         history: ``trial/...`` by epoch.
         samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
 
@@ -209,7 +210,9 @@ class CodeTrial(Callback):
         return found
 
     def _keep_references(self, datamodule: Any) -> None:
-        """What the real continuations give under the same measures, and why BERTScore is missing if it is."""
+        """The size of the corpus, what its real continuations score, and why BERTScore is missing if it is."""
+        tokens = len(datamodule.prepare().ids("train"))
+        self._keep({"corpus/train_tokens": MetricResult(float(tokens), "count", "none", tokens, None, 1)})
         prompts, judge = self._prepared(datamodule)
         real, source_N = [prompt.reference for prompt in prompts], [prompt.source for prompt in prompts]
         found = _token_metrics(real) | {"source_accuracy": judged(judge, real, source_N).result()}

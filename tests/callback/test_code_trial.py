@@ -168,7 +168,9 @@ def test_windows_are_evenly_spread_distinct_and_inside():
     ids_T = np.arange(100)
     windows = cut(ids_T, 5, 20)
     assert [int(w[0]) for w in windows] == [0, 20, 40, 60, 80] and all(len(w) == 20 for w in windows)
-    assert len(cut(np.arange(21), 5, 20)) == 2 and cut(np.arange(19), 5, 20) == []
+    assert len(cut(np.arange(39), 5, 20)) == 1 and cut(np.arange(19), 5, 20) == []
+    crowded = cut(np.arange(97), 50, 20)
+    assert len(crowded) == 4 and len(np.unique(np.concatenate(crowded))) == 80
 
 
 def test_word_frequencies_give_the_reference(corpus):
