@@ -14,12 +14,13 @@ from scipy.special import log_softmax
 
 from lit_ctg.errors import UserError
 from lit_ctg.model.nslm.class_table import ClassMembers
-from lit_ctg.model.nslm.density import Density, Unigram
+from lit_ctg.model.nslm.density import Density, Training, Unigram
 from lit_ctg.model.nslm.metric_function import Frequency, MetricFunction
 from lit_ctg.model.nslm.occurrence import Evidence, Occurrences
 
 MEMO_BYTES = 1 << 28  # normalised rows that are kept
 BLOCK = 1 << 22  # weights computed at one time
+FIT_CELLS = 1 << 19  # weights of the keys a density is fitted with
 BASES = ("uniform", "unigram")
 
 
@@ -65,9 +66,9 @@ class MicroModel:
         self.members = members
         self._memo.clear()
         frequency = Frequency().fit(members, occurrences.index_N)
-        self.fallback_K = log_softmax(
-            Unigram(self.fallback_smoothing).log_weight(frequency.values(np.zeros((1, 1))))[0]
-        )
+        count_1K, uniform_K = frequency.values(np.zeros((1, 1))), np.zeros(len(members))
+        self.fallback_K = log_softmax(Unigram(self.fallback_smoothing).log_weight(count_1K, uniform_K)[0])
+        self.log_base_K = self.fallback_K + np.log(len(members)) if self.base == "unigram" else uniform_K
         self.metric.fit(members, occurrences.index_N)
         keys_NJ = self.metric.keys(occurrences.evidence)
         usable_N = ~np.isnan(keys_NJ).any(1)
@@ -75,8 +76,23 @@ class MicroModel:
         # a density of nothing: the class never occurs twice in a document, so it is never asked for either
         self.fitted = len(x_N) > 0
         if self.fitted:
-            self.density.fit(x_N, self.metric.kind == "distance")
+            self.density.fit(self._training(x_N, keys_NJ[usable_N], occurrences.index_N[usable_N]))
         return self
+
+    def _training(self, x_N: np.ndarray, keys_NJ: np.ndarray, index_N: np.ndarray) -> Training:
+        """Put together what a density is fitted to; of many keys a fixed random sample is computed in full."""
+        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
+        most = max(1, FIT_CELLS // len(self.members))
+        chosen_U = np.arange(len(unique_UJ))
+        if len(chosen_U) > most:
+            chosen_U = np.sort(np.random.default_rng(0).choice(len(chosen_U), most, replace=False))
+        row_U = np.full(len(unique_UJ), -1)
+        row_U[chosen_U] = np.arange(len(chosen_U))
+        row_N = row_U[where_N.reshape(-1)]
+        pair_M, count_M = np.unique(row_N[row_N >= 0] * len(self.members) + index_N[row_N >= 0], return_counts=True)
+        row_M, index_M = np.divmod(pair_M, len(self.members))
+        x_UK = self.metric.values(unique_UJ[chosen_U])
+        return Training(x_N, self.metric.kind, x_UK, row_M, index_M, count_M, self.log_base_K)
 
     def _values_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
         """Return the metric value of one member a key."""
@@ -133,10 +149,13 @@ class MicroModel:
             rows_UK[:] = self.fallback_K
         elif not undefined_U.all():
             x_UK = self.metric.values(keys_UJ[~undefined_U])
-            over = self.base == "unigram"
-            weight_UK = self.density.log_weight_over(x_UK, self.fallback_K) if over else self.density.log_weight(x_UK)
+            weight_UK = self.density.log_weight(x_UK, self.log_base_K)
             rows_UK[~undefined_U] = log_softmax(weight_UK, axis=1)
         return rows_UK
+
+    def forget(self) -> None:
+        """Free the kept rows; they are computed anew when they are asked for."""
+        self._memo.clear()
 
     def describe(self) -> dict[str, Any]:
         """Return the pair and what was fitted, as plain values."""

@@ -161,6 +161,8 @@ def _trial(
 ) -> Trial:
     model = MicroModel(metric, density, fallback_smoothing=smoothing, base=base).fit(train, members)
     perplexity = class_perplexity(model, validation)
+    # a grid has many models: only those that are used later may keep their rows
+    model.forget()
     return Trial(members.name, metric.name, density.name, base, parameters, perplexity, len(validation), model)
 
 
