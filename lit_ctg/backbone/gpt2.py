@@ -29,7 +29,9 @@ class GPT2Backbone(nn.Module):
 
     causal = True
 
-    def __init__(self, *, dim: int, layers: int, heads: int, context: int, dropout: float) -> None:
+    def __init__(
+        self, *, dim: int, layers: int, heads: int, context: int, dropout: float, feedforward_dim: int | None = None
+    ) -> None:
         """Make the layers.
 
         Args:
@@ -38,6 +40,7 @@ class GPT2Backbone(nn.Module):
             heads: attention heads; must divide ``dim``.
             context: positions that have a vector.
             dropout: probability, on the embedded input, attention weights and both branches of a block.
+            feedforward_dim: inner size of the feed-forward parts; 4 * ``dim`` by default.
 
         Raises:
             ValueError: sizes that do not fit.
@@ -51,7 +54,7 @@ class GPT2Backbone(nn.Module):
             raise ValueError(f"dropout={dropout}: choose a probability in [0, 1)")
         self.dim, self.context, self.dropout = dim, context, dropout
         self.wpe = nn.Embedding(context, dim)
-        self.h = nn.ModuleList(GPT2Block(dim, heads, dropout) for _ in range(layers))
+        self.h = nn.ModuleList(GPT2Block(dim, heads, feedforward_dim or 4 * dim, dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(dim)
         self._initialise(layers)
 
@@ -115,13 +118,13 @@ class GPT2Backbone(nn.Module):
 class GPT2Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, feedforward_dim: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
         self.ln_1 = nn.LayerNorm(dim)
         self.attn = GPT2Attention(dim, heads, dropout)
         self.ln_2 = nn.LayerNorm(dim)
-        self.mlp = GPT2FeedForward(dim)
+        self.mlp = GPT2FeedForward(dim, feedforward_dim)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Return the next hidden states."""
@@ -168,12 +171,12 @@ class GPT2Attention(nn.Module):
 
 
 class GPT2FeedForward(nn.Module):
-    """Two layers with GELU, four times as wide inside."""
+    """Two layers with GELU between them."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, feedforward_dim: int) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(dim, 4 * dim)
-        self.c_proj = nn.Linear(4 * dim, dim)
+        self.c_fc = nn.Linear(dim, feedforward_dim)
+        self.c_proj = nn.Linear(feedforward_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., D]."""
