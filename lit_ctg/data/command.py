@@ -1,4 +1,4 @@
-"""What `lit-ctg data prepare|info|sample` do with the data module of a composed configuration."""
+"""What `lit-ctg data prepare|info|sample|graph` do with the data module of a composed configuration."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
 
 ACTIONS = ("prepare", "info", "sample")
+# what counts a corpus for a paper's model; lit_ctg/scene_graph.py puts the two together
+COMMANDS = (*ACTIONS, "graph")
 
 
 def main(words: list[str]) -> int:
@@ -28,10 +30,15 @@ def main(words: list[str]) -> int:
     from lit_ctg.config import compose
 
     if not words or words[0].startswith("-") or "=" in words[0]:
-        raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(ACTIONS)}")
+        raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(COMMANDS)}")
     action, rest = words[0], words[1:]
-    if action not in ACTIONS:
-        raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
+    if action not in COMMANDS:
+        raise UserError(f"data {action}: use one of {', '.join(COMMANDS)}{did_you_mean(action, COMMANDS)}")
+    if action == "graph":
+        from lit_ctg.scene_graph import main as graph
+
+        graph(rest)
+        return 0
     if "-n" in rest:
         place = rest.index("-n")
         rest[place : place + 2] = [f"n={next(iter(rest[place + 1 : place + 2]), '')}"]
