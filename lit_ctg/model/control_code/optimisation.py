@@ -39,8 +39,8 @@ def optimizer(
         falling = ExponentialLR(chosen, gamma=settings["gamma"])
         return {"optimizer": chosen, "lr_scheduler": {"scheduler": falling, "interval": "epoch"}}
     if name == "adam":
-        return {"optimizer": torch.optim.Adam(parameters, lr=rate, fused=True)}
-    return adamw_warmup_cosine(
+        return {"optimizer": torch.optim.Adam(parameters, lr=rate)}
+    configured = adamw_warmup_cosine(
         parameters,
         learning_rate=rate,
         weight_decay=settings["weight_decay"],
@@ -49,3 +49,6 @@ def optimizer(
         warmup_from_zero=False,
         total_steps=total_steps,
     )
+    # a fused optimiser can unscale gradients, so Lightning would not clip them; in bfloat16 there is nothing to unscale
+    configured["optimizer"]._step_supports_amp_scaling = False
+    return configured

@@ -44,7 +44,11 @@ def _logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of softmax(h W^T + b); the gradients are made sequence by sequence in the forward pass."""
+    """Mean cross-entropy of softmax(h W^T + b); the gradients are made sequence by sequence in the forward pass.
+
+    With E = exp(logits - max), n its row sums and r = mask / (count * n): d loss / d logits = r E - onehot mask / count.
+    The factors r go to the small sides of the products, so [T, V] is passed over four times only.
+    """
 
     @staticmethod
     def forward(
@@ -53,26 +57,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
         device = hidden_BTD.device.type
         product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
         wide = torch.promote_types(weight_VD.dtype, torch.float32)
-        count = mask_BT.sum().clamp(min=1)
+        share_BT = mask_BT.to(wide) / mask_BT.sum().clamp(min=1)
         with torch.autocast(device, enabled=False):
-            hidden, weight = hidden_BTD.to(product), weight_VD.to(product)
+            hidden, weight, bias = (part.to(product) for part in (hidden_BTD, weight_VD, bias_BV))
             loss = torch.zeros((), dtype=wide, device=hidden.device)
-            grad_hidden, grad_bias_BV = torch.empty_like(hidden), torch.empty_like(bias_BV, dtype=wide)
+            grad_hidden, grad_bias = torch.empty_like(hidden, dtype=wide), torch.empty_like(bias, dtype=wide)
             grad_weight = torch.zeros_like(weight_VD, dtype=wide)
-            for row, target_T in enumerate(target_BT):
-                share_TV = _logits(hidden[row], weight, bias_BV[row]).log_softmax(-1)
-                mask_T1 = mask_BT[row].unsqueeze(1).to(wide)
-                own_T1 = target_T.unsqueeze(1)
-                loss -= (share_TV.gather(1, own_T1) * mask_T1).sum()
-                # d loss / d logits = softmax - onehot, on counted tokens
-                share_TV.exp_().scatter_add_(1, own_T1, torch.full_like(mask_T1, -1.0)).mul_(mask_T1 / count)
-                grad_bias_BV[row] = share_TV.sum(0)
-                share_TV = share_TV.to(product)
-                torch.mm(share_TV, weight, out=grad_hidden[row])
-                grad_weight += share_TV.T @ hidden[row]
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias_BV)
+            for row, (target_T, share_T) in enumerate(zip(target_BT, share_BT, strict=True)):
+                states_TD = hidden[row]
+                mass_TV = torch.addmm(bias[row], states_TD, weight.T)
+                largest_T1 = mass_TV.amax(1, keepdim=True)
+                own_T = mass_TV.gather(1, target_T.unsqueeze(1)).sub_(largest_T1).squeeze(1).to(wide)
+                mass_TV.sub_(largest_T1).exp_()
+                sum_T = mass_TV.sum(1, dtype=wide)
+                loss += ((sum_T.log() - own_T) * share_T).sum()
+                ratio_T1 = (share_T / sum_T).unsqueeze(1)
+                share_T1 = share_T.unsqueeze(1)
+                grad_hidden[row] = (mass_TV @ weight).to(wide) * ratio_T1 - weight[target_T].to(wide) * share_T1
+                grad_weight += mass_TV.T @ (states_TD * ratio_T1).to(product)
+                grad_weight.index_add_(0, target_T, -(states_TD * share_T1).to(wide))
+                grad_bias[row] = (mass_TV.T @ ratio_T1.to(product)).squeeze(1)
+                grad_bias[row].index_add_(0, target_T, -share_T)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.types = hidden_BTD.dtype, weight_VD.dtype, bias_BV.dtype
-        return loss / count
+        return loss
 
     @staticmethod
     @once_differentiable
