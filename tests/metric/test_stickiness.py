@@ -32,7 +32,7 @@ def test_nothing_measured_is_a_hole() -> None:
 
 
 def test_the_prompts_words_raise_the_score_of_a_text_that_left_the_domain() -> None:
-    """The authors' score counts them (deviation 2)."""
+    """The authors' score counts them (deviation 4)."""
     prompt, written = ["the", "acid", "ion"], ["rome", "fell"]
     honest, published = make(), make()
     honest.update([written])
