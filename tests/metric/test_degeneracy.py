@@ -22,7 +22,8 @@ def test_count_of_the_commonest_token_averaged_over_generations():
 def expected_of_draws(length: int, tokens: int = 10) -> tuple[float, float]:
     """Expected degeneracy and variation of ``length`` uniform draws from ``tokens`` tokens, exactly.
 
-    P(no token more than m times) = length! / tokens^length times the coefficient of x^length in (sum over i <= m of x^i / i!)^tokens.
+    P(no token more than m times) = length! / tokens^length times the coefficient of x^length in
+    (sum over i <= m of x^i / i!)^tokens.
     """
 
     def at_most(m: int) -> Fraction:
