@@ -1,6 +1,7 @@
 """`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
 
-Every finished job is one line, with the time that the rest will take.
+Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
+holds for every launcher (sweep=basic|local|slurm|ray).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import os
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -30,7 +32,8 @@ from lit_ctg.config import check, config_folder, explain, prepare_overrides, reg
 from lit_ctg.errors import UserError
 
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
-JOBS_VARIABLE = "LIT_CTG_SWEEP_JOBS"
+# seconds between two looks at the journal
+POLL = 0.2
 
 
 def sweep(words: list[str]) -> int:
@@ -50,7 +53,7 @@ def sweep(words: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     try:
-        os.environ[JOBS_VARIABLE] = str(count_jobs(overrides))
+        jobs = count_jobs(overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     began = time.monotonic()
@@ -59,14 +62,14 @@ def sweep(words: list[str]) -> int:
         overrides.append(f"hydra.sweep.dir='{folder}'")
     arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
     try:
-        run()
+        with Watcher(journal, jobs):
+            run()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     finally:
         sys.argv = arguments
         os.environ.pop(JOURNAL_VARIABLE, None)
-        os.environ.pop(JOBS_VARIABLE, None)
-    return _summary(journal, time.monotonic() - began)
+    return _summary(journal, jobs, time.monotonic() - began)
 
 
 def _new_folder(parent: Path) -> Path:
@@ -126,30 +129,59 @@ def _job(cfg: DictConfig) -> str:
             "error": f"{type(error).__name__}: {error}",
         }
     entry["seconds"] = round(time.monotonic() - began, 1)
-    if entry["status"] == "FAILED":
-        print(f"FAILED {label}: {' '.join(str(entry['error']).split())}", file=sys.stderr, flush=True)
-    path = Path(os.environ[JOURNAL_VARIABLE])
-    with open(path, "a", encoding="utf-8") as journal:
+    # one write of one line: jobs may run side by side
+    with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
         journal.write(json.dumps(entry) + "\n")
-    line = progress_line(_entries(path), int(os.environ[JOBS_VARIABLE]))
-    Console(soft_wrap=True, highlight=False).print(line, markup=False)
     return str(entry["status"])
 
 
-def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int) -> str:
+class Watcher:
+    """Prints a line for every job that has come into the journal, while the sweep runs and once more at its end."""
+
+    def __init__(self, journal: Path, jobs: int) -> None:
+        self.journal, self.jobs, self.told, self.began = journal, jobs, 0, time.monotonic()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        self._tell()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(POLL):
+            self._tell()
+
+    def _tell(self) -> None:
+        entries = _entries(self.journal)
+        for count in range(self.told + 1, len(entries) + 1):
+            last = entries[count - 1]
+            line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
+            failed = last["status"] == "FAILED"
+            text = f"{line}: {' '.join(str(last['error']).split())}" if failed else line
+            print(text, file=sys.stderr if failed else sys.stdout, flush=True)
+        self.told = len(entries)
+
+
+def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:
     """Return the line of the job that finished last: its place, what became of it, how long it took, and the time left.
 
-    The time left takes every job that is still to come for one as long as the jobs so far that were not skipped.
+    The time left takes the rest to go on at the pace of the jobs so far that were not skipped, side by side or not.
 
     Args:
         entries: the journal so far.
         jobs: of the whole sweep.
+        elapsed: seconds since the sweep began.
     """
-    last, took = entries[-1], [entry["seconds"] for entry in entries if entry["status"] != "SKIPPED"]
+    last, ran = entries[-1], sum(entry["status"] != "SKIPPED" for entry in entries)
     line = f"[{len(entries)}/{jobs}] {last['status'].lower()} {last['job']} in {duration(last['seconds'])}"
     remaining = jobs - len(entries)
-    if remaining and took:
-        line += f"; {duration(remaining * sum(took) / len(took))} left"
+    if remaining and ran:
+        line += f"; {duration(remaining * elapsed / ran)} left"
     return line
 
 
@@ -165,11 +197,12 @@ def duration(seconds: float) -> str:
 
 def _entries(journal: Path) -> list[dict[str, Any]]:
     """Return what the journal holds; nothing when no job came so far as to write one."""
-    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    return [json.loads(line) for line in lines]
+    text = journal.read_text(encoding="utf-8") if journal.exists() else ""
+    # a line without its end is still being written
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _summary(journal: Path, seconds: float) -> int:
+def _summary(journal: Path, jobs: int, seconds: float) -> int:
     """Print what became of the jobs; return the exit code."""
     entries = _entries(journal)
     counts = {status: sum(entry["status"] == status for entry in entries) for status in ("DONE", "SKIPPED", "FAILED")}
@@ -181,4 +214,6 @@ def _summary(journal: Path, seconds: float) -> int:
     for entry in entries:
         if entry["status"] == "FAILED":
             console.print(f"  FAILED {entry['job']}: {entry['error']}", markup=False)
-    return 1 if counts["FAILED"] or not entries else 0
+    if lost := jobs - len(entries):
+        console.print(f"  {lost} jobs ended without a word: killed, or out of memory; the same command runs them again")
+    return 1 if counts["FAILED"] or lost else 0

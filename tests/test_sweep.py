@@ -51,12 +51,16 @@ def test_an_experiments_own_sweep_counts_and_the_command_line_wins(tmp_path, mon
 
 def test_a_line_says_place_outcome_time_and_what_is_left():
     entries = [entry("DONE", 100.0)]
-    assert progress_line(entries, 4) == ("[1/4] done paper/name corrected small seed 0 in 1 min 40 s; 5 min 0 s left")
+    assert progress_line(entries, 4, 100.0) == (
+        "[1/4] done paper/name corrected small seed 0 in 1 min 40 s; 5 min 0 s left"
+    )
     entries += [entry("SKIPPED", 0.1), entry("FAILED", 20.0)]
     # skipped jobs say nothing about how long a job takes
-    assert progress_line(entries, 4).endswith("failed paper/name corrected small seed 0 in 20 s; 1 min 0 s left")
-    assert "left" not in progress_line([*entries, entry("DONE", 1.0)], 4)
-    assert "left" not in progress_line([entry("SKIPPED", 0.1)], 4)
+    assert progress_line(entries, 4, 120.0).endswith("failed paper/name corrected small seed 0 in 20 s; 1 min 0 s left")
+    # two at a time: half the time
+    assert progress_line(entries, 4, 60.0).endswith("; 30 s left")
+    assert "left" not in progress_line([*entries, entry("DONE", 1.0)], 4, 1.0)
+    assert "left" not in progress_line([entry("SKIPPED", 0.1)], 4, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,8 @@ def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     code, out, err = run_cli(*words)
     assert code == 1 and "seed=-1 is negative" in err
     lines = [line for line in out.splitlines() if line.startswith("[")]
-    assert len(lines) == 3
+    assert len(lines) == 2
     assert re.fullmatch(r"\[1/3\] done semantic_fusion/main corrected smoke seed 0 in \d+ s; .* left", lines[0])
-    assert lines[1].startswith("[2/3] failed") and lines[2].startswith("[3/3] done") and "left" not in lines[2]
+    assert lines[1].startswith("[3/3] done") and "left" not in lines[1]
+    assert re.search(r"^\[2/3\] failed .*: seed=-1 is negative", err, re.MULTILINE)
     assert "sweep of 3 jobs" in out and "2 done" in out

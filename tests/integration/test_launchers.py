@@ -1,0 +1,70 @@
+"""A sweep means the same whatever starts its jobs: the same records, lines, summary and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.config import config_folder
+
+WORDS = (
+    "experiment=semantic_fusion/baseline",
+    "size=smoke",
+    "logger=none",
+    "metric=[perplexity]",
+    "callback=[run_record,checkpoint,epoch_seed,finite_loss]",
+    "trainer.accelerator=cpu",
+    "skip_completed=true",
+    # the second job fails
+    "seed=0,-1,2",
+)
+
+
+def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-m", "lit_ctg.cli", "train", "-m", *WORDS, f"output_root={folder}", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(call, capture_output=True, text=True, env=environment, timeout=280)
+
+
+def metrics(folder: Path) -> dict[int, dict]:
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("run.json")]
+    return {record["seed"]: record["metrics"] for record in records if record["status"] == "DONE"}
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
+    folder = tmp_path_factory.mktemp("basic")
+    assert sweep(folder).returncode == 1
+    return metrics(folder)
+
+
+@pytest.mark.parametrize("launcher", ["local", "ray"])
+def test_jobs_side_by_side_leave_the_same_records(launcher: str, one_by_one: dict[int, dict], tmp_path: Path) -> None:
+    done = sweep(tmp_path, f"sweep={launcher}")
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert set(one_by_one) == {0, 2}
+    assert metrics(tmp_path) == one_by_one
+    lines = (done.stdout + done.stderr).splitlines()
+    assert sum(line.startswith("[") and "/3] done semantic_fusion/baseline" in line for line in lines) == 2
+    assert sum("/3] failed" in line and "seed=-1 is negative" in line for line in lines) == 1
+    assert "sweep of 3 jobs" in done.stdout and "2 done, 0 skipped, 1 failed" in done.stdout
+
+
+def test_every_launcher_composes() -> None:
+    names = {path.stem for path in (config_folder() / "sweep").glob("*.yaml")}
+    assert names == {"basic", "local", "slurm", "ray"}
+    import hydra
+
+    from lit_ctg.config import register
+
+    register()
+    for name in sorted(names):
+        with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+            cfg = hydra.compose("config", [*WORDS[:2], f"sweep={name}"], return_hydra_config=True)
+        kind = {"basic": "basic", "local": "submitit_local", "slurm": "submitit_slurm", "ray": "ray"}[name]
+        assert cfg.hydra.runtime.choices["hydra/launcher"] == kind
