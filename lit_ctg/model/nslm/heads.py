@@ -20,6 +20,9 @@ from torch.nn import functional as F
 from lit_ctg.errors import UserError
 from lit_ctg.model.nslm.class_table import ClassTable
 
+BLOCK = 64  # positions scored at one time
+Rows = tuple[Tensor, Tensor]
+
 
 @dataclass
 class HeadScores:
@@ -149,22 +152,39 @@ class OutputHeads(nn.Module):
 
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
         """Return exact log-probabilities of the targets under every head."""
+        rows = tuple(self._ready(part) for part in (self.outside_O, self.member_M))
+        blocks = zip(*(part.split(BLOCK) for part in (hidden_ND, target_N, state_N)), strict=True)
+        parts = [self._score(*block, rows) for block in blocks]
+        within_N = self.within(hidden_ND, target_N, state_N)
+        nnlm_N, tag_N, mass_N = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return HeadScores(nnlm_N, tag_N, within_N, mass_N)
+
+    def _score(
+        self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, rows: tuple[Rows, Rows]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return nnlm, tag and mass of a few positions: what is in the processor's cache is read again for free."""
         class_N = self.class_of(target_N, state_N)
-        outside_NO = self._linear(hidden_ND, self.word_VD[self.outside_O], self.word_bias_V1[self.outside_O])
-        member_NM = self._linear(hidden_ND, self.word_VD[self.member_M], self.word_bias_V1[self.member_M])
+        outside_NO, member_NM = (self._linear(hidden_ND, *part) for part in rows)
         own_N = self._own(outside_NO, member_NM, target_N)
+        class_NM = self.class_of_SV[:, self.member_M][state_N]
+        tags_NC = self._tags(hidden_ND, state_N)
         outside_N = outside_NO.logsumexp(1)
         total_N = torch.logaddexp(outside_N, member_NM.logsumexp(1))
         # members of a class that is not there in this state stand for themselves
-        free_NM = self.class_of_SV[:, self.member_M][state_N] < 0
-        outside_N = torch.logaddexp(outside_N, member_NM.masked_fill(~free_NM, -torch.inf).logsumexp(1))
-        tags_NC = self._tags(hidden_ND, state_N)
-        tag_N = self._tag_or_word(tags_NC, own_N, class_N) - torch.logaddexp(outside_N, tags_NC.logsumexp(1))
-        mass_N = (own_N - total_N).clone()
-        rows = (class_N >= 0).nonzero().squeeze(1)
-        same_XM = self.class_of_SV[:, self.member_M][state_N[rows]] == class_N[rows].unsqueeze(1)
-        mass_N[rows] = member_NM[rows].masked_fill(~same_XM, -torch.inf).logsumexp(1) - total_N[rows]
-        return HeadScores(own_N - total_N, tag_N, self.within(hidden_ND, target_N, state_N), mass_N)
+        free_N = member_NM.masked_fill(class_NM >= 0, -torch.inf).logsumexp(1)
+        tagged_N = torch.logaddexp(torch.logaddexp(outside_N, free_N), tags_NC.logsumexp(1))
+        mass_N = own_N.clone()
+        inside = (class_N >= 0).nonzero().squeeze(1)
+        same_XM = class_NM[inside] == class_N[inside].unsqueeze(1)
+        mass_N[inside] = member_NM[inside].masked_fill(~same_XM, -torch.inf).logsumexp(1)
+        return own_N - total_N, self._tag_or_word(tags_NC, own_N, class_N) - tagged_N, mass_N - total_N
+
+    def _ready(self, ids: Tensor) -> Rows:
+        """Return rows and biases of some words, in the precision products are computed in (once, not a block)."""
+        weight, kind = self.word_VD[ids], self.word_VD.device.type
+        if torch.is_autocast_enabled(kind):
+            weight = weight.to(torch.get_autocast_dtype(kind))
+        return weight, self.word_bias_V1[ids]
 
     def _own(self, outside_NO: Tensor, member_NM: Tensor, target_N: Tensor) -> Tensor:
         """Return the logit of each target from the two parts of the vocabulary."""
