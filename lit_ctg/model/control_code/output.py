@@ -46,7 +46,8 @@ def _logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
 class _LinearCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of softmax(h W^T + b); the gradients are made sequence by sequence in the forward pass.
 
-    With E = exp(logits - max), n its row sums and r = mask / (count * n): d loss / d logits = r E - onehot mask / count.
+    With E = exp(logits - max), n its row sums, r = mask / (count * n): the gradient of the logits is
+    r E - onehot * mask / count.
     The factors r go to the small sides of the products, so [T, V] is passed over four times only.
     """
 
