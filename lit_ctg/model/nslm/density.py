@@ -170,7 +170,8 @@ class GaussianMixtureDensity(Density):
             self.mean_G, self.variance_G = np.zeros(components), _ladder(-training.x_N, components)
         else:
             mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
-            mixture.fit(training.x_N[:, None])
+            # scikit-learn wants two values at least
+            mixture.fit(np.resize(training.x_N, max(2, len(training.x_N)))[:, None])
             self.mean_G, self.variance_G = mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
         observed = training.row_M, training.index_M
         parts = [self._part(training.x_UK, training.log_base_K, place)[observed] for place in range(components)]
