@@ -66,7 +66,7 @@ class CharacterRNN(nn.Module):
         for parent, symbol, ends, members in self.levels:
             step = self.embedding(symbol_P).expand(count, -1, -1).flatten(0, 1).unsqueeze(1)
             hidden, _ = self.rnn(step, state_NPH.flatten(0, 1).unsqueeze(0))
-            state_NPH = hidden.view(count, -1, hidden.shape[-1])
+            state_NPH = hidden.view(count, len(symbol_P), hidden.shape[-1])
             log_NPA = self.output(state_NPH).float().log_softmax(-1) + log_NP.unsqueeze(2)
             result_NK[:, members] = log_NPA[:, ends, END]
             log_NP = log_NPA[:, parent, symbol]

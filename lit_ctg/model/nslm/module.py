@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from lit_ctg.backbone.recurrent import RecurrentBackbone, forget
 from lit_ctg.data.tokenizer import Tokenizer
@@ -21,14 +20,14 @@ from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_c
 from lit_ctg.model.nslm.cache import NeuralCache
 from lit_ctg.model.nslm.character import CharacterRNN
 from lit_ctg.model.nslm.construction import class_table
+from lit_ctg.model.nslm.distribution import distributions
 from lit_ctg.model.nslm.grounding import grounded_dimensions, read_vectors
 from lit_ctg.model.nslm.heads import OutputHeads
 from lit_ctg.model.nslm.occurrence import Carry, Contexts, ContextTracker, Occurrences
+from lit_ctg.model.nslm.optimisation import clip_by_norm, sgd_with_decay
 from lit_ctg.model.nslm.recogniser import Recogniser
 from lit_ctg.model.nslm.selection import Selection, select
-from lit_ctg.model.nslm.token_scores import TokenScores, class_scores
-
-MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
+from lit_ctg.model.nslm.token_scores import TokenScores, score_batch
 
 
 @dataclass
@@ -201,41 +200,7 @@ class NSLMModule(LitLanguageModel):
     def forward(self, batch: Batch) -> LMOutput:
         """Score every position by the final mixture; the rows of the batch are taken as texts that begin here."""
         hidden_BTD, contexts = self._run(batch, Stream())
-        models = self.distributions(hidden_BTD, contexts, ("nslm",))
-        return LMOutput(models["nslm"], hidden_BTD)
-
-    def distributions(
-        self, hidden_BTD: Tensor, contexts: Contexts, names: tuple[str, ...] = MODELS
-    ) -> dict[str, Tensor]:
-        """Return log P of the whole vocabulary [B, T, V] under each model, float32."""
-        state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_BTD.device)
-        words_NV, outside_NV, tags_NC = self.heads.log_probs(hidden_BTD.flatten(0, 1), state_N)
-        result = {"nnlm": words_NV}
-        for name in set(names) - {"nnlm"}:
-            own = "nslm_alone" if name == "nslm" else name
-            result[name] = outside_NV.clone()
-            for number, members in enumerate(self.table.classes):
-                rows = self.heads.available_SC[state_N, number].nonzero().squeeze(1)
-                inside_XK = self._inside(own, hidden_BTD.flatten(0, 1)[rows], contexts, rows, number)
-                columns = torch.from_numpy(members.ids_K).to(rows.device)
-                result[name][rows.unsqueeze(1), columns] = tags_NC[rows, number].unsqueeze(1) + inside_XK
-        if "nslm" in names:
-            weight = self.mixture_weight.float()
-            result["nslm"] = torch.logaddexp((1 - weight).log() + words_NV, weight.log() + result["nslm"])
-        return {name: result[name].unflatten(0, hidden_BTD.shape[:2]) for name in names}
-
-    def _inside(self, name: str, hidden_XD: Tensor, contexts: Contexts, rows: Tensor, number: int) -> Tensor:
-        """Return log P(w | c) of one class under one model, [X, K]."""
-        if name == "hnlm":
-            return self.heads.within_class(hidden_XD, number)
-        if name == "crnn":
-            return self.characters[number].log_probs(hidden_XD).log_softmax(1)
-        if self.micro_models is None:
-            raise UserError("the micro-models are not fitted yet: call module.choose_micro_models(datamodule)")
-        chosen_BT = np.zeros(contexts.state_BT.shape, dtype=bool)
-        chosen_BT.reshape(-1)[rows.cpu().numpy()] = True
-        log_XK = self.micro_models[number].log_prob(contexts.evidence(number, chosen_BT))
-        return torch.from_numpy(log_XK).to(hidden_XD)
+        return LMOutput(distributions(self, hidden_BTD, contexts, ("nslm",))["nslm"], hidden_BTD)
 
     def character_log_probs(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
         """Return the character RNN's log P of one member a position, [X], renormalised over the class or not."""
@@ -303,29 +268,19 @@ class NSLMModule(LitLanguageModel):
                 warmup_from_zero=False,
                 total_steps=int(self.trainer.estimated_stepping_batches),
             )
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.learning_rate)
-
-        def factor(epoch: int) -> float:
-            return self.rate_decay ** max(0, epoch + 1 - self.constant_epochs)
-
-        return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
+        return sgd_with_decay(
+            self.parameters(),
+            learning_rate=self.learning_rate,
+            rate_decay=self.rate_decay,
+            constant_epochs=self.constant_epochs,
+        )
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip by the norm of all gradients, sparse ones included, which torch's own function refuses."""
-        if gradient_clip_val is None:
-            return
-        grads = []
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                if parameter.grad.is_sparse:
-                    parameter.grad = parameter.grad.coalesce()
-                grads.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
-        if norm > gradient_clip_val:
-            for grad in grads:
-                grad.mul_(gradient_clip_val / norm)
+        """Clip by the norm of all gradients, sparse ones included."""
+        if gradient_clip_val is not None:
+            clip_by_norm(self.parameters(), gradient_clip_val)
 
     # evaluation ----------------------------------------------------------------------------------------------------
 
@@ -349,21 +304,10 @@ class NSLMModule(LitLanguageModel):
         """Return exact log-probabilities of the targets of the next stretch of the evaluation streams."""
         stream = self.streams["evaluation"]
         hidden_BTD, contexts = self._run(batch, stream)
-        mask_BT = batch["mask_target_BT"]
-        word_BT = batch["target_ids_BT"].masked_fill(~mask_BT, -1)
         cache = self.cache.start(hidden_BTD) if stream.cache is None else stream.cache
+        word_BT = batch["target_ids_BT"].masked_fill(~batch["mask_target_BT"], -1)
         cached_BT, stream.cache = self.cache.target(hidden_BTD, word_BT, cache)
-        counted_BT = mask_BT.cpu().numpy()
-        hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
-        state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
-        scores = self.heads.score(hidden_ND, target_N, state_N)
-        nnlm_N, tag_N, mass_N, cached_N = (
-            values.double().cpu().numpy() for values in (scores.nnlm_N, scores.tag_N, scores.mass_N, cached_BT[mask_BT])
-        )
-        targets_N = target_N.cpu().numpy()
-        joint_N2 = np.stack((mass_N, tag_N), 1)
-        inside = class_scores(self, hidden_ND, targets_N, contexts, counted_BT, joint_N2, characters)
-        return TokenScores(targets_N, nnlm_N=nnlm_N, tag_N=tag_N, mass_N=mass_N, cache_N=cached_N, **inside)
+        return score_batch(self, batch, hidden_BTD, contexts, cached_BT, characters)
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
@@ -375,5 +319,5 @@ class NSLMModule(LitLanguageModel):
         """Take the newest token of each row; return the final mixture's scores [B, V] of the next ones."""
         contexts, carry = self.tracker.read(ids_B1.cpu().numpy(), None, state.contexts)
         hidden_BD, grown = self.backbone.step(self.embed(ids_B1[:, 0]), state.state)
-        scores = self.distributions(hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
-        return scores[:, 0], Stream(grown, carry)
+        scores_B1V = distributions(self, hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
+        return scores_B1V[:, 0], Stream(grown, carry)

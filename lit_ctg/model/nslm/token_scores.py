@@ -6,7 +6,7 @@ Shape letters: N tokens, X tokens of one class, K members of a class, D hidden s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,36 @@ class TokenScores:
     def cached(self, models: dict[str, np.ndarray], weight: float) -> dict[str, np.ndarray]:
         """Return the same models mixed with the neural cache."""
         return {f"{name}_cache": with_cache(values_N, self.cache_N, weight) for name, values_N in models.items()}
+
+
+def score_batch(
+    module: NSLMModule,
+    batch: Mapping[str, Tensor],
+    hidden_BTD: Tensor,
+    contexts: Contexts,
+    cached_BT: Tensor,
+    characters: bool,
+) -> TokenScores:
+    """Return the scores of a batch's counted targets, row by row.
+
+    Args:
+        module: a module with fitted micro-models.
+        batch: as the data module makes it.
+        hidden_BTD: states of its positions.
+        contexts: what stands before the token after each.
+        cached_BT: log-probabilities of the neural cache.
+        characters: whether the character RNNs are asked too.
+    """
+    mask_BT = batch["mask_target_BT"]
+    counted_BT = mask_BT.cpu().numpy()
+    hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
+    state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
+    scores = module.heads.score(hidden_ND, target_N, state_N)
+    nnlm_N, tag_N, mass_N = (_numpy(part) for part in (scores.nnlm_N, scores.tag_N, scores.mass_N))
+    targets_N, joint_N2 = target_N.cpu().numpy(), np.stack((mass_N, tag_N), 1)
+    inside = class_scores(module, hidden_ND, targets_N, contexts, counted_BT, joint_N2, characters)
+    cached_N = _numpy(cached_BT[mask_BT])
+    return TokenScores(targets_N, nnlm_N=nnlm_N, tag_N=tag_N, mass_N=mass_N, cache_N=cached_N, **inside)
 
 
 def class_scores(

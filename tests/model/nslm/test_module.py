@@ -1,0 +1,226 @@
+"""The module on real contexts of the sample corpus: sums, causality, streams, what micro-models move, saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.build import build_datamodule, build_model
+from lit_ctg.callback.causality_probe import probe
+from lit_ctg.config import compose
+from lit_ctg.errors import UserError
+from lit_ctg.model.base import evaluating
+from lit_ctg.model.nslm.distribution import MODELS, distributions
+from lit_ctg.model.nslm.module import NSLMModule, Stream
+from lit_ctg.model.nslm.occurrence import Evidence
+from lit_ctg.model.nslm.token_scores import distance
+
+SMALL = ("size=smoke", "data.sample_size=3000", "data.batch_size=4", "model.samples=null", "model.cache.window=30")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def build(cache: Path) -> Any:
+    """Return a maker of (module, datamodule) with fitted micro-models and weights that are not all alike."""
+
+    def make(*words: str, experiment: str = "numbers") -> tuple[NSLMModule, Any]:
+        cfg = compose([f"experiment=nslm/{experiment}", *SMALL, f"+data.cache_root={cache}", *words])
+        datamodule = build_datamodule(cfg)
+        datamodule.setup("fit")
+        module = build_model(cfg, datamodule)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(6)
+        module.choose_micro_models(datamodule)
+        return module.eval(), datamodule
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def numbers(build: Any) -> tuple[NSLMModule, Any]:
+    return build()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_sums_to_one_on_real_contexts(numbers: Any, model: str) -> None:
+    module, datamodule = numbers
+    with torch.no_grad():
+        for batch in list(datamodule.val_dataloader())[:3]:
+            hidden, contexts = module._run(batch, Stream())
+            log_probs = distributions(module, hidden, contexts, (model,))[model]
+            total = log_probs.double().exp().sum(2)
+            torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
+
+
+def test_deviation_2_without_renormalisation_the_character_model_loses_mass(build: Any) -> None:
+    module, datamodule = build("regime=as_published")
+    batch = next(iter(datamodule.val_dataloader()))
+    with torch.no_grad():
+        hidden, contexts = module._run(batch, Stream())
+        total = distributions(module, hidden, contexts, ("crnn",))["crnn"].exp().sum(2)
+    assert float(total.max()) < 1.0
+
+
+def test_changing_the_micro_model_moves_class_tokens_only(numbers: Any) -> None:
+    module, datamodule = numbers
+    batch = next(iter(datamodule.val_dataloader()))
+    with torch.no_grad():
+        hidden, contexts = module._run(batch, Stream())
+        before = distributions(module, hidden, contexts, ("nslm_alone",))["nslm_alone"]
+        kept = module.micro_models
+        year = module.table.names.index("year")
+
+        class Uniform:
+            def log_prob(self, evidence: Evidence) -> np.ndarray:
+                size = len(module.table.classes[year])
+                return np.full((len(evidence), size), -np.log(size))
+
+        module.micro_models = [*kept[:year], Uniform(), *kept[year + 1 :]]
+        after = distributions(module, hidden, contexts, ("nslm_alone",))["nslm_alone"]
+        module.micro_models = kept
+    moved = (before != after).any(0).any(0).numpy()
+    assert moved.any()
+    assert set(np.flatnonzero(moved)) <= set(module.table.classes[year].ids_K)
+
+
+def test_scores_of_targets_are_entries_of_the_distributions(numbers: Any) -> None:
+    module, datamodule = numbers
+    module.streams["evaluation"] = Stream()
+    batch = next(iter(datamodule.val_dataloader()))
+    with torch.no_grad():
+        scores = module.token_scores(batch, characters=True)
+        hidden, contexts = module._run(batch, Stream())
+        full = distributions(module, hidden, contexts)
+    mask = batch["mask_target_BT"]
+    found = scores.models(float(module.mixture_weight))
+    assert (scores.class_N >= 0).any()
+    for name in MODELS:
+        expected = full[name][mask].gather(1, batch["target_ids_BT"][mask].unsqueeze(1)).squeeze(1)
+        np.testing.assert_allclose(found[name], expected.numpy(), atol=2e-4)
+
+
+def test_limits_of_the_mixture(numbers: Any) -> None:
+    module, datamodule = numbers
+    batch = next(iter(datamodule.val_dataloader()))
+    tuned = module.mixture_weight.clone()
+    with torch.no_grad():
+        hidden, contexts = module._run(batch, Stream())
+        for weight, other in ((0.0, "nnlm"), (1.0, "nslm_alone")):
+            module.mixture_weight.fill_(weight)
+            found = distributions(module, hidden, contexts, ("nslm", other))
+            assert torch.equal(found["nslm"], found[other])
+    module.mixture_weight.copy_(tuned)
+
+
+@pytest.mark.parametrize("experiment", ["numbers", "numbers_transformer"])
+def test_causal(build: Any, experiment: str) -> None:
+    module, datamodule = build("data.length=35", experiment=experiment)
+    result = probe(module, next(iter(datamodule.val_dataloader())))
+    assert result.is_causal and result.n > 0
+
+
+def test_streams_carry_state_and_previous_members(numbers: Any) -> None:
+    module, datamodule = numbers
+    batches = list(datamodule.val_dataloader())
+    joined = {name: torch.cat([batch[name] for batch in batches[:3]], 1) for name in batches[0] if name.endswith("_BT")}
+    joined["reset_B"] = batches[0]["reset_B"]
+    with torch.no_grad():
+        module.streams["evaluation"] = Stream()
+        parts = [module.token_scores(batch, characters=False) for batch in batches[:3]]
+        module.streams["evaluation"] = Stream()
+        whole = module.token_scores(joined, characters=False)
+        alone = module.token_scores(batches[2] | {"reset_B": torch.ones(4, dtype=torch.bool)}, characters=False)
+    length = batches[0]["input_ids_BT"].shape[1]
+    order = [whole.nnlm_N.reshape(4, -1)[:, i * length : (i + 1) * length].reshape(-1) for i in range(3)]
+    for found, expected in zip(parts, order, strict=True):
+        np.testing.assert_allclose(found.nnlm_N, expected, atol=1e-4)
+    for name in ("micro_N", "cache_N"):
+        expected = getattr(whole, name).reshape(4, -1)[:, 2 * length :].reshape(-1)
+        np.testing.assert_allclose(getattr(parts[2], name), expected, atol=1e-4)
+        assert not np.array_equal(np.nan_to_num(getattr(alone, name)), np.nan_to_num(expected))
+
+
+def test_a_row_is_the_same_alone_and_in_a_batch(numbers: Any) -> None:
+    module, datamodule = numbers
+    batch = next(iter(datamodule.val_dataloader()))
+    with torch.no_grad():
+        together = module(batch).scores_BTV
+        alone = module({name: value[1:2] for name, value in batch.items()}).scores_BTV
+    torch.testing.assert_close(together[1:2], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_deviation_1_previous_members_of_the_article_before(build: Any) -> None:
+    corrected, datamodule = build()
+    published, _ = build("regime=as_published")
+    counts = [
+        int((module.occurrences(datamodule, "train").evidence.previous_N < 0).sum())
+        for module in (corrected, published)
+    ]
+    assert counts[1] <= len(published.table) < counts[0]
+
+
+def test_deviations_3_to_5_by_regime(build: Any) -> None:
+    corrected, _ = build()
+    published, _ = build("regime=as_published")
+    assert corrected.tuned and not published.tuned and float(published.mixture_weight) == 0.5
+    assert corrected.bases == ("uniform", "unigram") and published.bases == ("uniform",)
+    assert corrected.blend and not published.blend
+
+
+def test_grounded_dimensions_are_not_trained(build: Any) -> None:
+    module, _ = build("data.chunk_places=true", experiment="places_grounded")
+    ids = torch.from_numpy(module.table.classes[0].ids_K[:1])
+    assert module.embed(ids)[0, -2:].abs().max() > 0
+    assert module.embedding.embedding_dim == module.backbone.dim - 2
+    assert "grounded_VG" not in dict(module.named_parameters())
+
+
+def test_training_lowers_the_loss_and_saves(build: Any) -> None:
+    module, datamodule = build("model.samples=64", "+model.character_every=2")
+    batches = list(datamodule.train_dataloader())[:5]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
+    history = []
+    for _ in range(8):
+        module.on_train_epoch_start()
+        for batch in batches:
+            losses = module.losses(batch)
+            optimizer.zero_grad()
+            losses["loss"].backward()
+            module.configure_gradient_clipping(optimizer, 5.0)
+            optimizer.step()
+            history.append({name: float(value) for name, value in losses.items()})
+    assert history[-1]["nnlm"] < 0.9 * history[0]["nnlm"]
+    assert "characters" in history[-1] or "characters" in history[-2]
+    other, _ = build("model.samples=64", "+model.character_every=2", "seed=3")
+    other.load_state_dict(module.state_dict())
+    with torch.no_grad(), evaluating(module):
+        torch.testing.assert_close(other(batches[0]).scores_BTV, module(batches[0]).scores_BTV)
+
+
+def test_bad_input(build: Any) -> None:
+    with pytest.raises(UserError, match="did you mean 'adamw'"):
+        build("model.optimizer=adam")
+    with pytest.raises(UserError, match=r"mixture_weight=2.0 is outside"):
+        build("model.mixture_weight=2.0")
+    module, datamodule = build("data.documents=false")
+    with pytest.raises(UserError, match=r"data\.documents=true"):
+        module(next(iter(datamodule.val_dataloader())))
+    module.micro_models, module.within_documents = None, False
+    with pytest.raises(UserError, match="not fitted yet"):
+        module(next(iter(datamodule.val_dataloader())))
+
+
+def test_distance() -> None:
+    years = np.array([[1914.0], [1918.0]])
+    assert distance(years, years[::-1]).tolist() == [4.0, 4.0]
+    paris, london = np.array([[48.8566, 2.3522]]), np.array([[51.5074, -0.1278]])
+    assert distance(paris, london)[0] == pytest.approx(343.6, abs=1.0)
