@@ -32,7 +32,7 @@ def terms():
 @pytest.fixture(scope="module")
 def recorded():
     """Names of what the trials and the X-ray of a small run record."""
-    callbacks = plain(compose(["experiment=idea_gate/main", "size=small"]))["callback"]
+    callbacks = plain(compose(["experiment=idea_gate/strengths", "size=small"]))["callback"]
     trial, xray = callbacks["topic_trial"], callbacks["xray"]
     names = set()
     for arm in trial["arms"]:
