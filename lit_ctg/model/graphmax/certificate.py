@@ -14,28 +14,33 @@ ROUNDING = 1e-14  # float64 noise of a gap that is 0
 FAR = 60.0  # nats beyond which exp() is left to the plain form; e^-60 is no mass
 
 
-def duality_gap(log_probs_BV: Tensor, y_BV: Tensor) -> Tensor:
+def duality_gap(log_probs_BV: Tensor, y_BV: Tensor, x_BV: Tensor | None = None) -> Tensor:
     """Return ``KL(x || softmax(y))`` of each row in nats, ``[B]`` float64; NaN stays NaN.
 
     Args:
         log_probs_BV: log x, normalised; finite or ``-inf``.
         y_BV: ``z - 2 lambda M x``, up to a constant a row.
+        x_BV: ``exp(log_probs_BV)`` where it is at hand.
 
     With ``d = log x - y`` centred, KL = log E_x[exp(-d)] = log(1 + E[phi(d)] - E[d]) + E[d] with
     ``phi(d) = exp(-d) - 1 + d >= 0``: errors of a float32 sum then enter to second order only. Where exp(-d) leaves the
     range of that form, the plain float64 form is taken.
     """
-    x_BV = log_probs_BV.exp()
-    empty_BV = x_BV == 0
-    d_BV = (log_probs_BV - y_BV).masked_fill(empty_BV, 0)
-    d_BV = d_BV - (x_BV * d_BV).sum(dim=-1, keepdim=True)
-    phi_BV = x_BV * (torch.expm1(-d_BV) + d_BV)
+    x_BV = log_probs_BV.exp() if x_BV is None else x_BV
+    d_BV = log_probs_BV - y_BV
+    # x is 0 somewhere where the row's least is; a NaN compares as neither and is found in the gap
+    empty_BV = x_BV == 0 if (x_BV.amin(dim=-1) == 0).any() else None
+    if empty_BV is not None:
+        d_BV.masked_fill_(empty_BV, 0)
+    d_BV -= (x_BV * d_BV).sum(dim=-1, keepdim=True)
+    lowest_B = d_BV.amin(dim=-1)
     total_B = x_BV.sum(dim=-1).double()
     mean_B = (x_BV * d_BV).sum(dim=-1).double() / total_B
+    phi_BV = torch.expm1(-d_BV).add_(d_BV).mul_(x_BV)
     shift_B = phi_BV.sum(dim=-1).double() / total_B - mean_B
     gap_B = torch.log1p(shift_B) + mean_B
-    plain_B = d_BV.amin(dim=-1) < -FAR
-    if empty_BV.any():
+    plain_B = lowest_B < -FAR
+    if empty_BV is not None:
         plain_B = plain_B | _mass_outside(y_BV, empty_BV)
     if plain_B.any():
         gap_B[plain_B] = _plain_gap(log_probs_BV[plain_B].double(), y_BV[plain_B].double())

@@ -82,7 +82,8 @@ def graphmax(
         raise UserError(f"unknown graphmax solver '{solver}'{hint}: 'certified' or an AlgorithmOne(...)")
     warm_BV = None if warm_start_BV is None else _checked_warm_start(warm_start_BV, flat_BV)
     operator = _operator(graph, flat_BV, edge_weights_E)
-    with torch.no_grad():
+    # half-precision products would spoil the solution and its certificate
+    with torch.no_grad(), torch.autocast(flat_BV.device.type, enabled=False):
         solution = _solve_rows(operator, flat_BV, strength_B1, tol, max_iterations, solver, warm_BV)
     converged_B = is_certified(solution.gap_B, tol)
     if strict and not converged_B.all():
@@ -111,8 +112,8 @@ def certify(
     """
     flat_BV, strength_B1 = sound_inputs(logits_BV.double(), graph, strength)
     log_x_BV = log_probs_BV.detach().double().reshape(flat_BV.shape).log_softmax(dim=-1)
-    operator = graph.operator(flat_BV)
-    y_BV = flat_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
+    with torch.autocast(flat_BV.device.type, enabled=False):
+        y_BV = flat_BV - 2 * strength_B1 * graph.operator(flat_BV).product(log_x_BV.exp())
     # a masked token has no place in the problem: it must have no mass, or there is no certificate
     masked_BV = flat_BV.isinf()
     sound_B = ~(masked_BV & (log_x_BV.exp() > 0)).any(dim=-1)
@@ -179,8 +180,11 @@ def _solve_rows(
     if isinstance(solver, AlgorithmOne):
         return solver.solve(operator, logits_BV, strength_B1)
     zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
-    solution = Solution(logits_BV.log_softmax(dim=-1), zeros_B.double(), zeros_B, zeros_B.clone())
     rows_b = (strength_B1[:, 0] > 0).nonzero()[:, 0]
+    # with strength 0 graphmax is softmax
+    plain = len(rows_b) < len(logits_BV)
+    log_probs_BV = logits_BV.log_softmax(dim=-1) if plain else torch.empty_like(logits_BV)
+    solution = Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
     if not len(rows_b):
         return solution
     for some_b in rows_b.split(CPU_ROWS if logits_BV.device.type == "cpu" else len(rows_b)):

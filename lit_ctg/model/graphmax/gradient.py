@@ -59,12 +59,13 @@ class ImplicitGraphmax(torch.autograd.Function):
         """Return the gradients by logits, strength and weights."""
         x_BV, strength_B1 = ctx.saved_tensors
         operator: GraphOperator = ctx.operator
-        grad_z_BV = pull_back(operator, x_BV, strength_B1, grad_probs_BV, grad_log_BV)
         grad_strength_B1 = grad_weights_E = None
-        if ctx.needs_input_grad[1]:
-            grad_strength_B1 = -2 * (grad_z_BV * operator.product(x_BV)).sum(dim=-1, keepdim=True)
-        if ctx.needs_input_grad[2]:
-            grad_weights_E = _weight_gradient(operator, ctx.edges, x_BV, strength_B1 * grad_z_BV)
+        with torch.autocast(x_BV.device.type, enabled=False):
+            grad_z_BV = pull_back(operator, x_BV, strength_B1, grad_probs_BV, grad_log_BV)
+            if ctx.needs_input_grad[1]:
+                grad_strength_B1 = -2 * (grad_z_BV * operator.product(x_BV)).sum(dim=-1, keepdim=True)
+            if ctx.needs_input_grad[2]:
+                grad_weights_E = _weight_gradient(operator, ctx.edges, x_BV, strength_B1 * grad_z_BV)
         return (grad_z_BV if ctx.needs_input_grad[0] else None), grad_strength_B1, grad_weights_E, None, None, None
 
 

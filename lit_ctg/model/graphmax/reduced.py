@@ -58,17 +58,20 @@ class _Extras:
 def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor) -> _Extras:
     weight_BV = y_BV.softmax(dim=-1)
     if x_BV is not None:
-        weight_BV = torch.maximum(weight_BV, x_BV)
-    weight_BV = weight_BV * (operator.diagonal_V * ~operator.is_hub_V)
+        weight_BV = torch.maximum(weight_BV, x_BV, out=weight_BV)
+    weight_BV.mul_(operator.diagonal_V * ~operator.is_hub_V)
     mask_BV = weight_BV > WEIGHTY / (2 * strength_B1)
-    count = int(mask_BV.sum(dim=-1).max())
+    row_P, token_P = mask_BV.nonzero(as_tuple=True)
+    count_B = row_P.bincount(minlength=len(y_BV))
+    count = int(count_B.max())
     if count > MOST_EXTRAS:
         floor_B1 = weight_BV.topk(MOST_EXTRAS, dim=-1).values[:, -1:]
         mask_BV = mask_BV & (weight_BV > floor_B1)
-        count = int(mask_BV.sum(dim=-1).max())
-    row_P, token_P = mask_BV.nonzero(as_tuple=True)
+        row_P, token_P = mask_BV.nonzero(as_tuple=True)
+        count_B = row_P.bincount(minlength=len(y_BV))
+        count = int(count_B.max())
     # position of each pick inside its row
-    starts_B = mask_BV.sum(dim=-1).cumsum(dim=0) - mask_BV.sum(dim=-1)
+    starts_B = count_B.cumsum(dim=0) - count_B
     place_P = torch.arange(len(row_P), device=row_P.device) - starts_B[row_P]
     index_BX = torch.zeros(len(y_BV), count, dtype=torch.long, device=y_BV.device)
     real_BX = torch.zeros(len(y_BV), count, dtype=torch.bool, device=y_BV.device)

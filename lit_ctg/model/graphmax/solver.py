@@ -70,7 +70,12 @@ def solve(
             new = _search_segment(z_bV, strength_b1, now, new, tol)
         open_b, now = best.keep(open_b, new, tol)
     # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
-    log_probs_BV = best.log_x_BV + (shifted_BV - z_BV)
+    log_probs_BV = best.log_x_BV
+    lost_B = best.gap_B.isnan()
+    if lost_B.any():
+        log_probs_BV[lost_B] = z_BV[lost_B].log_softmax(dim=-1)
+    if (shifted_BV.amin(dim=-1, keepdim=True) < z_BV.amin(dim=-1, keepdim=True)).any():
+        log_probs_BV = log_probs_BV + (shifted_BV - z_BV)
     return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
 
 
@@ -117,9 +122,10 @@ class _Point:
         cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, log_x_BV: Tensor, extra_cost: Tensor | int = 0
     ) -> _Point:
         """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
-        y_BV = z_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
+        x_BV = log_x_BV.exp()
+        y_BV = torch.addcmul(z_BV, operator.product(x_BV), strength_B1, value=-2)
         cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
-        return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV), cost_B)
+        return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV, x_BV), cost_B)
 
     @classmethod
     def start(cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, warm_BV: Tensor | None) -> _Point:
@@ -162,7 +168,7 @@ class _Rows:
     def empty(cls, z_BV: Tensor) -> _Rows:
         zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
         gap_B = torch.full((len(z_BV),), float("nan"), dtype=torch.float64, device=z_BV.device)
-        return cls(z_BV.log_softmax(dim=-1), gap_B, zeros_B, zeros_B.clone())
+        return cls(torch.empty_like(z_BV), gap_B, zeros_B, zeros_B.clone())
 
     def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point]:
         """Take the rows of ``point`` that are better than before; return those to go on with."""
@@ -171,8 +177,13 @@ class _Rows:
         better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
         moved_b = sound_b & ~(0.9 * self.gap_B[open_b] <= point.gap_B)
         self.stale_B[open_b] = (self.stale_B[open_b] + 1).masked_fill(moved_b, 0)
-        rows_b = open_b[better_b]
-        self.log_x_BV[rows_b], self.gap_B[rows_b] = point.log_x_BV[better_b], point.gap_B[better_b]
+        if better_b.all() and len(open_b) == len(self.gap_B):
+            # the iterate is not changed any more, so it need not be copied
+            self.log_x_BV, self.gap_B = point.log_x_BV, point.gap_B.clone()
+        else:
+            rows_b = open_b[better_b]
+            self.log_x_BV = self.log_x_BV.index_copy(0, rows_b, point.log_x_BV[better_b])
+            self.gap_B[rows_b] = point.gap_B[better_b]
         stay_b = ~is_certified(point.gap_B, tol) & (self.stale_B[open_b] < PATIENCE)
         if stay_b.all():
             return open_b, point
@@ -201,7 +212,10 @@ def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Po
 
 def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:
     """Where f rises again before the new iterate, go to its minimum on the segment between the two."""
-    far_B = needs_search(now.parts, new.parts, 0.0) & ~is_certified(new.gap_B, tol)
+    open_B = ~is_certified(new.gap_B, tol)
+    if not open_B.any():
+        return new
+    far_B = needs_search(now.parts, new.parts, 0.0) & open_B
     if not far_B.any():
         return new
     log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)

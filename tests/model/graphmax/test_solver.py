@@ -175,13 +175,24 @@ def test_what_is_not_certified_says_so(zipf_graph, zipf_logits) -> None:
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1e-3])
 def test_a_wrong_certificate_never_passes(zipf_graph, zipf_logits, monkeypatch, wrong) -> None:
-    def broken(log_probs_BV: torch.Tensor, y_BV: torch.Tensor) -> torch.Tensor:
+    def broken(log_probs_BV: torch.Tensor, y_BV: torch.Tensor, x_BV: torch.Tensor | None = None) -> torch.Tensor:
         return torch.full((len(y_BV),), wrong, dtype=torch.float64)
 
     monkeypatch.setattr("lit_ctg.model.graphmax.solver.duality_gap", broken)
     assert not graphmax(zipf_logits[:2], zipf_graph, max_iterations=3).converged_B.any()
     with pytest.raises(NotConverged):
         graphmax(zipf_logits[:2], zipf_graph, max_iterations=3, strict=True)
+
+
+def test_mixed_precision_stops_at_the_solver(zipf_graph, zipf_logits) -> None:
+    logits = zipf_logits[:3].requires_grad_()
+    plain = graphmax(logits, zipf_graph, strict=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = graphmax(logits, zipf_graph, strict=True)
+        assert certify(mixed.log_probs_BV, logits, zipf_graph).max() <= 2e-6
+        gradients = [torch.autograd.grad(found.log_probs_BV[:, 7].sum(), logits)[0] for found in (plain, mixed)]
+    assert torch.equal(plain.log_probs_BV, mixed.log_probs_BV)
+    assert torch.equal(*gradients)
 
 
 def test_an_empty_graph_leaves_a_ridge() -> None:
