@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # the reader of our output (head, less) has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if debug:
+            raise
+        # a value that some library refuses while the run goes on, or a fault of ours: one line either way
+        reason = " ".join(str(error).split())[:500]
+        return _bad_input(UserError(f"{type(error).__name__}: {reason}; debug=true shows where it comes from"), debug)
 
 
 def _dispatch(words: list[str]) -> int:

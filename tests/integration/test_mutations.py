@@ -1,0 +1,134 @@
+"""Mutated overrides and configuration files: a command runs, or ends in one clear line with exit code 2."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg import config
+from lit_ctg.config import compose, config_folder, experiments, plain
+
+QUICK = (
+    "size=smoke",
+    "logger=none",
+    "trainer.accelerator=cpu",
+    "trainer.max_steps=1",
+    "trainer.limit_val_batches=1",
+    "trainer.limit_train_batches=1",
+    "callback=[run_record,finite_loss]",
+    "metric=[perplexity]",
+)
+VALUES = ("abc", "-1", "0", "1.5", "1e400", "nan", "-inf", "null", "[]", "[1,2]", "{a:1}", "true", "''", "999999999999",
+          "/no/such/place", "${nothing}", "'", "[", "{", "a,b", "???", "é\N{PILE OF POO}", "..", "=")  # fmt: skip
+GROUPS = ("model", "backbone", "data", "decoding", "metric", "callback", "trainer", "logger", "sweep", "experiment")
+# a huge size that is accepted is a long run, not an error
+BIG = ("999999999999", "1e400")
+
+
+def keys(node: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a configuration."""
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{key}.")
+
+
+def typo(word: str, rng: random.Random) -> str:
+    place = rng.randrange(len(word))
+    return rng.choice([word[:place] + word[place + 1 :], word[:place] + rng.choice("xq_.") + word[place:], word[::-1]])
+
+
+def mutate(name: str, known: list[str], rng: random.Random) -> list[str]:
+    """Return overrides with one thing wrong, or at least unusual."""
+    key = rng.choice(known)
+    kind = rng.randrange(6)
+    if kind == 0:
+        return [f"experiment={typo(name, rng)}"]
+    if kind == 1:
+        return [f"experiment={name}", f"{typo(key, rng)}=1"]
+    if kind == 2:
+        return [
+            f"experiment={name}",
+            f"{rng.choice(GROUPS)}={rng.choice(['nothing', 'Default', '[a,b]', '1', 'main '])}",
+        ]
+    if kind == 3:
+        return [f"experiment={name}", rng.choice(["", "+", "~", "++", "-"]) + key]
+    if kind == 4:
+        return [f"experiment={name}", f"{rng.choice(['', '+', '~', '++'])}{key}={rng.choice(VALUES)}"]
+    value = rng.choice([value for value in VALUES if value not in BIG])
+    return [f"experiment={name}", f"{key}={value}"]
+
+
+def check(code: int, err: str, words: list[str]) -> None:
+    assert code in (0, 2), (words, code, err)
+    if code == 2:
+        lines = [line for line in err.splitlines() if line.startswith("lit-ctg: ")]
+        assert len(lines) == 1 and len(lines[0]) > len("lit-ctg: ") + 5, (words, err)
+    assert "Traceback" not in err, (words, err)
+
+
+def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
+    rng = random.Random(seed)
+    names = experiments()
+    known = {name: list(keys(plain(compose([f"experiment={name}", *QUICK])))) for name in names}
+    ran = 0
+    for _ in range(count):
+        name = rng.choice(names)
+        words = [*QUICK, *mutate(name, known[name], rng)]
+        code, _, err = run_cli("train", *words, f"output_root={folder}")
+        check(code, err, words)
+        ran += code == 0
+    return ran
+
+
+def test_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_mutations(60, 0, run_cli, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert 0 < run_mutations(900, 1, run_cli, tmp_path) < 900
+
+
+def damage(path: Path, rng: random.Random) -> None:
+    """Spoil one line of a file: drop it, indent it, change its key or value, or cut the file there."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    place = rng.choice([number for number, line in enumerate(lines) if line.strip() and not line.startswith("#")])
+    line = lines[place]
+    lines[place] = rng.choice(
+        [
+            "",
+            f"   {line}",
+            typo(line, rng),
+            line.split(":")[0] + ": " + rng.choice(VALUES),
+            line.replace(":", "", 1),
+            "\t",
+        ]
+    )
+    path.write_text("\n".join(lines if rng.random() < 0.9 else lines[:place]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_damaged_configuration_files(count: int, run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = config_folder()
+    name, rng = "semantic_fusion/main", random.Random(count)
+    for number in range(count):
+        folder = tmp_path / f"conf{number}"
+        shutil.copytree(whole, folder)
+        used = [folder / "config.yaml", folder / "experiment" / f"{name}.yaml", folder / "trainer" / "default.yaml"]
+        used += [folder / group / f"{option}.yaml" for group, option in
+                 (("model", "semantic_fusion"), ("backbone", "transformer"), ("data", "clause"))]  # fmt: skip
+        victim = rng.choice(used)
+        damage(victim, rng)
+        monkeypatch.setattr(config, "config_folder", lambda folder=folder: folder)
+        words = [f"experiment={name}", *QUICK]
+        code, _, err = run_cli("train", *words, f"output_root={tmp_path / str(number)}")
+        check(code, err, [victim.name, victim.read_text(encoding="utf-8")])
+        shutil.rmtree(folder)
