@@ -16,6 +16,7 @@ from lit_ctg.model.base import evaluating
 from lit_ctg.model.graphmax.variant import NAMES, VariantRule, chosen
 
 CONTROLS = ("strength", "variant")
+UNBOUNDED = 1 << 20  # positions of a backbone that names no limit
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,10 @@ class GraphmaxGenerator:
         strength = given.get("strength", self.decoding.strength)
         _check(variant, strength)
         prompts = [self._ids(text) for text in ([prompt] * n if isinstance(prompt, str) else prompt)]
-        room = self.module.backbone.context + 1 - max(map(len, prompts), default=0)
+        positions = getattr(self.module.backbone, "context", UNBOUNDED)
+        room = positions + 1 - max(map(len, prompts), default=0)
         if room < 1:
-            raise UserError(f"the prompt leaves no room in {self.module.backbone.context} positions: shorten it")
+            raise UserError(f"the prompt leaves no room in {positions} positions: shorten it")
         with evaluating(self.module):
             rows = generate(
                 self.module,

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.backbone.gpt2 import GPT2Backbone
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
@@ -33,7 +32,8 @@ class GraphmaxModule(LitLanguageModel):
 
     Args:
         vocabulary: the data module's.
-        backbone: causal, from embedded tokens to hidden states.
+        backbone: causal, from embedded tokens to hidden states; a pretrained one brings ``embed`` and ``head_weight``,
+            whose rows beyond the vocabulary are left out.
         output: what ``forward`` gives: a variant's name, logits for ``softmax``. With ``training_output=bayesian`` the
             logits are that layer's log-probabilities.
         training_output: what the loss goes through.
@@ -54,7 +54,7 @@ class GraphmaxModule(LitLanguageModel):
         self,
         *,
         vocabulary: Tokenizer,
-        backbone: GPT2Backbone,
+        backbone: nn.Module,
         output: str = "softmax",
         training_output: str = "softmax",
         fine_tuning: float = 1.0,
@@ -86,8 +86,15 @@ class GraphmaxModule(LitLanguageModel):
             "warmup_fraction": warmup_fraction,
             "final_fraction": final_fraction,
         }
-        self.embedding = nn.Embedding(len(vocabulary), backbone.dim)
-        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        self.embedding = None
+        if not hasattr(backbone, "embed"):
+            self.embedding = nn.Embedding(len(vocabulary), backbone.dim)
+            nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        elif len(backbone.head_weight) < len(vocabulary):
+            raise UserError(
+                f"the backbone has {len(backbone.head_weight)} tokens, the corpus {len(vocabulary)}: they need one "
+                "tokenizer, e.g. data/tokenizer=gpt2 for GPT-2"
+            )
         bayesian = training_output == "bayesian"
         self.bayesian = KernelBayesianSoftmax(len(vocabulary), backbone.dim, senses=senses) if bayesian else None
 
@@ -109,12 +116,16 @@ class GraphmaxModule(LitLanguageModel):
 
     def hidden(self, batch: Batch) -> Tensor:
         """Return the states ``[B, T, D]`` that the head reads."""
-        return self.backbone(self.embedding(batch["input_ids_BT"]))
+        return self.backbone(self._embed(batch["input_ids_BT"]))
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return z, ``[..., V]``, of hidden states ``[..., D]``."""
         if self.bayesian is None:
-            return F.linear(hidden, self.embedding.weight)
+            weight_VD = self.backbone.head_weight if self.embedding is None else self.embedding.weight
+            return F.linear(hidden, weight_VD[: len(self.vocabulary)])
         return self.bayesian(hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:-1], -1)
 
     def forward(self, batch: Batch) -> LMOutput:
@@ -166,7 +177,7 @@ class GraphmaxModule(LitLanguageModel):
 
     def step(self, ids_B1: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Return z ``[B, V]`` of the token after the newest one, and the cache; the output layer is a score rule."""
-        hidden_BD, state = self.backbone.step(self.embedding(ids_B1[:, 0]), state)
+        hidden_BD, state = self.backbone.step(self._embed(ids_B1[:, 0]), state)
         return self.logits(hidden_BD), state
 
 

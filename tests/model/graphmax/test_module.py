@@ -197,6 +197,33 @@ def test_scene_graph_counts_in_the_models_vocabulary(make, corpus, reviews, tmp_
         SceneGraph(path=tmp_path / "g.safetensors").graph(other)
 
 
+class OwnEmbedding(GPT2Backbone):
+    """A stack that brings embedding and head, as a pretrained one does, with rows to spare."""
+
+    def __init__(self, rows: int):
+        super().__init__(dim=16, layers=1, heads=2, context=24, dropout=0.0)
+        self.table = torch.nn.Embedding(rows, 16)
+
+    embed = property(lambda self: self.table)
+    head_weight = property(lambda self: self.table.weight)
+
+
+def test_a_backbone_with_an_embedding_of_its_own(corpus, reviews) -> None:
+    torch.manual_seed(0)
+    size, batch = len(corpus.vocabulary), batch_of(corpus)
+    settings = {"vocabulary": corpus.vocabulary, "scene": SceneGraph(reviews), "output": "graphmax", "learning_rate": 1}
+    own = GraphmaxModule(backbone=OwnEmbedding(size + 5), **settings)
+    ours = GraphmaxModule(backbone=GPT2Backbone(dim=16, layers=1, heads=2, context=24, dropout=0.0), **settings)
+    own.backbone.table.weight.data[:size] = ours.embedding.weight.data
+    own.backbone.load_state_dict(ours.backbone.state_dict(), strict=False)
+    with torch.no_grad():
+        assert torch.equal(own(batch).scores_BTV, ours(batch).scores_BTV)
+        first_B1 = batch["input_ids_BT"][:, :1]
+        assert torch.equal(own.step(first_B1, own.start(4))[0], ours.step(first_B1, ours.start(4))[0])
+    with pytest.raises(UserError, match="need one tokenizer"):
+        GraphmaxModule(backbone=OwnEmbedding(size - 1), **settings)
+
+
 def test_bad_input(make) -> None:
     with pytest.raises(UserError, match="did you mean 'graphmax'"):
         make(output="graphmx")
