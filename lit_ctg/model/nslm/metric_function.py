@@ -17,6 +17,7 @@ from lit_ctg.model.nslm.unit import UnitTable
 
 EARTH_RADIUS_KM = 6371.0088  # mean radius, IUGG
 MAX_RELATIVE_ERROR = 0.05
+BLOCK = 1 << 22  # values computed at one time
 
 
 class MetricFunction(abc.ABC):
@@ -45,6 +46,18 @@ class MetricFunction(abc.ABC):
     @abc.abstractmethod
     def values(self, keys_UJ: np.ndarray) -> np.ndarray:
         """Return values_UK of all members for keys without NaN."""
+
+    def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+        """Return values_N of one member a key; override it where that needs no row of all members."""
+        values_N = np.empty(len(keys_NJ))
+        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
+        where_N = where_N.reshape(-1)
+        step = max(1, BLOCK // len(self.members))
+        for start in range(0, len(unique_UJ), step):
+            inside_N = (where_N >= start) & (where_N < start + step)
+            block_UK = self.values(unique_UJ[start : start + step])
+            values_N[inside_N] = block_UK[where_N[inside_N] - start, index_N[inside_N]]
+        return values_N
 
 
 class _Unary(MetricFunction):
@@ -92,6 +105,10 @@ class Difference(_Binary):
     def values(self, keys_UJ: np.ndarray) -> np.ndarray:
         value_K = self.members.attributes_KD[:, 0]
         return np.round(value_K - value_K[keys_UJ[:, 0].astype(np.int64)][:, None], 6)
+
+    def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+        value_K = self.members.attributes_KD[:, 0]
+        return np.round(value_K[index_N] - value_K[keys_NJ[:, 0].astype(np.int64)], 6)
 
 
 class Euclidean(_Binary):

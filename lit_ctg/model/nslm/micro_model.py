@@ -15,11 +15,10 @@ from scipy.special import log_softmax
 from lit_ctg.errors import UserError
 from lit_ctg.model.nslm.class_table import ClassMembers
 from lit_ctg.model.nslm.density import Density, Training, Unigram
-from lit_ctg.model.nslm.metric_function import Frequency, MetricFunction
+from lit_ctg.model.nslm.metric_function import BLOCK, Frequency, MetricFunction
 from lit_ctg.model.nslm.occurrence import Evidence, Occurrences
 
 MEMO_BYTES = 1 << 28  # normalised rows that are kept
-BLOCK = 1 << 22  # weights computed at one time
 FIT_CELLS = 1 << 19  # weights of the keys a density is fitted with
 BASES = ("uniform", "unigram")
 
@@ -72,7 +71,7 @@ class MicroModel:
         self.metric.fit(members, occurrences.index_N)
         keys_NJ = self.metric.keys(occurrences.evidence)
         usable_N = ~np.isnan(keys_NJ).any(1)
-        x_N = self._values_of(keys_NJ[usable_N], occurrences.index_N[usable_N])
+        x_N = self.metric.value_of(keys_NJ[usable_N], occurrences.index_N[usable_N])
         # a density of nothing: the class never occurs twice in a document, so it is never asked for either
         self.fitted = len(x_N) > 0
         if self.fitted:
@@ -93,18 +92,6 @@ class MicroModel:
         row_M, index_M = np.divmod(pair_M, len(self.members))
         x_UK = self.metric.values(unique_UJ[chosen_U])
         return Training(x_N, self.metric.kind, x_UK, row_M, index_M, count_M, self.log_base_K)
-
-    def _values_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
-        """Return the metric value of one member a key."""
-        values_N = np.empty(len(keys_NJ))
-        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
-        where_N = where_N.reshape(-1)
-        step = max(1, BLOCK // len(self.members))
-        for start in range(0, len(unique_UJ), step):
-            inside_N = (where_N >= start) & (where_N < start + step)
-            block_UK = self.metric.values(unique_UJ[start : start + step])
-            values_N[inside_N] = block_UK[where_N[inside_N] - start, index_N[inside_N]]
-        return values_N
 
     def log_prob(self, evidence: Evidence) -> np.ndarray:
         """Return log_probs_NK (float64), each row a distribution over the class vocabulary."""
