@@ -109,8 +109,8 @@ class NgramBleu(LitMetric):
             )
 
     def precisions(self) -> Tensor:
-        """Return the modified precision of each order, float64, (O,); NaN where there is no n-gram."""
-        return self.matches_O / self.totals_O
+        """Return the modified precision of each order, float64, (O,); 0 where all texts are too short for one."""
+        return self.matches_O / self.totals_O.clamp(min=1)
 
     def compute(self) -> Tensor:
         """Return BLEU-1 .. BLEU-orders, float64, (O,): 0 where an order has no match."""

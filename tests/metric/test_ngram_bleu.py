@@ -56,6 +56,18 @@ def test_identical_texts_score_one_and_nothing_is_nan():
     assert all(result.value == pytest.approx(1.0) for result in metric.result().values())
 
 
+def test_texts_too_short_for_an_order_score_zero():
+    metric = NgramBleu(References([words_of("the cat sat on the mat")]))
+    metric.update([words_of("the cat")])
+    result = metric.result()
+    assert result["precision_2"].value == 1.0
+    assert result["precision_3"].value == result["bleu_5"].value == 0.0
+    # nor does an empty text make it NaN
+    empty = NgramBleu(References([words_of("the cat sat on the mat")]))
+    empty.update([[]])
+    assert empty.result()["bleu_2"].value == empty.result()["precision_2"].value == 0.0
+
+
 def test_bad_input_is_one_line():
     with pytest.raises(UserError, match="no reference"):
         References([])
