@@ -239,6 +239,8 @@ class IdeaGateModule(LitLanguageModel):
 
     def configure_optimizers(self) -> Any:
         """AdamW with warm-up and cosine over the whole run."""
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError("nothing to train: the backbone is frozen and the model has no gate; set model.gated=true")
         total_steps = int(self.trainer.estimated_stepping_batches)
         return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
 
@@ -265,7 +267,7 @@ def _vocabulary_size(vocabulary: Any, backbone: nn.Module) -> int:
     if size < len(vocabulary):
         raise UserError(
             f"backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer "
-            "(data/tokenizer=gpt2 for GPT-2, or the model's own with data/tokenizer=huggingface)"
+            "(GPT-2's: data/tokenizer=gpt2 data.tokenizer.root=<the model's folder>)"
         )
     return int(size)
 

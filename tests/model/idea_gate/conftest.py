@@ -41,6 +41,11 @@ def vocabulary() -> TrainedBPETokenizer:
 
 
 @pytest.fixture
+def settings() -> dict[str, Any]:
+    return dict(SETTINGS)
+
+
+@pytest.fixture
 def make_module(vocabulary):
     """Return a factory: ``make_module(double=True, dropout=0.0, **changes)``; weights large enough to matter."""
 

@@ -1,0 +1,164 @@
+"""Any Hugging Face causal language model as a backbone: frozen, with LoRA adapters, or trained whole.
+
+Shape letters: B rows, T positions, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.errors import UserError
+
+# largest difference between the model's logits and ours, as a share of the largest logit
+TOLERANCE = 1e-3
+# owner/name, or a word such as gpt2
+HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
+
+class HuggingFaceBackbone(nn.Module):
+    """Embedding, stack and output head of a pretrained model.
+
+    Attributes:
+        dim: hidden size D.
+        context: most positions it takes; None when its configuration does not say.
+        vocabulary_size: rows V of its output head (often more than its tokenizer has tokens).
+    """
+
+    causal = True
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        frozen: bool = True,
+        lora: Mapping[str, Any] | None = None,
+        revision: str | None = None,
+    ) -> None:
+        """Load the model in float32 and check that its parts are what the papers need.
+
+        Args:
+            path: a folder written by ``save_pretrained``, or a name on the hub.
+            frozen: train none of its weights; they then also run without dropout.
+            lora: train low-rank adapters and nothing else of it (with ``frozen=False``): keys ``rank``, ``alpha``,
+                ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
+            revision: commit on the hub.
+
+        Raises:
+            UserError: no such folder or model, not a causal LM, a head that is not a matrix product of the last hidden
+                state, or adapters that do not fit.
+        """
+        super().__init__()
+        if frozen and lora is not None:
+            raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
+        self.frozen = frozen
+        self.model = _load(path, revision)
+        head = self.model.get_output_embeddings()
+        if head is None:
+            raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
+        self.vocabulary_size, self.dim = head.weight.shape
+        self.context = getattr(self.model.config, "max_position_embeddings", None)
+        self._check(path)
+        if frozen:
+            self.model.requires_grad_(False)
+        if lora is not None:
+            _add_adapters(self.model, lora)
+
+    @torch.no_grad()
+    def _check(self, path: str) -> None:
+        """Compare the model's own logits with ours, and see that earlier positions do not know later ones."""
+        ids_BT = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]]) % self.vocabulary_size
+        self.model.eval()
+        hidden_BTD = self(self.embed(ids_BT))
+        if not torch.allclose(hidden_BTD[0, :3], hidden_BTD[1, :3], atol=1e-4, rtol=1e-3):
+            raise UserError(f"backbone.path={path}: earlier positions see later ones, so it is not a causal model")
+        theirs_BTV = self.model(input_ids=ids_BT).logits
+        ours_BTV = hidden_BTD @ self.head_weight.T
+        if (theirs_BTV - ours_BTV).abs().max() > TOLERANCE * theirs_BTV.abs().max().clamp(min=1e-3):
+            raise UserError(
+                f"backbone.path={path}: its logits are not its output embedding times its last hidden state "
+                "(a bias, a scale or a cap on logits): such models cannot be gated"
+            )
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The output head [V, D]."""
+        return self.model.get_output_embeddings().weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the model's own embedding [..., D] of token ids."""
+        return self.model.get_input_embeddings()(ids)
+
+    def train(self, mode: bool = True) -> HuggingFaceBackbone:
+        """Set the mode; a frozen model stays without dropout."""
+        return super().train(mode and not self.frozen)
+
+    def forward(self, embedded_BTD: Tensor) -> Tensor:
+        """Return the last hidden states [B, T, D], as the output head takes them."""
+        return self.model.base_model(inputs_embeds=embedded_BTD, use_cache=False).last_hidden_state
+
+    def step(self, embedded_BD: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Run the newest position of each row on cached keys and values.
+
+        Args:
+            embedded_BD: embedded newest token.
+            cache: what the step before returned, which is grown in place; None at the first position.
+
+        Returns:
+            Hidden states [B, D] and the cache for the next step.
+        """
+        output = self.model.base_model(
+            inputs_embeds=embedded_BD.unsqueeze(1), past_key_values=cache, use_cache=True, return_dict=True
+        )
+        return output.last_hidden_state[:, 0], output.past_key_values
+
+
+def _load(path: str, revision: str | None) -> Any:
+    """Return the model; every way in which it can be missing or of another kind is one line."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(path).expanduser()
+    if not folder.is_dir() and not HUB_NAME.fullmatch(path):
+        raise UserError(f"backbone.path={path}: no such folder; give one written by save_pretrained, or a hub name")
+    where = str(folder) if folder.is_dir() else path
+    try:
+        config = AutoConfig.from_pretrained(where, revision=revision)
+        return AutoModelForCausalLM.from_pretrained(where, revision=revision, config=config, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0][:160]
+        kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
+        raise UserError(f"backbone.path={path} {kind}: {reason}") from error
+
+
+def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
+    """Put LoRA adapters (Hu et al. 2021) into the model in place; nothing else of it is trained then.
+
+    Raises:
+        UserError: an unknown setting, or layers that the model does not have.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    known = {"rank", "alpha", "dropout", "targets"}
+    if set(lora) - known or not {"rank", "alpha"} <= set(lora):
+        raise UserError(f"backbone.lora has {', '.join(lora)}: give rank and alpha, and if needed dropout and targets")
+    targets = lora.get("targets")
+    config = LoraConfig(
+        r=lora["rank"],
+        lora_alpha=lora["alpha"],
+        lora_dropout=lora.get("dropout") or 0.0,
+        target_modules=None if targets is None else list(targets),
+        # GPT-2 keeps its matrices transposed
+        fan_in_fan_out=getattr(model.config, "model_type", "") == "gpt2",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise UserError(
+            f"backbone.lora: {str(error).splitlines()[0][:160]}; give backbone.lora.targets=[...]"
+        ) from error
