@@ -124,6 +124,9 @@ def adamw_warmup_cosine(
         ]
     # fused: one pass over all parameters instead of a dozen small kernels each
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+    # it offers to undo the loss scaling of float16 itself, and then Lightning refuses to clip gradients; without the
+    # offer the scaler does it, and bfloat16 needs none
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
 
     def factor(step: int) -> float:
         return warmup_cosine(step, total_steps, warmup_fraction, warmup_from_zero, final_fraction)

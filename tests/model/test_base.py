@@ -118,3 +118,20 @@ def test_training_learns_logs_the_parts_and_validation_returns_the_output():
     assert float(logged["train/token_loss"]) < 0.1
     assert isinstance(seen[0], LMOutput)
     assert seen[0].scores_BTV.shape == (4, 5, 7)
+
+
+def test_gradients_are_clipped_in_mixed_precision_too(tmp_path):
+    trainer = lightning.Trainer(
+        max_steps=2,
+        precision="bf16-mixed",
+        gradient_clip_val=0.1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+    )
+    module = Bigram()
+    before = module.table.weight.detach().clone()
+    trainer.fit(module, loader())
+    assert trainer.global_step == 2 and not torch.equal(module.table.weight, before)
