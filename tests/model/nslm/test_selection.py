@@ -1,0 +1,69 @@
+"""The grid search finds what the data were made with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lit_ctg.model.nslm.class_table import ClassTable
+from lit_ctg.model.nslm.occurrence import Evidence, Occurrences
+from lit_ctg.model.nslm.recogniser import PatternRecogniser
+from lit_ctg.model.nslm.selection import class_perplexity, fit_blend, select
+
+GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}
+
+
+@pytest.fixture
+def table() -> ClassTable:
+    year = PatternRecogniser(name="year", pattern=r"19\d\d", **GRID)
+    small = PatternRecogniser(name="small", pattern=r"\d", **GRID)
+    return ClassTable.build([str(number) for number in [*range(1900, 2000), *range(10)]], [year, small])
+
+
+def made(count: int, seed: int) -> Occurrences:
+    """Years walk by a step of Gaussian width 4, small numbers ignore what was before."""
+    rng = np.random.default_rng(seed)
+    class_N = rng.integers(0, 2, count)
+    previous_N = np.where(class_N == 0, rng.integers(20, 80, count), rng.integers(0, 10, count))
+    step_N = np.rint(rng.normal(0, 4, count)).astype(int)
+    index_N = np.where(class_N == 0, previous_N + step_N, rng.choice(10, count, p=np.arange(10) / 45))
+    return Occurrences(np.arange(count), class_N, index_N, Evidence.of_previous(previous_N))
+
+
+def test_every_pair_is_tried_and_the_right_one_chosen(table: ClassTable) -> None:
+    selection = select(table, made(1500, 0), made(800, 1))
+    labels = {trial.label for trial in selection.best("year")}
+    pairs = {f"{metric}/{density}" for metric in GRID["metrics"] for density in ("multinomial", "gaussian")}
+    assert labels == pairs | {"frequency/unigram"}
+    assert selection.best("year")[0].label == "difference/gaussian"
+    assert selection.models["small"].metric.kind in ("count", "scalar")
+    # the entropy of a Gaussian of width 4 is that of 4 sqrt(2 pi e) equal choices
+    assert selection.best("year")[0].perplexity == pytest.approx(4 * math.sqrt(2 * math.pi * math.e), rel=0.1)
+
+
+def test_table_and_record_entries_hold_the_whole_grid(table: ClassTable) -> None:
+    selection = select(table, made(300, 0), made(200, 1))
+    results = selection.results()
+    assert len(results) == len(selection.best("year")) + len(selection.best("small")) == 14
+    assert results["grid/year/difference/gaussian"]["n"] == len(made(200, 1).of(0))
+    assert selection.table().count("*") == 2
+    best = selection.best("year")[0]
+    assert f"*{best.label}" in selection.table() and f"{best.perplexity:.2f}" in selection.table()
+
+
+def test_blend_is_no_worse_than_any_part_on_validation(table: ClassTable) -> None:
+    train, validation = made(400, 0), made(300, 1).of(0)
+    models = [trial.model for trial in select(table, train, made(300, 1)).best("year")]
+    blend = fit_blend(models, validation)
+    assert class_perplexity(blend, validation) <= min(class_perplexity(m, validation) for m in models) * 1.001
+
+
+def test_a_class_without_validation_text_keeps_its_unigram(table: ClassTable) -> None:
+    train, validation = made(300, 0), made(200, 1)
+    selection = select(
+        table, train, validation.where(validation.class_N == 0), bases=("uniform", "unigram"), blend=True
+    )
+    assert selection.models["small"].metric.name == "frequency"
+    assert math.isnan(class_perplexity(selection.models["small"], validation.where(np.zeros(200, bool))))
