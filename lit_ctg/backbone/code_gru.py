@@ -40,6 +40,12 @@ class CodeGRUBackbone(nn.Module):
         sizes = [dim + code_dim * coded for coded in self.coded]
         self.layers = nn.ModuleList([nn.GRU(size, dim, batch_first=True) for size in sizes])
 
+    def scale_code_weights(self, factor: float) -> None:
+        """Multiply the weights of the code in all layers that take it."""
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight_ih_l0[:, self.dim :].mul_(factor)
+
     def terms(self, code_BC: Tensor | None) -> list[Tensor | None]:
         """Return the code for the layers that take it, None for the others."""
         return [code_BC if coded else None for coded in self.coded]

@@ -41,6 +41,12 @@ class CodeLinear(nn.Module):
         if self.code_dim:
             nn.init.uniform_(self.code_weight, -bound, bound)
 
+    def scale_code_weight(self, factor: float) -> None:
+        """Multiply the weight of the code; nothing to do in a layer without."""
+        if self.code_dim:
+            with torch.no_grad():
+                self.code_weight.mul_(factor)
+
     def term(self, code_BC: Tensor | None) -> Tensor | None:
         """Return c W_c + b, [B, O]: all that the code adds; None for a layer without code."""
         return F.linear(code_BC, self.code_weight, self.bias) if self.code_dim and code_BC is not None else None

@@ -67,6 +67,13 @@ class CodeTransformerBackbone(nn.Module):
 
         self.layers = nn.ModuleList([layer(number) for number in range(1, layers + 1)])
 
+    def scale_code_weights(self, factor: float) -> None:
+        """Multiply the weights of the code in all layers that take it."""
+        for layer in self.layers:
+            if layer.code_dim:
+                layer.linear1.scale_code_weight(factor)
+                layer.linear2.scale_code_weight(factor)
+
     def terms(self, code_BC: Tensor | None) -> list[LayerTerms]:
         """Return what the code adds to each layer; computed once a sequence."""
         return [layer.terms(code_BC) for layer in self.layers]

@@ -62,6 +62,22 @@ class Injection:
         return cls(False, tuple(place for place in chosen if place != OUTPUT), OUTPUT in chosen, code_dim)
 
 
+def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
+    """Return factors of a code of C dimensions and of its weights, so that it starts and learns as one of D would.
+
+    What the code adds, W c, keeps its variance at the start. Its speed is |c|^2 a step of SGD and |c|_1 a step of Adam
+    (whose steps have one size whatever the gradient), and keeps that too. Both are 1 for C = D.
+
+    Args:
+        code_dim: C.
+        dim: D.
+        optimizer: sgd, adam or adamw.
+    """
+    ratio = dim / code_dim
+    larger = ratio**0.5 if optimizer == "sgd" else ratio
+    return larger, ratio**0.5 / larger
+
+
 def transformer_parameters(
     injection: Injection, *, dim: int, layers: int, feedforward_dim: int, codes: int, vocabulary: int
 ) -> int:

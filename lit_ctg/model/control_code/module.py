@@ -20,7 +20,7 @@ from lit_ctg.backbone.transformer import SinusoidalPosition
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput
-from lit_ctg.model.control_code.injection import Injection, matched_width
+from lit_ctg.model.control_code.injection import Injection, matched_width, small_code_factors
 from lit_ctg.model.control_code.optimisation import check_optimizer, optimizer
 from lit_ctg.model.control_code.output import CodeOutput
 
@@ -49,9 +49,9 @@ class ControlCodeModule(LitLanguageModel):
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
         injection, injection_layers: see ``injection.Injection.of``.
-        match_parameters: the code has S dimensions, which loses nothing (S codes span no more), and every other
-            Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as large as an
-            embedding, as in the paper, and the arms differ.
+        match_parameters: a code that enters layers has S dimensions, which loses nothing (S codes span no more), and
+            every other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as
+            large as an embedding, as in the paper, and the arms differ.
         position: ``"sinusoidal"``; ``"batch_row"``, the published fault (every position of row b gets vector b); or
             ``"none"`` (recurrent networks).
         init_range: embedding, codes and output weights start uniform in [-range, range].
@@ -115,6 +115,12 @@ class ControlCodeModule(LitLanguageModel):
             if size := self.places.code_dim or dim * self.places.token:
                 self.code = nn.Embedding(codes, size)
                 nn.init.uniform_(self.code.weight, -init_range, init_range)
+        self.code_scale = math.sqrt(dim)
+        if self.places.code_dim:
+            larger, smaller = small_code_factors(self.places.code_dim, dim, optimizer)
+            self.code_scale *= larger
+            self.output.scale_code_weight(smaller)
+            self.backbone.scale_code_weights(smaller)
         self.position: Callable[[Tensor], Tensor] | None = None
         self.by_row = position == "batch_row"
         if position != "none":
@@ -172,13 +178,14 @@ class ControlCodeModule(LitLanguageModel):
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).
 
-        A code is embedded as tokens are (sec. 3.1), so it has their scale; weights mix the embeddings.
+        A code is embedded as tokens are (sec. 3.1), so it has their scale (one of fewer dimensions has
+        ``small_code_factors``); weights mix the embeddings.
         """
         if self.code is None:
             return CodeState(None, None, self.backbone.terms(None))
         if controls is None:
             raise UserError(f"a model with injection={self.injection} needs a code for every sequence")
-        code_BC = controls.to(self.code.weight) @ self.code.weight * math.sqrt(self.backbone.dim)
+        code_BC = controls.to(self.code.weight) @ self.code.weight * self.code_scale
         if self.places.token:
             return CodeState(None, code_BC, self.backbone.terms(None))
         return CodeState(code_BC, None, self.backbone.terms(code_BC))
