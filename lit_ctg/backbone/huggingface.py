@@ -68,6 +68,7 @@ class HuggingFaceBackbone(nn.Module):
             self.model.requires_grad_(False)
         if lora is not None:
             _add_adapters(self.model, lora)
+        self.model.train(not frozen)
 
     @torch.no_grad()
     def _check(self, path: str) -> None:

@@ -1,0 +1,148 @@
+"""Idea gate: our training step and generation against the straight rendering of the paper, as ratios in one run.
+
+    python benchmarks/bench_idea_gate.py [--batch 8] [--rounds 3] [--precision 32|bf16] [--device cpu|cuda]
+
+The model of sec. 4.2 (6 layers, 384, vocabulary 50,257, windows of 20 in 256 positions). Each way runs in a process of
+its own, in turns, so that peak memory is its own and a busy machine disturbs all alike; the best round counts. Absolute
+times are this machine's and this moment's business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import torch
+
+from lit_ctg.backbone.gpt2 import GPT2Backbone
+from lit_ctg.config import compose
+from lit_ctg.model.idea_gate import IdeaGateModule
+from lit_ctg.model.idea_gate.generation import IdeaGateDecoding
+
+SIZE, LENGTH = 50257, 256
+WAYS = ("ours", "straight", "plain")
+
+
+class Numbers:
+    """Stands in for a tokenizer: speed depends on the number of tokens, not on their text."""
+
+    unknown_id, bos_id = None, 0
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids) -> str:
+        return " ".join(map(str, ids))
+
+
+def model(gated: bool) -> IdeaGateModule:
+    """Return the paper's model, or the plain GPT-2 of the same backbone."""
+    cfg = compose(["experiment=idea_gate/main", "size=paper"])
+    settings = {name: cfg.model[name] for name in cfg.model if name != "_target_"} | {"gated": gated}
+    torch.manual_seed(0)
+    backbone = GPT2Backbone(**{name: cfg.backbone[name] for name in cfg.backbone if name != "_target_"})
+    return IdeaGateModule(vocabulary=Numbers(), backbone=backbone, **settings)
+
+
+def memory_mb(device: str) -> float:
+    """Return the peak so far: of the accelerator, or of the process."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def training(way: str, options: argparse.Namespace) -> dict[str, float]:
+    """Time forward and backward of one batch, after one to warm up."""
+    from straight_idea_gate import losses
+
+    module = model(way != "plain").to(options.device).train()
+    ids = torch.randint(SIZE, (options.batch, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+    ids = ids.to(options.device)
+    mask = torch.ones_like(ids[:, 1:], dtype=torch.bool)
+    batch = {"input_ids_BT": ids[:, :-1], "target_ids_BT": ids[:, 1:], "mask_input_BT": mask, "mask_target_BT": mask}
+    start_mb, seconds, loss = memory_mb(options.device), [], torch.zeros(())
+    for _ in range(2):
+        module.zero_grad(set_to_none=True)
+        torch.manual_seed(2)  # the same dropout both ways
+        began = time.perf_counter()
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
+            loss = losses(module, batch) if way == "straight" else module.losses(batch)["loss"]
+        loss.backward()
+        if options.device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return {"seconds": seconds[-1], "peak_mb": memory_mb(options.device), "start_mb": start_mb, "loss": loss.item()}
+
+
+def generation(options: argparse.Namespace) -> float:
+    """Return how many times faster one batch with a cache is than one text at a time without."""
+    from straight_idea_gate import generate_one
+
+    module = model(True).to(options.device).eval()
+    decoding = IdeaGateDecoding(temperature=0.6, repetition_penalty=1.2, max_new_tokens=options.new_tokens)
+    generator = decoding.generator(module, SimpleNamespace(vocabulary=Numbers()))
+    prompt = "17 4 256 31 9"
+    generator.generate(2, prompt, seed=0, max_new_tokens=3)
+    began = time.perf_counter()
+    generator.generate(options.samples, prompt, seed=0)
+    fast = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in range(options.straight_samples):
+        generate_one(module, generator.vocabulary.encode(prompt), options.new_tokens, 0.6, 1.2)
+    slow = (time.perf_counter() - began) / options.straight_samples * options.samples
+    return slow / fast
+
+
+def rounds(options: argparse.Namespace, words: list[str]) -> dict[str, dict[str, float]]:
+    """Run the three ways in turns; return of each the fastest round and its peak."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(options.rounds):
+        for way in WAYS:
+            command = [sys.executable, __file__, "--way", way, *words]
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            found[way].append(json.loads(output.splitlines()[-1]))
+    return {way: min(entries, key=lambda entry: entry["seconds"]) for way, entries in found.items()}
+
+
+def main() -> None:
+    """Run all comparisons, or one way of one (in a process of its own)."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", default="32", choices=["32", "bf16"])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--straight-samples", type=int, default=2)
+    parser.add_argument("--new-tokens", type=int, default=100)
+    parser.add_argument("--way", choices=WAYS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.way:
+        print(json.dumps(training(options.way, options)))
+        return
+    words = sys.argv[1:]
+    best = rounds(options, words)
+    ours, straight, plain = (best[way] for way in WAYS)
+    print(f"training step, {options.batch} x {LENGTH}, V {SIZE}, {options.device}, precision {options.precision}")
+    print(f"  loss: ours {ours['loss']:.4f}, straight {straight['loss']:.4f}")
+    print(f"  straight / ours: {straight['seconds'] / ours['seconds']:.2f} times the time")
+    share = ours["peak_mb"] / straight["peak_mb"]
+    own = (ours["peak_mb"] - ours["start_mb"]) / (straight["peak_mb"] - straight["start_mb"])
+    print(f"  peak memory, ours / straight: {share:.0%} of all, {own:.0%} of what the step adds")
+    print(f"  gate overhead over a plain GPT-2 of the same stack: {ours['seconds'] / plain['seconds'] - 1:.0%}")
+    ratio = generation(options)
+    print(f"generation of {options.samples} x {options.new_tokens} tokens (straight: {options.straight_samples} timed)")
+    print(f"  one at a time without cache / one batch with cache: {ratio:.0f} times")
+
+
+if __name__ == "__main__":
+    main()
