@@ -81,9 +81,9 @@ def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None
 def test_bad_names_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read classes"):
         read_classes(tmp_path / "none.yaml")
-    with pytest.raises(UserError, match="no LeftContext 'after_moth'.*did you mean 'after_month'"):
+    with pytest.raises(UserError, match=r"no LeftContext 'after_moth'.*did you mean 'after_month'"):
         class_table(["4"], [make_recogniser("day", {"pattern": r"\d", "context": "after_moth"})])
-    with pytest.raises(UserError, match="cannot import 'no.such.Thing'"):
+    with pytest.raises(UserError, match=r"cannot import 'no.such.Thing'"):
         make_recogniser("x", {"_target_": "no.such.Thing"})
     with pytest.raises(UserError, match="not derived from"):
         make_recogniser("x", {"_target_": "collections.OrderedDict"})

@@ -41,7 +41,7 @@ def test_places_have_coordinates() -> None:
 
 
 def test_bad_classes_are_named() -> None:
-    with pytest.raises(UserError, match="'x'.*regular expression"):
+    with pytest.raises(UserError, match=r"'x'.*regular expression"):
         PatternRecogniser(pattern="(", **OPTIONS)
     with pytest.raises(UserError, match="did you mean 'city'"):
         PlaceRecogniser(kind="citty", minimum_population=500_000, **OPTIONS)

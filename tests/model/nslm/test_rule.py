@@ -120,7 +120,7 @@ def test_words_of_a_byte_level_vocabulary() -> None:
 
 
 def test_bad_input_is_named(rule: MicroModelRule) -> None:
-    with pytest.raises(UserError, match="'city'.*year"):
+    with pytest.raises(UserError, match=r"'city'.*year"):
         MicroModelRule(rule.table, {"city": rule.models["year"]})
     with pytest.raises(UserError, match="must lie in"):
         MicroModelRule(rule.table, rule.models, strength=1.5)
