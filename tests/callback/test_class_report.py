@@ -1,0 +1,57 @@
+"""Counts and curves in a run record."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lit_ctg.callback.class_report import ClassReport
+from lit_ctg.errors import UserError
+from lit_ctg.model.nslm.construction import class_table, make_recogniser
+from lit_ctg.model.nslm.occurrence import Occurrences
+from lit_ctg.model.nslm.selection import select
+
+GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "multinomial", "unigram"]}
+TOKENS = ["in", *map(str, range(1900, 1960))]
+
+
+def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
+    """Return the report on 2,000 tokens, every second one the year after the year before."""
+    rng = np.random.default_rng(0)
+    ids_T = np.zeros(2000, dtype=np.int64)
+    ids_T[1::2] = (np.cumsum(rng.choice([0, 1, 1, 2], 1000)) % 60) + 1
+    table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
+    found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
+    packed = SimpleNamespace(ids=lambda split: ids_T)
+    module = SimpleNamespace(
+        table=table, selection=select(table, found, found), occurrences=lambda datamodule, split: found
+    )
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=SimpleNamespace(prepare=lambda: packed))
+    report = ClassReport(curves=curves)
+    report.on_validation_end(trainer, module)
+    return report, ids_T
+
+
+def test_counts_and_curves() -> None:
+    curves = {"year": {"metric": "difference", "low": -2, "high": 3}, "city": {"metric": "x", "low": 0, "high": 1}}
+    report, ids_T = run(curves)
+    assert report.results["count/train/year"]["value"] == 1000
+    assert report.results["share/val/all"]["value"] == pytest.approx(0.5)
+    steps = np.diff(ids_T[1::2])
+    for value in range(-2, 4):
+        observed = report.results[f"density/year/observed/{value}"]["value"]
+        assert observed == pytest.approx((steps == value).mean(), abs=1e-9)
+        assert report.results[f"density/year/multinomial/{value}"]["value"] == pytest.approx(observed, abs=0.03)
+    assert {name.split("/")[2] for name in report.results if name.startswith("density")} == {
+        "observed", "gaussian", "multinomial"
+    }  # fmt: skip
+
+
+def test_only_at_the_end_and_only_metrics_there_are() -> None:
+    with pytest.raises(UserError, match="did you mean 'difference'"):
+        run({"year": {"metric": "diference", "low": 0, "high": 1}})
+    report = ClassReport(curves={})
+    report.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)
+    assert report.results == {}
