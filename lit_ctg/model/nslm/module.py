@@ -58,6 +58,7 @@ class NSLMModule(LitLanguageModel):
         warmup_fraction, weight_decay: of adamw.
         character_dim: hidden size of the character RNNs, 0 for none.
         character_every: steps whose class tokens are gathered for one step of the character RNNs.
+        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token).
         renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
@@ -92,7 +93,8 @@ class NSLMModule(LitLanguageModel):
         mixture_weight: float | None,
         samples: int | None = None,
         character_dim: int = 48,
-        character_every: int = 8,
+        character_every: int = 4,
+        character_rate: float = 10.0,
         bases: tuple[str, ...] = ("uniform",),
         blend: bool = False,
         grounding: bool = False,
@@ -114,7 +116,8 @@ class NSLMModule(LitLanguageModel):
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
-        self.character_every, self.renormalise_characters = character_every, renormalise_characters
+        self.character_every, self.character_rate = character_every, character_rate
+        self.renormalise_characters = renormalise_characters
         window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
         self.cache = NeuralCache(int(window), float(weight), float(temperature))
         self.tuned = mixture_weight is None
@@ -240,9 +243,10 @@ class NSLMModule(LitLanguageModel):
         if len(self._gathered) >= self.character_every:
             cost, count = self._character_cost()
             losses["characters"] = cost / count
-            total = total + cost
-        cost = total / (len(mask_BT) if self.sum_over_time else tokens)
-        return {"loss": cost, **losses}
+        loss = total / (len(mask_BT) if self.sum_over_time else tokens)
+        if "characters" in losses:
+            loss = loss + self.character_rate * losses["characters"]
+        return {"loss": loss, **losses}
 
     def _character_cost(self) -> tuple[Tensor, int]:
         """Return the summed cost of the gathered class tokens and their number; the gathering begins anew."""
@@ -278,9 +282,12 @@ class NSLMModule(LitLanguageModel):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip by the norm of all gradients, sparse ones included."""
+        """Clip by the norm of all gradients, sparse ones included; character RNNs are networks of their own."""
         if gradient_clip_val is not None:
-            clip_by_norm(self.parameters(), gradient_clip_val)
+            own = set(self.characters.parameters())
+            clip_by_norm((p for p in self.parameters() if p not in own), gradient_clip_val)
+            for network in self.characters:
+                clip_by_norm(network.parameters(), gradient_clip_val)
 
     # evaluation ----------------------------------------------------------------------------------------------------
 
