@@ -39,7 +39,7 @@ def test_every_committed_record_is_listed(paper: str, records: list) -> None:
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_run_of_a_table_is_listed(paper: str, records: list) -> None:
     """At the size whose records are committed; rows without a listed run must say so by being holes on purpose."""
-    sizes = {r.size for r in records if r.paper == paper}
+    sizes = {r.size for r in records if r.paper == paper} or {"small"}
     names = {group.name for size in sizes for group in load_groups(ROOT, paper, size)}
     wanted = {name for spec in load_specs(ROOT, paper) for row in spec.rows for name, _ in row.terms}
     assert names & wanted

@@ -19,6 +19,7 @@ from lit_ctg.results.verdict import (
     beyond_bound,
     find_sign,
     judge_claim,
+    judge_sentence,
     judge_value,
 )
 from lit_ctg.statistics import t_interval, wilson_interval
@@ -62,6 +63,11 @@ class Row:
     printed: Printed | None
     cells: dict[str, Cell | None]
 
+    @property
+    def judged(self) -> bool:
+        """Whether the paper says something here, a number or a sentence, that gets a verdict."""
+        return self.printed is not None or self.spec.claim is not None
+
 
 def build_row(table: TableSpec, row: RowSpec, numbers: Mapping[tuple[str, str, str], Printed], pool: RecordPool) -> Row:
     """Join one row's printed number with the records."""
@@ -100,6 +106,8 @@ def printed_of(table: TableSpec, row: RowSpec, numbers: Mapping[tuple[str, str, 
 
 def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordPool) -> Cell:
     """Measure one row in one regime and judge it."""
+    if row.not_run:
+        return Cell(hole=f"not run: {row.not_run}", verdict=Verdict(NOT_RUN, row.not_run))
     reads = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in row.terms]
     hole = next((read.hole for read in reads if read.hole), None)
     bounds = {key: _number(getattr(row, key)[regime], row, regime, pool) for key in _BOUNDS if getattr(row, key)}
@@ -171,6 +179,8 @@ def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPo
 def _verdict(
     row: RowSpec, printed: Printed | None, mean: float, counts: Interval | None, bounds: Mapping[str, float | None]
 ) -> Verdict | None:
+    if row.claim is not None and (printed is None or printed.value is None):
+        return judge_sentence(row.claim, mean, counts)
     if printed is None or printed.value is None or row.tolerance is None:
         return None
     if row.claim is not None:
@@ -187,7 +197,7 @@ def _finding(
         for word, limit in row.goal.items():
             met = mean <= limit if word == "at_most" else mean >= limit
             found.append(f"goal {word.replace('_', ' ')} {limit:g}: {'met' if met else 'missed'}")
-    elif row.combine in ("difference", "percent_change") and printed is None:
+    elif row.combine in ("difference", "percent_change") and printed is None and row.claim is None:
         found.append(find_sign(counts))
     floor = bounds.get("floor")
     if floor is not None and math.isfinite(mean) and mean < floor:

@@ -135,7 +135,7 @@ def n_text(cell: Cell) -> str:
 def verdict_text(row: Row, cell: Cell) -> str:
     """Return the verdict of a printed number, else our own finding; a hole is always told."""
     label = ""
-    if cell.verdict is not None and (row.printed is not None or cell.hole is not None):
+    if cell.verdict is not None and (row.judged or cell.hole is not None):
         label = cell.verdict.label
         if label == IMPOSSIBLE:
             label = f"{label}: {cell.verdict.reason}"

@@ -156,7 +156,7 @@ def _cell(row: Row, cell: Cell | None, regime: str) -> str:
 
 def _chip(row: Row, cell: Cell) -> str:
     """Return the verdict as a chip, the finding as words below it."""
-    verdict = cell.verdict if row.printed is not None or cell.hole is not None else None
+    verdict = cell.verdict if row.judged or cell.hole is not None else None
     parts = ""
     if verdict is not None and not (cell.hole is not None and verdict.label == NOT_RUN and "not run" in cell.hole):
         words = verdict_text(row, cell).split("; ")[0]

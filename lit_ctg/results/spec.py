@@ -17,7 +17,8 @@ A specification is a mapping::
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
         tolerance: {relative: 0.05, why: ...} or {absolute: ...}
         floor, ceiling, reference, expectation: a number, or {number, metric, experiment, note}; or one for each regime
-        claim: less|greater               # a paired difference with a stated sign
+        claim: less|greater               # a paired difference with a stated sign; its size may be printed or not
+        not_run: why                      # a printed number that we do not aim at
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|none       # Student t over seeds, Wilson over the pooled trials, or an exact number
         regimes: [corrected]              # the others do not apply
@@ -81,6 +82,7 @@ class RowSpec:
     reference: dict[str, Quantity | None] = field(default_factory=dict)
     expectation: dict[str, Quantity | None] = field(default_factory=dict)
     claim: str | None = None
+    not_run: str = ""
     goal: dict[str, float] | None = None
     interval: str = "seeds"
     regimes: tuple[str, ...] = REGIMES
@@ -244,9 +246,13 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: interval is seeds, none, or wilson for a single rate")
     if not set(row.regimes) <= set(REGIMES):
         raise UserError(f"{where}: regimes are {', '.join(REGIMES)}")
-    if row.samples is None and any(metric[regime] is None for _, metric in row.terms for regime in row.regimes):
+    if (
+        row.samples is None
+        and not row.not_run
+        and any(metric[regime] is None for _, metric in row.terms for regime in row.regimes)
+    ):
         raise UserError(f"{where} ({row.label}): metric is missing")
-    if row.samples is None and row.printed is not None and row.tolerance is None:
+    if row.samples is None and row.printed is not None and row.tolerance is None and not row.not_run:
         raise UserError(f"{where} ({row.label}): a printed number needs a stated tolerance")
 
 

@@ -67,7 +67,7 @@ class Results:
 
     def verdicts(self, regime: str) -> Counter[str]:
         """Count the verdicts of one regime over all tables."""
-        cells = [row.cells.get(regime) for table in self.tables for row in table.rows if row.printed is not None]
+        cells = [row.cells.get(regime) for table in self.tables for row in table.rows if row.judged]
         return Counter(cell.verdict.label for cell in cells if cell is not None and cell.verdict is not None)
 
 

@@ -16,7 +16,8 @@ The rules, in order (``RULES`` is their short form, printed under the tables):
 A *claim* ("A is lower than B") is a paired difference by seed and is judged against 0: **reproduced** when the interval
 excludes 0 on the claimed side and the printed size fits by rule 3; **direction only** when it excludes 0 but the size
 does not fit; **not reproduced** when it spans 0 or lies on the other side. With fewer than three seeds a claim is at
-best **direction only**. Comparisons of our own, with nothing printed, get a finding by the same test, not a verdict.
+best **direction only**. A sentence without a size has no size to miss. Comparisons of our own, with nothing printed,
+get a finding by the same test, not a verdict.
 """
 
 from __future__ import annotations
@@ -124,6 +125,16 @@ def judge_claim(claim: str, printed: float, ours: float, interval: Interval | No
         interval: its 95% interval, or None with fewer than three seeds.
         tolerance: for the size of the difference.
     """
+    sentence = judge_sentence(claim, ours, interval)
+    if sentence.label != REPRODUCED:
+        return sentence
+    if (fits := _size_fits(printed, ours, interval, tolerance)) is not None:
+        return Verdict(REPRODUCED, fits)
+    return Verdict(DIRECTION_ONLY, f"the sign holds, ours is {ours:+.4g}, printed {printed:+.4g}")
+
+
+def judge_sentence(claim: str, ours: float, interval: Interval | None) -> Verdict:
+    """Judge a stated side of 0 for which no size is printed (see ``judge_claim``)."""
     sign = -1.0 if claim == "less" else 1.0
     if not math.isfinite(ours):
         return Verdict(NOT_REPRODUCED, f"ours is {ours}")
@@ -133,9 +144,7 @@ def judge_claim(claim: str, printed: float, ours: float, interval: Interval | No
         return Verdict(DIRECTION_ONLY, f"the sign holds; fewer than {MIN_SEEDS} seeds cannot say more")
     if _holds(interval, 0.0):
         return Verdict(NOT_REPRODUCED, "the interval spans 0")
-    if (fits := _size_fits(printed, ours, interval, tolerance)) is not None:
-        return Verdict(REPRODUCED, fits)
-    return Verdict(DIRECTION_ONLY, f"the sign holds, ours is {ours:+.4g}, printed {printed:+.4g}")
+    return Verdict(REPRODUCED, "the interval lies on the claimed side of 0")
 
 
 def find_sign(interval: Interval | None) -> str:

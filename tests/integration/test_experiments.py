@@ -22,7 +22,8 @@ def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
     outcome = train(compose([*words, "trainer.max_steps=2"]))
     record = json.loads((outcome.folder / "run.json").read_text(encoding="utf-8"))
     assert record["status"] == "DONE"
-    assert record["experiment"] == name
+    assert record["experiment"] == f"{record['paper']}/{record['name']}"
+    assert record["paper"] == name.partition("/")[0]
     assert record["parameters"] > 0
     perplexity = record["metrics"]["val/perplexity"]["value"]
     assert math.isfinite(perplexity) and perplexity > 1

@@ -196,3 +196,23 @@ def test_format_value() -> None:
     assert format_value(0.5, 1, signed=True) == "+0.5"
     assert format_value(math.inf, 1) == "inf"
     assert format_value(None, 1) == ""
+
+
+def test_a_sentence_without_a_size_is_judged_by_its_side(make_record, tmp_path) -> None:
+    text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less"
+    below = pool_of(make_record, {"main": [1.0, 2.1, 2.9], "baseline": [2.0, 3.0, 4.0]})
+    row = row_of(tmp_path, text, below)
+    assert row.judged and row.printed is None
+    assert row.cells["corrected"].verdict.label == "reproduced" and row.cells["corrected"].finding == ""
+    spanning = pool_of(make_record, {"main": [1.0, 5.0, 2.0], "baseline": [2.0, 3.0, 4.0]})
+    assert row_of(tmp_path, text, spanning).cells["corrected"].verdict.label == "not reproduced"
+    two = pool_of(make_record, {"main": [1.0, 2.1], "baseline": [2.0, 3.0]})
+    assert row_of(tmp_path, text, two).cells["corrected"].verdict.label == "direction only"
+    other = text.replace("less", "greater")
+    assert row_of(tmp_path, other, below).cells["corrected"].verdict.label == "not reproduced"
+
+
+def test_a_number_that_is_not_aimed_at_says_why(make_record, tmp_path) -> None:
+    row = row_of(tmp_path, "printed: {row: a, column: x}, not_run: a pretrained model", pool_of(make_record, {}))
+    cell = row.cells["corrected"]
+    assert (cell.hole, cell.verdict.label) == ("not run: a pretrained model", "not run")
