@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from lit_ctg.model.idea_gate.gate import GateForm
 from lit_ctg.model.idea_gate.window import PADDING
 
-# logits of one head in one chunk (64 MB in float32), and in one block on a CPU
-CHUNK = 1 << 24
+# bytes of one head's logits in one chunk, and logits of one block on a CPU
+CHUNK = 1 << 26
 BLOCK = 1 << 16
 # fewer rows would make the products wasteful
 LEAST_ROWS = 64
@@ -163,11 +163,12 @@ def _sweep(
 ) -> tuple[Tensor, Tensor]:
     """Return both losses summed over positions (float64 where there is one); the heads gather the gradients."""
     count, size = len(target_N), len(token.weight_VD)
-    rows = max(LEAST_ROWS, CHUNK // size)
+    rows = max(LEAST_ROWS, CHUNK // (size * token.hidden_ND.element_size()))
     in_cache = max(1, BLOCK // size) if target_N.device.type == "cpu" else rows
     # Apple's accelerators have no float64
     exact = torch.float32 if target_N.device.type == "mps" else torch.float64
     token_sum, idea_sum = (torch.zeros((), dtype=exact, device=target_N.device) for _ in range(2))
+    weight_V = None if ideas is None else (ideas.counted_V * ideas.loss_weight).to(_working(token.hidden_ND[:1]).dtype)
     for first in range(0, count, rows):
         chunk = slice(first, min(first + rows, count))
         z_nV = token.logits(chunk)
@@ -183,7 +184,7 @@ def _sweep(
                 idea_sum += _idea_value(y, window_NK[place], ideas)
                 p = y.sigmoid_()
                 slope = _add_gate(z, p, gate) if gate.alpha > 0 else None
-                _idea_gradient(p, window_NK[place], ideas)
+                _idea_gradient(p, window_NK[place], ideas, weight_V)
                 token_sum += _token_value_and_gradient(z, target_N[place])
                 if slope is not None:
                     p.addcmul_(slope, z)
@@ -225,12 +226,12 @@ def _idea_value(y: Tensor, window: Tensor, ideas: Ideas) -> Tensor:
     return (F.softplus(y) @ ideas.counted_V.to(y.dtype)).sum() + correction.sum()
 
 
-def _idea_gradient(p: Tensor, window: Tensor, ideas: Ideas) -> None:
-    """Turn p into the gradient of the weighted idea loss, in place."""
+def _idea_gradient(p: Tensor, window: Tensor, ideas: Ideas, weight_V: Tensor) -> None:
+    """Turn p into the gradient of the weighted idea loss, in place; ``weight_V`` is the weight where a token counts."""
     ids = window.clamp(min=0)
     found = p.gather(1, ids)
     correction = (-ideas.positive_weight * (1 - found) - found).masked_fill_(window == PADDING, 0.0)
-    p.mul_(ideas.counted_V.to(p.dtype) * ideas.loss_weight).scatter_add_(1, ids, correction.mul_(ideas.loss_weight))
+    p.mul_(weight_V).scatter_add_(1, ids, correction.mul_(ideas.loss_weight))
 
 
 def _token_value_and_gradient(z: Tensor, target: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def straight(given: dict[str, torch.Tensor], form: GateForm, alpha: float) -> di
 def chunks(request, monkeypatch):
     if request.param == "many chunks":
         monkeypatch.setattr(fused, "LEAST_ROWS", 5)
-        monkeypatch.setattr(fused, "CHUNK", 5 * SIZE)
+        monkeypatch.setattr(fused, "CHUNK", 5 * SIZE * 8)
         monkeypatch.setattr(fused, "BLOCK", 2 * SIZE)
 
 
