@@ -137,4 +137,4 @@ def _both(result: Results, entity: str, project: str) -> dict[str, Workspace | R
     try:
         return {"workspace": workspace(result, entity, project), "report": report(result, entity, project)}
     except ImportError as error:
-        raise UserError("target=wandb needs wandb-workspaces: pip install 'lit-ctg[wandb]'") from error
+        raise UserError("target=wandb needs wandb-workspaces: pip install 'lit-ctg[dashboards]'") from error
