@@ -73,6 +73,9 @@ def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
             if status != "DONE":
                 for name in (RECORD, LOG):
                     _set_aside(path / name)
+                # halves of files that a killed process was writing; the lock says that nobody is at it now
+                for half in path.rglob(".*.tmp"):
+                    half.unlink()
                 return RunDirectory(path, lock)
             lock.close()
             if skip_completed:

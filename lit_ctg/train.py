@@ -101,7 +101,9 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
     finally:
         os.environ.pop(FOLDER_VARIABLE, None)
         close_loggers(experiment)
-    record.wall_time_s = round(time.monotonic() - began, 3)
+    # of all attempts: what a run cost is what the next one like it will cost
+    earlier = experiment.callback(RunRecordCallback).seconds_before
+    record.wall_time_s = round(earlier + time.monotonic() - began, 3)
     write_record(record, directory.record)
 
 

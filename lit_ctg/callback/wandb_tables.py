@@ -15,6 +15,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.model.base import evaluating
+from lit_ctg.results.files import write_samples
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.results.table import results_for
@@ -52,11 +53,17 @@ class WandbGenerations(Callback):
         with evaluating(pl_module):
             generator = self.decoding.generator(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
             made = generator.generate(self.n, prompt=self.prompt, control={}, paths={}, seed=self.seed)
-        rows = [{"epoch": trainer.current_epoch + 1, "row": row, "text": text.text} for row, text in enumerate(made)]
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        epoch = trainer.current_epoch + 1
+        rows = [{"epoch": epoch, "row": row, "text": text.text} for row, text in enumerate(made)]
+        write_samples([*self._before(epoch), *rows], self.path)
         for logger in wandb_loggers(trainer):
             self._log(logger, rows)
+
+    def _before(self, epoch: int) -> list[dict[str, Any]]:
+        """Return the texts of earlier epochs; a run that was killed and goes on does an epoch again."""
+        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.is_file() else []
+        kept = [json.loads(line) for line in lines if line]
+        return [row for row in kept if row["epoch"] < epoch]
 
     def _log(self, logger: WandbLogger, rows: list[dict[str, Any]]) -> None:
         import wandb

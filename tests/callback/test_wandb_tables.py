@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
-from lit_ctg.callback.wandb_tables import confusions, metric_rows, record_tables, verdict_rows
+from lit_ctg.callback.wandb_tables import WandbGenerations, confusions, metric_rows, record_tables, verdict_rows
 from lit_ctg.results.record import load_records
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "results"
@@ -47,3 +49,22 @@ def test_every_table_is_there() -> None:
     tables = record_tables(record(), record().samples)
     assert {"metrics", "samples", "verdicts", "control/hard/confusion"} <= set(tables)
     assert len(tables["samples"].data) == len(record().samples)
+
+
+def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path) -> None:
+    class Decoding:
+        def generator(self, module, datamodule):
+            return self
+
+        def generate(self, n, **options):
+            return [SimpleNamespace(text=f"text {row}") for row in range(n)]
+
+    def fit(epochs: int) -> None:
+        module, data = tiny()
+        callback = WandbGenerations(Decoding(), tmp_path, prompt="", seed=0, n=2)
+        trainer_of(callback, max_epochs=epochs).fit(module, data)
+
+    fit(3)
+    fit(2)  # as after a kill that came before the checkpoint of the first epoch
+    rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(row["epoch"], row["row"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
