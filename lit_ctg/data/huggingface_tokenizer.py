@@ -1,0 +1,99 @@
+"""The tokenizer of a pretrained Hugging Face model, by folder or name: its ids without special tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError
+
+
+class HuggingFaceTokenizer(Tokenizer):
+    """Ids of text alone: no ``<bos>``, ``<eos>`` or language token is added.
+
+    Args:
+        path: a folder with the tokenizer's files, or a name on the hub.
+        revision: commit on the hub.
+        language: code of the language (``ro_RO``) for tokenizers that mark it, such as mBART's.
+
+    Raises:
+        UserError: none there.
+    """
+
+    kind = "huggingface"
+
+    def __init__(self, *, path: str, revision: str | None = None, language: str | None = None) -> None:
+        super().__init__()
+        self.path, self.revision = path, revision
+        self.engine = load(path, revision, language)
+        table = self.engine.get_vocab()
+        words = {number: token for token, number in table.items()}
+        # an id that no token has still takes a place, or later ids would move
+        self._names = tuple(words.get(number, f"<id {number}>") for number in range(max(words) + 1))
+
+    def fingerprint(self) -> dict[str, Any]:
+        backend = getattr(self.engine, "backend_tokenizer", None)
+        # one without a backend has its rules in its class
+        rules = type(self.engine).__name__ if backend is None else backend.to_str()
+        content = "\n".join([rules, *self._names])
+        return {"kind": self.kind, "checksum": hashlib.sha256(content.encode()).hexdigest()}
+
+    def train(self, texts: Iterable[str]) -> None:
+        if not self.trained:
+            self._take()
+
+    def state(self) -> dict[str, Any]:
+        return {"size": len(self)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._take()
+
+    def _take(self) -> None:
+        self._fill(self._names)
+        self.unknown_id, self.pad_id = self.engine.unk_token_id, self.engine.pad_token_id
+        self.bos_id, self.eos_id = self.engine.bos_token_id, self.engine.eos_token_id
+        if self.unknown_id == self.eos_id:
+            self.unknown_id = None  # GPT-2 names one, but its bytes cover every text
+
+    def encode(self, text: str) -> list[int]:
+        return self.engine(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids_T of all texts one behind the other, counts_N); texts are not cut, their rules may look far."""
+        rows = self.engine(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if len(texts) else []
+        counts_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        ids = (number for row in rows for number in row)
+        return np.fromiter(ids, dtype=self.dtype, count=int(counts_N.sum())), counts_N
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self.engine.decode([int(number) for number in ids], clean_up_tokenization_spaces=False)
+
+    def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        return self.encode_many([chunk.decode() for chunk in chunks])
+
+
+def load(path: str, revision: str | None = None, language: str | None = None) -> Any:
+    """Return the tokenizer; every way in which it can be missing is one line.
+
+    Raises:
+        UserError: no such folder or name, or one without a tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    options = {} if language is None else {"src_lang": language, "tgt_lang": language}
+    try:
+        found = AutoTokenizer.from_pretrained(path, revision=revision, **options)
+    except Exception as error:
+        # the libraries below raise what they like: OSError, ValueError, KeyError, errors of the hub and of tokenizers
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(
+            f"data.tokenizer.path={path}: no tokenizer could be loaded ({reason}); give the folder that "
+            "save_pretrained of model and tokenizer wrote, or a hub name"
+        ) from error
+    if found.get_vocab() == {}:
+        raise UserError(f"data.tokenizer.path={path}: its tokenizer is empty")
+    return found
