@@ -33,24 +33,41 @@ def divergence_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -
     The sum over x is convex and falls in c, whose value lies between log-sum-exp z and that plus lambda. Masked tokens
     (``-inf``) have no part in a.
     """
-    shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    target_BV = target_BV.masked_fill(shifted_BV.isinf(), 0)
-    log_weight_BV = (_pull(target_BV, strength_B1) * target_BV).log()
-    pulled_BV = log_weight_BV > float("-inf")
-    c_B1 = shifted_BV.logsumexp(dim=-1, keepdim=True)
+    z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    weight_BV = _pull(target_BV, strength_B1) * target_BV.masked_fill(z_BV.isinf(), 0)
+    # only successors are pulled: the others fall with c together
+    log_weight_BK, index_BK = _largest(weight_BV)
+    z_BK = z_BV.gather(1, index_BK)
+    log_rest_B1 = z_BV.scatter(1, index_BK, float("-inf")).logsumexp(dim=-1, keepdim=True)
+    c_B1 = z_BV.logsumexp(dim=-1, keepdim=True)
     for _ in range(ITERATIONS):
-        log_u_BV = log_wright_omega((log_weight_BV - shifted_BV + c_B1).where(pulled_BV, 0))
-        u_BV = log_u_BV.exp().where(pulled_BV, 0)
-        # two forms of the same: the second does not cancel where u is large
-        log_x_BV = torch.where(u_BV > 1, log_weight_BV - log_u_BV, shifted_BV - c_B1 + u_BV)
-        log_sum_B1 = log_x_BV.logsumexp(dim=-1, keepdim=True)
-        # Newton on a convex sum from where it is above 1 comes down to 1 from that side
-        share_B1 = (log_x_BV - log_sum_B1).exp().div(1 + u_BV).sum(dim=-1, keepdim=True)
-        step_B1 = -torch.expm1(-log_sum_B1) / share_B1
-        if (step_B1.abs() <= TOL[logits_BV.dtype]).all():
+        log_x_BK, u_BK = _pulled(z_BK, log_weight_BK, c_B1)
+        log_x_BL = torch.cat([log_x_BK, log_rest_B1 - c_B1], dim=-1)
+        log_sum_B1 = log_x_BL.logsumexp(dim=-1, keepdim=True)
+        falls_BL = 1 / (1 + torch.nn.functional.pad(u_BK, (0, 1)))
+        # log of the sum is convex in c too, and Newton on it goes farther than on the sum where that is large
+        step_B1 = log_sum_B1 / ((log_x_BL - log_sum_B1).exp() * falls_BL).sum(dim=-1, keepdim=True)
+        # c grows with the strength, and with it what rounding leaves of a step
+        if (step_B1.abs() <= TOL[logits_BV.dtype] * (1 + c_B1.abs())).all():
             break
         c_B1 = c_B1 + step_B1
-    return log_normalized(log_x_BV)
+    return log_normalized((z_BV - c_B1).scatter(1, index_BK, log_x_BK))
+
+
+def _largest(weight_BV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logs and ids of all weights above 0, in as many columns as the fullest row has (``-inf`` fills)."""
+    count = max(1, int((weight_BV > 0).sum(dim=-1).max()))
+    weight_BK, index_BK = weight_BV.topk(count, sorted=False)
+    return weight_BK.log(), index_BK
+
+
+def _pulled(z_BK: Tensor, log_weight_BK: Tensor, c_B1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log x and u of some tokens at a given c; u = 0 where nothing pulls."""
+    pulled_BK = log_weight_BK > float("-inf")
+    log_u_BK = log_wright_omega((log_weight_BK - z_BK + c_B1).where(pulled_BK, 0))
+    u_BK = log_u_BK.exp().where(pulled_BK, 0)
+    # two forms of the same: the second does not cancel where u is large
+    return torch.where(u_BK > 1, log_weight_BK - log_u_BK, z_BK - c_B1 + u_BK), u_BK
 
 
 def interpolation(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
-from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, variants
+from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, successor, variants
 from lit_ctg.model.graphmax.variant import NAMES, chosen
 
 SIZE = 40
@@ -163,3 +163,12 @@ def test_large_vocabulary_in_float32(zipf_graph, zipf_logits) -> None:
             double = found[name](zipf_logits.double(), last_ids, strength).exp()
             assert (single - double).abs().sum(-1).max() < 1e-4, (name, strength)
             assert (single.sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("strength", "steps"), [(0.1, 4), (10.0, 8), (1e4, 12)])
+def test_the_pull_is_found_in_few_steps(zipf_graph, zipf_logits, strength, steps, monkeypatch) -> None:
+    """In float32 too: an absolute tolerance in c could not be met there with a strong pull."""
+    taken = []
+    monkeypatch.setattr(successor, "_pulled", lambda *given, _one=successor._pulled: taken.append(1) or _one(*given))
+    variants(zipf_graph)["successor_divergence"](zipf_logits, torch.arange(len(zipf_logits)), strength)
+    assert 0 < len(taken) <= steps
