@@ -39,6 +39,7 @@ class HuggingFaceBackbone(nn.Module):
         frozen: bool = True,
         lora: Mapping[str, Any] | None = None,
         revision: str | None = None,
+        plain_head: bool = True,
     ) -> None:
         """Load the model in float32 and check that its parts are what the papers need.
 
@@ -48,15 +49,17 @@ class HuggingFaceBackbone(nn.Module):
             lora: train low-rank adapters and nothing else of it (with ``frozen=False``): keys ``rank``, ``alpha``,
                 ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
             revision: commit on the hub.
+            plain_head: insist that logits are ``head_weight`` times the last hidden state, which the idea gate needs;
+                else ``head`` may do more, e.g. add CTRL's bias.
 
         Raises:
             UserError: no such folder or model, not a causal LM, a head that is not a matrix product of the last hidden
-                state, or adapters that do not fit.
+                state (with ``plain_head``) or not a layer on it, or adapters that do not fit.
         """
         super().__init__()
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
-        self.frozen = frozen
+        self.frozen, self.plain_head = frozen, plain_head
         self.model = _load(path, revision)
         head = self.model.get_output_embeddings()
         if head is None:
@@ -79,7 +82,7 @@ class HuggingFaceBackbone(nn.Module):
         if not torch.allclose(hidden_BTD[0, :3], hidden_BTD[1, :3], atol=1e-4, rtol=1e-3):
             raise UserError(f"backbone.path={path}: earlier positions see later ones, so it is not a causal model")
         theirs_BTV = self.model(input_ids=ids_BT).logits
-        ours_BTV = hidden_BTD @ self.head_weight.T
+        ours_BTV = hidden_BTD @ self.head_weight.T if self.plain_head else self.head(hidden_BTD)
         if (theirs_BTV - ours_BTV).abs().max() > TOLERANCE * theirs_BTV.abs().max().clamp(min=1e-3):
             raise UserError(
                 f"backbone.path={path}: its logits are not its output embedding times its last hidden state "
@@ -90,6 +93,10 @@ class HuggingFaceBackbone(nn.Module):
     def head_weight(self) -> Tensor:
         """The output head [V, D]."""
         return self.model.get_output_embeddings().weight
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the model's own logits [..., V] of last hidden states [..., D]."""
+        return self.model.get_output_embeddings()(hidden)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the model's own embedding [..., D] of token ids."""

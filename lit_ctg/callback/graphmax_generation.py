@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList
 from lit_ctg.metric.base import token_nll
-from lit_ctg.metric.judge_perplexity import NgramJudge, text_perplexity
+from lit_ctg.metric.judge_perplexity import HuggingFaceJudge, NgramJudge, text_perplexity
 from lit_ctg.metric.ngram_bleu import NgramBleu, References, words_of
 from lit_ctg.model.graphmax.variant import VariantRule
 
@@ -66,9 +67,11 @@ class ReviewGeneration:
         sampled: references drawn for ``bleu_sampled``.
         judge_order: n of the judge.
         samples_kept: texts kept for each method, of the first fold.
+        judge_path: a pretrained language model as a second judge, folder or hub name; None for none.
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
-    ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``.
+    ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``, and with
+    a second judge ``perplexity_pretrained_judge/...``.
     """
 
     first_fold_only = False
@@ -83,8 +86,9 @@ class ReviewGeneration:
         sampled: int,
         judge_order: int,
         samples_kept: int = 2,
+        judge_path: str | None = None,
     ) -> None:
-        self.sampler, self.texts = sampler, texts
+        self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
         self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
 
@@ -108,6 +112,11 @@ class ReviewGeneration:
                 kept = found[: self.samples_kept]
                 samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
         return numbers, samples
+
+    @cached_property
+    def pretrained_judge(self) -> HuggingFaceJudge | None:
+        """The second judge, loaded when first needed."""
+        return None if self.judge_path is None else HuggingFaceJudge(self.judge_path)
 
     def _bleu(
         self, protocol: str, references: References, scene: str, method: str, texts: Sequence[str]
@@ -134,7 +143,14 @@ class ReviewGeneration:
         judged = [judge.nll(row, start) for row, start in zip(found, starts, strict=True)]
         own = [own_nll(module, row, start) for row, start in zip(found, starts, strict=True)]
         numbers = {}
-        for name, pairs in (("perplexity_lm", own), ("perplexity_judge", judged)):
+        pairs_by_name = {"perplexity_lm": own, "perplexity_judge": judged}
+        if self.pretrained_judge is not None:
+            read = fold.vocabulary.decode
+            pairs_by_name["perplexity_pretrained_judge"] = [
+                self.pretrained_judge.nll(read(row[:start]), read(row[start:]))
+                for row, start in zip(found, starts, strict=True)
+            ]
+        for name, pairs in pairs_by_name.items():
             result = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
             base = f"{name}/{fold.scene}/softmax"
             numbers[f"{name}/{fold.scene}/{method}"] = Measure(

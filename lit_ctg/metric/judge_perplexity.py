@@ -1,7 +1,8 @@
 """How likely a judge finds generated texts: a language model that neither wrote them nor steered them.
 
-The judge here is an interpolated n-gram model with Witten-Bell weights, fitted on held-out text of the scene: closed
-vocabulary, a proper distribution after every prefix, no download.
+``NgramJudge`` is an interpolated n-gram model with Witten-Bell weights, fitted on held-out text of the scene: closed
+vocabulary, a proper distribution after every prefix, no download. ``HuggingFaceJudge`` is any pretrained model,
+with its own tokens.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.metric.result import MetricResult
@@ -61,6 +65,54 @@ class NgramJudge:
         """Return (nats, tokens) of ``ids[start:]`` after what stands before them."""
         nats = -sum(math.log(self.prob(ids[place], ids[:place])) for place in range(start, len(ids)))
         return nats, max(0, len(ids) - start)
+
+
+class HuggingFaceJudge:
+    """A pretrained causal language model that reads the texts in its own tokens, on the CPU in float32.
+
+    Its perplexity is per token of its own, so only numbers of one judge compare.
+
+    Args:
+        path: a folder with model and tokenizer, or a hub name.
+        revision: commit on the hub.
+
+    Raises:
+        UserError: nothing to load there, or a tokenizer that does not say where its tokens stand in the text.
+    """
+
+    def __init__(self, path: str, revision: str | None = None) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision)
+            model: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"judge_path={path}: no causal language model could be loaded ({reason})") from error
+        if not self.tokenizer.is_fast:
+            raise UserError(f"judge_path={path}: its tokenizer gives no places in the text, choose another judge")
+        self.model = model.eval()
+        self.positions = getattr(model.config, "max_position_embeddings", None)
+
+    @torch.inference_mode()
+    def nll(self, prompt: str, text: str) -> tuple[float, int]:
+        """Return (nats, tokens) of ``text`` after ``prompt``; a token across their border counts to the text.
+
+        The text stands after the judge's ``<bos>``, where it has one. Beyond the judge's positions the oldest tokens
+        are left out, of the text too.
+        """
+        found = self.tokenizer(prompt + text, add_special_tokens=False, return_offsets_mapping=True)
+        bos = self.tokenizer.bos_token_id
+        ids = ([] if bos is None else [bos]) + found["input_ids"]
+        counts = ([] if bos is None else [False]) + [end > len(prompt) for _, end in found["offset_mapping"]]
+        ids, counts = ids[-(self.positions or len(ids)) :], counts[-(self.positions or len(counts)) :]
+        if len(ids) < 2:
+            return 0.0, 0
+        ids_1T = torch.tensor([ids], device=self.model.device)
+        log_probs_TV = self.model(input_ids=ids_1T).logits[0, :-1].double().log_softmax(dim=-1)
+        nll_T = -log_probs_TV.gather(1, ids_1T[0, 1:, None]).squeeze(1)
+        counts_T = torch.tensor(counts[1:], device=nll_T.device)
+        return float(nll_T[counts_T].sum()), int(counts_T.sum())
 
 
 def text_perplexity(nats_N: Sequence[float], tokens_N: Sequence[int], version: int = 1) -> MetricResult:

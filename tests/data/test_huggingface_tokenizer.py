@@ -59,8 +59,8 @@ def test_ids_are_the_models_own_without_specials(folder) -> None:
 def test_a_corpus_is_packed_in_it_and_read_again(folder, tmp_path: Path) -> None:
     def corpus() -> ReviewsDataModule:
         return ReviewsDataModule(
-            source="sample", hub={}, tokenizer=HuggingFaceTokenizer(path=str(folder)), corpus="yelp", val_fraction=0.2,
-            test_fraction=0.0, batching="windows", length=16, batch_size=4, sample_size=2000, seed=0, shuffle=False,
+            source="sample", hub={"yelp": {}}, tokenizer=HuggingFaceTokenizer(path=str(folder)), corpus="yelp",
+            val_fraction=0.2, test_fraction=0.0, batching="chunks", length=16, batch_size=4, sample_size=2000, seed=0,
             cache_root=tmp_path,
         )  # fmt: skip
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lit_ctg.errors import UserError
-from lit_ctg.metric.judge_perplexity import NgramJudge, text_perplexity
+from lit_ctg.metric.judge_perplexity import HuggingFaceJudge, NgramJudge, text_perplexity
 
 V = 7
 
@@ -66,3 +70,43 @@ def test_bad_input_is_one_line():
         NgramJudge([[]], V)
     with pytest.raises(UserError, match="order"):
         NgramJudge([[1]], V, order=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A GPT-2 of nine words with a window of six, with wide weights so that every token counts."""
+    path = tmp_path_factory.mktemp("judge")
+    words = ["<s>", "<unk>", "the", "food", "was", "good", "bad", "fish", "."]
+    engine = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<s>", unk_token="<unk>").save_pretrained(path)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=6, n_embd=8, n_layer=1, n_head=2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(path)
+    return path
+
+
+def test_a_pretrained_judge_token_by_token(folder):
+    judge, model = HuggingFaceJudge(str(folder)), GPT2LMHeadModel.from_pretrained(folder).eval()
+
+    def slow(ids: list[int], first: int) -> float:
+        nats = 0.0
+        for place in range(first, len(ids)):
+            with torch.no_grad():
+                logits_V = model(input_ids=torch.tensor([ids[:place]])).logits[0, -1]
+            nats -= float(logits_V.double().log_softmax(-1)[ids[place]])
+        return nats
+
+    assert judge.nll("the food ", "was good") == (pytest.approx(slow([0, 2, 3, 4, 5], 3), rel=1e-5), 2)
+    assert judge.nll("", "bad fish") == (pytest.approx(slow([0, 6, 7], 1), rel=1e-5), 2)
+    # beyond six positions the oldest go
+    long = judge.nll("the food was good ", "the fish was bad")
+    assert long == (pytest.approx(slow([4, 5, 2, 7, 4, 6], 2), rel=1e-5), 4)
+    assert judge.nll("the food", "") == (0.0, 0)
+
+
+def test_no_judge_there(tmp_path):
+    with pytest.raises(UserError, match="no causal language model"):
+        HuggingFaceJudge(str(tmp_path))

@@ -104,7 +104,7 @@ class GraphmaxGenerator:
         strength = given.get("strength", self.decoding.strength)
         _check(variant, strength)
         prompts = [self._ids(text) for text in ([prompt] * n if isinstance(prompt, str) else prompt)]
-        positions = getattr(self.module.backbone, "context", UNBOUNDED)
+        positions = getattr(self.module.backbone, "context", None) or UNBOUNDED
         room = positions + 1 - max(map(len, prompts), default=0)
         if room < 1:
             raise UserError(f"the prompt leaves no room in {positions} positions: shorten it")

@@ -32,8 +32,8 @@ class GraphmaxModule(LitLanguageModel):
 
     Args:
         vocabulary: the data module's.
-        backbone: causal, from embedded tokens to hidden states; a pretrained one brings ``embed`` and ``head_weight``,
-            whose rows beyond the vocabulary are left out.
+        backbone: causal, from embedded tokens to hidden states; a pretrained one brings ``embed`` and ``head``, whose
+            tokens beyond the vocabulary are left out.
         output: what ``forward`` gives: a variant's name, logits for ``softmax``. With ``training_output=bayesian`` the
             logits are that layer's log-probabilities.
         training_output: what the loss goes through.
@@ -90,10 +90,10 @@ class GraphmaxModule(LitLanguageModel):
         if not hasattr(backbone, "embed"):
             self.embedding = nn.Embedding(len(vocabulary), backbone.dim)
             nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
-        elif len(backbone.head_weight) < len(vocabulary):
+        elif backbone.vocabulary_size < len(vocabulary):
             raise UserError(
-                f"the backbone has {len(backbone.head_weight)} tokens, the corpus {len(vocabulary)}: they need one "
-                "tokenizer, e.g. data/tokenizer=gpt2 for GPT-2"
+                f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "
+                "tokenizer, data/tokenizer=huggingface with the model's own path"
             )
         bayesian = training_output == "bayesian"
         self.bayesian = KernelBayesianSoftmax(len(vocabulary), backbone.dim, senses=senses) if bayesian else None
@@ -124,8 +124,9 @@ class GraphmaxModule(LitLanguageModel):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return z, ``[..., V]``, of hidden states ``[..., D]``."""
         if self.bayesian is None:
-            weight_VD = self.backbone.head_weight if self.embedding is None else self.embedding.weight
-            return F.linear(hidden, weight_VD[: len(self.vocabulary)])
+            if self.embedding is None:
+                return self.backbone.head(hidden)[..., : len(self.vocabulary)]
+            return F.linear(hidden, self.embedding.weight)
         return self.bayesian(hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:-1], -1)
 
     def forward(self, batch: Batch) -> LMOutput:
@@ -162,8 +163,10 @@ class GraphmaxModule(LitLanguageModel):
             return True
         return self.trainer.global_step >= (1 - self.fine_tuning) * self.trainer.estimated_stepping_batches
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        """AdamW with warm-up and cosine."""
+    def configure_optimizers(self) -> dict[str, Any] | None:
+        """AdamW with warm-up and cosine; None for a frozen model, which is only tried."""
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            return None
         return adamw_warmup_cosine(
             self.parameters(),
             **self.optimizer_settings,

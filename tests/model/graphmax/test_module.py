@@ -204,8 +204,12 @@ class OwnEmbedding(GPT2Backbone):
         super().__init__(dim=16, layers=1, heads=2, context=24, dropout=0.0)
         self.table = torch.nn.Embedding(rows, 16)
 
+        self.vocabulary_size = rows
+
     embed = property(lambda self: self.table)
-    head_weight = property(lambda self: self.table.weight)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.table.weight.T
 
 
 def test_a_backbone_with_an_embedding_of_its_own(corpus, reviews) -> None:
