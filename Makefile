@@ -8,6 +8,7 @@ SEED ?= 111
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
+	@echo "make tables     the committed tables and the README's results, from the committed records"
 	@echo "make test       environment, the default test suite (CPU, offline)"
 	@echo "make lint       ruff, format check"
 	@echo "make test-slow  the tests that take minutes"
@@ -33,10 +34,11 @@ train-%:
 	$(BIN)/lit-ctg train -m experiment=semantic_fusion/$* regime=as_published,corrected size=paper seed=$(SEED) \
 	  skip_completed=true
 
-# the committed tables, from the committed records alone
+# the committed tables and the README's results, from the committed records alone
 tables: venv
-	for paper in semantic_fusion; do $(BIN)/lit-ctg table $$paper --format md \
-	  --records experiments/$$paper/results --out experiments/$$paper/tables.md || exit 1; done
+	for results in experiments/*/results; do paper=$$(basename $$(dirname $$results)); $(BIN)/lit-ctg table $$paper \
+	  --format md --records $$results --out experiments/$$paper/tables.md || exit 1; done
+	$(BIN)/python -m lit_ctg.results.readme README.md
 
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,0 +1,71 @@
+"""Every paper's W&B sweep is made of commands that compose; the commands are those that W&B's own agent would start."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lit_ctg.config import compose, plain
+from lit_ctg.results.spec import experiments_root, papers
+
+ROOT = Path(__file__).resolve().parents[1] / "experiments"
+SWEEPS = {path.parent.name: yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("*/wandb_sweep.yaml")}
+
+
+def values(parameter: dict[str, Any]) -> list[Any]:
+    """Return all values, or the ends of a range."""
+    return parameter["values"] if "values" in parameter else [parameter["min"], parameter["max"]]
+
+
+def commands(sweep: dict[str, Any]) -> list[list[str]]:
+    """Return commands in which every value of every parameter stands at least once."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
+    columns = [[(name, value) for value in values(parameter)] for name, parameter in sweep["parameters"].items()]
+    rows = [
+        [value or column[-1] for column, value in zip(columns, row, strict=True)]
+        for row in itertools.zip_longest(*columns)
+    ]
+    made = []
+    for row in rows:
+        given = create_sweep_command_args({"args": {name: {"value": value} for name, value in row}})
+        words: list[str] = []
+        for word in create_sweep_command(list(sweep["command"])):
+            words += given[word[2:-1]] if word.startswith("${") else [word]
+        made.append(words)
+    return made
+
+
+def test_every_paper_has_one() -> None:
+    assert sorted(SWEEPS) == papers(experiments_root())
+
+
+@pytest.mark.parametrize("paper", sorted(SWEEPS))
+def test_its_commands_compose(paper: str) -> None:
+    sweep = SWEEPS[paper]
+    assert sweep["method"] in ("grid", "random", "bayes")
+    assert sweep["metric"]["goal"] in ("minimize", "maximize")
+    for parameter in sweep["parameters"].values():
+        assert set(parameter) in ({"values"}, {"distribution", "min", "max"})
+        assert sweep["method"] != "grid" or "values" in parameter
+    for command in commands(sweep):
+        assert command[:2] == [sweep["program"], "train"] == ["lit-ctg", "train"]
+        config = plain(compose(command[2:]))
+        assert config["paper"] == paper
+        assert config["logger"]["wandb"]["offline"] is False
+        assert config["logger"]["wandb"]["project"] == sweep["project"]
+        for name in sweep["parameters"]:
+            assert [word.startswith(f"{name}=") for word in command].count(True) == 1
+        # what is searched by is measured, by a metric of its own or by the evaluation of all models of a run
+        _, _, metric = sweep["metric"]["name"].partition("/")
+        assert metric in (config["metric"] or {}) or "nslm_evaluation" in config["callback"]
+
+
+def test_a_value_reaches_its_place() -> None:
+    last = commands(SWEEPS["idea_gate"])[-1]
+    config = plain(compose(last[2:]))
+    assert config["model"]["window"] == 40 and config["model"]["alpha"] == 1.0
