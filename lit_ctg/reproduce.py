@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ from statistics import fmean
 from typing import Any
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from lit_ctg.errors import UserError, did_you_mean
@@ -66,6 +72,18 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     Raises:
         UserError: no such file, size or key, or an override that does not compose.
     """
+    path, sizes = root / paper / RUNS, listed(root, paper)
+    if size not in sizes:
+        raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes)}")
+    return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+
+
+def listed(root: Path, paper: str) -> dict[str, list[Any]]:
+    """Return the entries of a paper's ``runs.yaml`` by size.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
     path = root / paper / RUNS
     try:
         sizes = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -73,9 +91,7 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
         raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(sizes, dict) or not set(sizes) <= set(SIZES):
         raise UserError(f"{path}: expected a mapping with keys among {', '.join(SIZES)}")
-    if size not in sizes:
-        raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes)}")
-    return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+    return sizes
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
@@ -98,9 +114,26 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
 
 
 def _name(words: Sequence[str]) -> str:
+    """Return the name that a configuration gives itself; a grid's cells share what is composed for all of them."""
+    from lit_ctg.config import compose, config_folder
+
+    groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
+    values = [word for word in words if word not in groups]
+    cfg = copy.deepcopy(_composed(tuple(groups)))
+    try:
+        for override in OverridesParser.create().parse_overrides(values):
+            OmegaConf.update(cfg, override.key_or_group, override.value())
+        return str(cfg.name)
+    except (HydraException, OmegaConfBaseException):
+        # what is wrong with it is said in one line there
+        return str(compose(words).name)
+
+
+@functools.lru_cache(maxsize=32)
+def _composed(words: tuple[str, ...]) -> DictConfig:
     from lit_ctg.config import compose
 
-    return str(compose(words).name)
+    return compose(words)
 
 
 def _list(value: Any) -> list[Any]:
@@ -115,14 +148,24 @@ def _word(value: Any) -> str:
 
 
 def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group]:
-    """Return the groups with the seeds that no finished record has; whole groups that are done are left out."""
-    done = {(r.paper, r.name, r.regime, r.size, r.seed) for r in records if r.status == "DONE"}
+    """Return the groups with the seeds that no finished record has; whole groups that are done are left out.
+
+    A run on sample data is not one on real data: the record's source must be the group's, where that names one.
+    """
+    done = [r for r in records if r.status == "DONE"]
+    seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
     for group in groups:
-        seeds = tuple(seed for seed in group.seeds if (*group.key, seed) not in done)
+        wanted = None if group.folder is None else "local"
+        seeds = tuple(seed for seed in group.seeds if (group.key, seed, wanted) not in seen)
         if seeds:
             left.append(Group(**{**group.__dict__, "seeds": seeds}))
     return left
+
+
+def _source(record: RunRecord) -> str | None:
+    data = record.config.get("data")
+    return data.get("source") if isinstance(data, dict) else None
 
 
 def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:
@@ -182,6 +225,10 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     if folders is None:
         folders = [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
     records = load_records(folders)
+    if options.paper == "all":
+        for paper in [paper for paper in chosen if values["size"] not in listed(root, paper)]:
+            console.print(f"{paper}: no runs of size={values['size']}", markup=False)
+            chosen.remove(paper)
     groups = [g for paper in chosen for g in load_groups(root, paper, values["size"], values["local"])]
     groups = missing(groups, records)
     for line in plan_lines(groups, records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -62,6 +63,18 @@ def test_missing_and_estimate(records: list) -> None:
     assert estimate(hole, []) is None and "1 runs without one" in plan_lines([hole], [])[1]
 
 
+def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
+    main = next(g for g in load_groups(ROOT, "semantic_fusion", "paper") if (g.name, g.regime) == ("main", "corrected"))
+    real = dataclasses.replace(main, folder=Path("local/books"))
+    done = [r for r in records if r.name == "main" and r.regime == "corrected"]
+
+    def of(source: str) -> list:
+        return [dataclasses.replace(r, config={**r.config, "data": {"source": source}}) for r in done]
+
+    assert missing([real], of("sample")) == [real]
+    assert missing([real], of("local")) == missing([main], of("sample")) == []
+
+
 def write(folder: Path, text: str) -> Path:
     paper = folder / "experiments" / "semantic_fusion"
     shutil.copytree(ROOT / "semantic_fusion", paper, ignore=shutil.ignore_patterns("results"))
@@ -113,6 +126,15 @@ def test_command_runs_what_is_missing_and_shows_it(run_cli, tmp_path: Path, monk
     code, out, _ = run_cli(*words)
     assert code == 0 and "0 runs missing" in out and "[1/" not in out
     assert record.stat().st_mtime_ns and len(list(record.parent.parent.iterdir())) == 1
+
+
+def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "all", "size=small", "--dry-run")
+    assert code == 0 and "semantic_fusion: no runs of size=small" in out and "0 runs missing" in out
+    code, _, err = run_cli("reproduce", "semantic_fusion", "size=small", "--dry-run")
+    assert code == 2 and "lists no runs of size=small" in err
 
 
 def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
