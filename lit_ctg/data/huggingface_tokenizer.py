@@ -18,7 +18,7 @@ class HuggingFaceTokenizer(Tokenizer):
     Args:
         path: a folder with the tokenizer's files, or a name on the hub.
         revision: commit on the hub.
-        language: code of the language (``ro_RO``) for tokenizers that mark it, such as mBART's.
+        strip: leave out white space around a text, the line end of a sentence for one.
 
     Raises:
         UserError: none there.
@@ -26,10 +26,10 @@ class HuggingFaceTokenizer(Tokenizer):
 
     kind = "huggingface"
 
-    def __init__(self, *, path: str, revision: str | None = None, language: str | None = None) -> None:
+    def __init__(self, *, path: str, revision: str | None = None, strip: bool = False) -> None:
         super().__init__()
-        self.path, self.revision = path, revision
-        self.engine = load(path, revision, language)
+        self.path, self.revision, self.strip = path, revision, strip
+        self.engine = load(path, revision)
         table = self.engine.get_vocab()
         words = {number: token for token, number in table.items()}
         # an id that no token has still takes a place, or later ids would move
@@ -40,7 +40,7 @@ class HuggingFaceTokenizer(Tokenizer):
         # one without a backend has its rules in its class
         rules = type(self.engine).__name__ if backend is None else backend.to_str()
         content = "\n".join([rules, *self._names])
-        return {"kind": self.kind, "checksum": hashlib.sha256(content.encode()).hexdigest()}
+        return {"kind": self.kind, "strip": self.strip, "checksum": hashlib.sha256(content.encode()).hexdigest()}
 
     def train(self, texts: Iterable[str]) -> None:
         if not self.trained:
@@ -60,14 +60,17 @@ class HuggingFaceTokenizer(Tokenizer):
             self.unknown_id = None  # GPT-2 names one, but its bytes cover every text
 
     def encode(self, text: str) -> list[int]:
-        return self.engine(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return self._numbers(text.strip() if self.strip else text)
 
     def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids_T of all texts one behind the other, counts_N); texts are not cut, their rules may look far."""
-        rows = self.engine(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if len(texts) else []
+        rows = self._numbers([text.strip() for text in texts] if self.strip else list(texts)) if len(texts) else []
         counts_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids = (number for row in rows for number in row)
         return np.fromiter(ids, dtype=self.dtype, count=int(counts_N.sum())), counts_N
+
+    def _numbers(self, text: str | list[str]) -> Any:
+        return self.engine(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.engine.decode([int(number) for number in ids], clean_up_tokenization_spaces=False)
@@ -76,7 +79,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.encode_many([chunk.decode() for chunk in chunks])
 
 
-def load(path: str, revision: str | None = None, language: str | None = None) -> Any:
+def load(path: str, revision: str | None = None) -> Any:
     """Return the tokenizer; every way in which it can be missing is one line.
 
     Raises:
@@ -84,9 +87,8 @@ def load(path: str, revision: str | None = None, language: str | None = None) ->
     """
     from transformers import AutoTokenizer
 
-    options = {} if language is None else {"src_lang": language, "tgt_lang": language}
     try:
-        found = AutoTokenizer.from_pretrained(path, revision=revision, **options)
+        found = AutoTokenizer.from_pretrained(path, revision=revision)
     except Exception as error:
         # the libraries below raise what they like: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]

@@ -209,6 +209,9 @@ class TranslationDataModule(CorpusDataModule):
         # byte-level BPE has one token for all ends; padding is masked, so any id will do
         if words.unknown_id is None:
             specials["<pad>"] = specials["<pad>"] if specials["<pad>"] is not None else words.eos_id
+        # T5 and Marian have no <bos>: a pretrained model starts its decoder as it wants to
+        if words.kind == "huggingface" and words.bos_id is None:
+            specials["<bos>"] = words.pad_id
         missing = [name for name, number in specials.items() if number is None]
         if missing:
             raise UserError(f"translation needs {missing[0]}: add it to data.tokenizer.specials")

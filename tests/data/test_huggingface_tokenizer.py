@@ -54,6 +54,9 @@ def test_ids_are_the_models_own_without_specials(folder) -> None:
     parts = np.split(ids_T, np.cumsum(counts_N)[:-1])
     assert [part.tolist() for part in parts] == [words.encode(text) for text in TEXTS]
     assert len(words.encode_many([])[0]) == 0
+    bare = HuggingFaceTokenizer(path=str(folder), strip=True)
+    bare.train([])
+    assert bare.encode(" food\n") == words.encode("food") == bare.encode_many([" food\n"])[0].tolist()
 
 
 def test_a_corpus_is_packed_in_it_and_read_again(folder, tmp_path: Path) -> None:
