@@ -1,18 +1,20 @@
-"""Character RNN of one class (the CRNN baseline): P(w | c, h) by the chain rule over characters and an end symbol.
+"""Character RNNs, one a class (the CRNN baseline): P(w | c, h) by the chain rule over characters and an end symbol.
 
 Shape letters: N contexts, D hidden size of the language model, H hidden size, K members of the class, L characters,
-A characters of the class's alphabet with the end symbol (0).
+A characters of the class's alphabet with the end symbol (0), X class tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 END = 0
+CELLS = 200_000  # members times contexts that are scored at one time
 
 
 class CharacterRNN(nn.Module):
@@ -102,3 +104,61 @@ def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
         levels.append(tuple(torch.tensor(column, dtype=torch.long) for column in columns))  # type: ignore[arg-type]
         prefixes, depth = longer, depth + 1
     return levels
+
+
+class CharacterRNNs(nn.ModuleList):
+    """The networks of all classes. They learn from the language model's states, which do not learn from them.
+
+    Args:
+        classes: the members of each.
+        context_dim, dim: D and H.
+        every: steps whose class tokens are gathered for one step of the networks.
+        renormalise: probabilities are renormalised over the class vocabulary.
+
+    Attributes:
+        ready: class tokens of ``every`` steps have been gathered.
+    """
+
+    def __init__(
+        self, classes: Sequence[Sequence[str]], *, context_dim: int, dim: int, every: int, renormalise: bool
+    ) -> None:
+        super().__init__(CharacterRNN(tokens, context_dim=context_dim, dim=dim) for tokens in classes)
+        self.every, self.renormalise = every, renormalise
+        self.gathered: list[tuple[Tensor, np.ndarray, np.ndarray]] = []
+
+    @property
+    def ready(self) -> bool:
+        return len(self.gathered) >= self.every
+
+    def gather(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> None:
+        """Keep the class tokens of a step: states before them, classes, members."""
+        self.gathered.append((hidden_XD.detach(), class_X, index_X))
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self.gathered = []
+
+    def cost(self) -> Tensor:
+        """Return the mean -log P of the gathered class tokens in nats, (); the gathering begins anew."""
+        hidden_XD = torch.cat([part[0] for part in self.gathered])
+        class_X, index_X = (np.concatenate([part[place] for part in self.gathered]) for place in (1, 2))
+        self.forget()
+        cost = hidden_XD.new_zeros((), dtype=torch.float32)
+        for number in np.unique(class_X):
+            rows = torch.from_numpy(np.flatnonzero(class_X == number)).to(hidden_XD.device)
+            index = torch.from_numpy(index_X).to(hidden_XD.device)[rows]
+            cost = cost - self[number](hidden_XD[rows], index).sum()
+        return cost / len(class_X)
+
+    def log_probs(self, hidden_XD: Tensor, number: int) -> Tensor:
+        """Return log P of all members of a class, [X, K], renormalised over them or not."""
+        log_XK = self[number].log_probs(hidden_XD)
+        return log_XK.log_softmax(1) if self.renormalise else log_XK
+
+    def log_prob_of(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
+        """Return log P of one member of a class at each position, [X]."""
+        if not self.renormalise:
+            return self[number](hidden_XD, index_X)
+        blocks = hidden_XD.split(max(1, CELLS // len(self[number].length_K)))
+        log_XK = torch.cat([self.log_probs(block, number) for block in blocks])
+        return log_XK.gather(1, index_X.unsqueeze(1)).squeeze(1)

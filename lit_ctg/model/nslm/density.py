@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -169,10 +170,7 @@ class GaussianMixtureDensity(Density):
         if self.planar:
             self.mean_G, self.variance_G = np.zeros(components), _ladder(-training.x_N, components)
         else:
-            mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
-            # scikit-learn wants two values at least
-            mixture.fit(np.resize(training.x_N, max(2, len(training.x_N)))[:, None])
-            self.mean_G, self.variance_G = mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
+            self.mean_G, self.variance_G = _gaussians(training.x_N.astype(np.float64).tobytes(), components)
         observed = training.row_M, training.index_M
         parts = [self._part(training.x_UK, training.log_base_K, place)[observed] for place in range(components)]
         self.weight_G = mixture_weights(np.stack(parts, axis=1), training.count_M)
@@ -193,6 +191,16 @@ class GaussianMixtureDensity(Density):
     def parameters(self) -> dict[str, Any]:
         columns = {"weight": self.weight_G, "mean": self.mean_G, "deviation": np.sqrt(self.variance_G)}
         return {"planar": self.planar} | {name: column.tolist() for name, column in columns.items()}
+
+
+@lru_cache(maxsize=8)
+def _gaussians(values: bytes, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances [G] by EM on float64 values; kept, because every base of a grid asks for them."""
+    x_N = np.frombuffer(values)
+    mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
+    # scikit-learn wants two values at least
+    mixture.fit(np.resize(x_N, max(2, len(x_N)))[:, None])
+    return mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
 
 
 def _ladder(square_N: np.ndarray, components: int) -> np.ndarray:

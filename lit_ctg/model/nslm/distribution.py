@@ -59,8 +59,7 @@ def _inside(module: NSLMModule, name: str, hidden_XD: Tensor, contexts: Contexts
     if name == "hnlm":
         return module.heads.within_class(hidden_XD, number)
     if name == "crnn":
-        log_XK = module.characters[number].log_probs(hidden_XD)
-        return log_XK.log_softmax(1) if module.renormalise_characters else log_XK
+        return module.characters.log_probs(hidden_XD, number)
     if module.micro_models is None:
         raise UserError("the micro-models are not fitted yet: call module.choose_micro_models(datamodule)")
     chosen_BT = np.zeros(contexts.state_BT.shape, dtype=bool)

@@ -5,50 +5,32 @@ and the words that are in no class where the token stands. So all models have eq
 for the medium LSTM leave no room for a second table).
 
 Shape letters: N positions, D hidden size, V words, C classes, S left-context states, O words in no class in any state,
-M words in some class, R class members, class by class, K members of one class, J sampled words.
+M words in some class, K members of one class, J sampled words.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
+from lit_ctg.model.nslm.adaptive import AdaptiveHeads
+from lit_ctg.model.nslm.class_heads import ClassHeads, HeadScores, linear, rows
 from lit_ctg.model.nslm.class_table import ClassTable
 
 BLOCK = 64  # positions scored at one time
 Rows = tuple[Tensor, Tensor]
 
 
-@dataclass
-class HeadScores:
-    """Log-probabilities of the targets, [N] each, in nats.
-
-    Attributes:
-        nnlm_N: log P(w), softmax over all words (Eq. 2).
-        tag_N: log P(c(w)), or of the word itself outside the classes (first factor of Eq. 3 and 4).
-        within_N: log P(w | c(w)), neural (second factor of Eq. 3); 0 outside the classes.
-        mass_N: log of all that the NNLM gives to members of c(w) (the single-task P(c) of the AWD-LSTM experiments);
-            outside the classes that of the word.
-    """
-
-    nnlm_N: Tensor
-    tag_N: Tensor
-    within_N: Tensor
-    mass_N: Tensor
-
-
-class OutputHeads(nn.Module):
-    """Rows of all words and tags, and separate rows for members within their class.
+class OutputHeads(ClassHeads):
+    """Rows of all words, trained by a full or a sampled softmax.
 
     Args:
-        dim: hidden size D.
-        table: classes of the vocabulary; at least one must have members.
-        init_range: rows start uniform in [-init_range, init_range], biases at 0.
+        dim, table, init_range: see ``ClassHeads``.
         samples: words that a sampled softmax draws (Jean et al. 2015); None trains the full softmax.
         sparse: a sampled softmax gives sparse gradients (plain SGD takes them, Adam does not).
 
@@ -56,9 +38,6 @@ class OutputHeads(nn.Module):
         UserError: no word of the vocabulary is in any class, or ``samples`` is not positive.
     """
 
-    class_of_SV: Tensor
-    index_CV: Tensor
-    available_SC: Tensor
     outside_O: Tensor
     member_M: Tensor
     column_V: Tensor
@@ -66,59 +45,40 @@ class OutputHeads(nn.Module):
     def __init__(
         self, *, dim: int, table: ClassTable, init_range: float, samples: int | None = None, sparse: bool = False
     ) -> None:
-        super().__init__()
         if samples is not None and samples < 1:
             raise UserError(f"model.samples={samples}: give a positive number of words, or null for the full softmax")
-        if not len(table):
-            raise UserError("no word of the vocabulary is in any class: choose model.classes that fit the corpus")
+        super().__init__(dim=dim, table=table, init_range=init_range)
         self.samples, self.sparse = samples, sparse
-        self.sizes = tuple(map(len, table.classes))
+
+    def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
+        """Create one row a word, and note which are in no class."""
         in_class_V = torch.from_numpy(table.any_class_V)
         parts = (in_class_V.logical_not().nonzero().squeeze(1), in_class_V.nonzero().squeeze(1))
         column_V = torch.empty(len(in_class_V), dtype=torch.long)
         for part in parts:
             column_V[part] = torch.arange(len(part))
-        for name, value in {
-            "class_of_SV": torch.from_numpy(table.class_of_SV),
-            "index_CV": torch.from_numpy(table.index_CV),
-            "available_SC": torch.from_numpy(table.available_SC),
-            "outside_O": parts[0],
-            "member_M": parts[1],
-            "column_V": column_V,
-        }.items():
+        for name, value in {"outside_O": parts[0], "member_M": parts[1], "column_V": column_V}.items():
             self.register_buffer(name, value, persistent=False)
-
-        def rows(count: int) -> tuple[nn.Parameter, nn.Parameter]:
-            weight = torch.empty(count, dim).uniform_(-init_range, init_range)
-            return nn.Parameter(weight), nn.Parameter(torch.zeros(count, 1))
-
-        self.word_VD, self.word_bias_V1 = rows(len(column_V))
-        self.tag_CD, self.tag_bias_C1 = rows(len(table))
-        self.within_RD, self.within_bias_R1 = rows(sum(self.sizes))
-
-    def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
-        """Return the class of each target where it stands, -1 for none."""
-        return self.class_of_SV[state_N, target_N]
+        self.word_VD, self.word_bias_V1 = rows(len(column_V), dim, init_range)
 
     # training ------------------------------------------------------------------------------------------------------
 
-    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
-        """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each.
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return summed negative log-probabilities of NNLM and tag in nats, () each.
 
-        With ``samples``, the denominators of NNLM and tag are unbiased estimates: the target, and words drawn
-        by a log-uniform law (the vocabulary is sorted by frequency) over their expected counts.
+        With ``samples``, the denominators are unbiased estimates: the target, and words drawn by a log-uniform law (the
+        vocabulary is sorted by frequency) over their expected counts.
         """
         sampled = self.samples is not None and self.samples < len(self.column_V)
-        nnlm, tag = (self._sampled if sampled else self._full)(hidden_ND, target_N, state_N)
-        return {"nnlm": nnlm, "tag": tag, "within": -self.within(hidden_ND, target_N, state_N).sum()}
+        return (self._sampled if sampled else self._full)(hidden_ND, target_N, state_N)
 
     def _full(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
-        words_NV, tags_NC = self._words(hidden_ND), self._tags(hidden_ND, state_N)
+        words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         own_N = words_NV.gather(1, target_N.unsqueeze(1)).squeeze(1)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
         # one sum: a state without classes has only -inf tags, and their own log-sum would have no gradient
         total_N = torch.cat((outside_NV, tags_NC), 1).logsumexp(1)
-        chosen_N = self._tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
+        chosen_N = self.tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
         return (words_NV.logsumexp(1) - own_N).sum(), (total_N - chosen_N).sum()
 
     def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,17 +86,19 @@ class OutputHeads(nn.Module):
         count = len(drawn_J)
         # a step touches a few thousand rows, not the whole table
         touched = torch.cat((drawn_J, target_N))
-        row_XD, bias_X1 = (F.embedding(touched, rows, sparse=self.sparse) for rows in (self.word_VD, self.word_bias_V1))
+        row_XD, bias_X1 = (
+            F.embedding(touched, table, sparse=self.sparse) for table in (self.word_VD, self.word_bias_V1)
+        )
         logits_NJ = F.linear(hidden_ND, row_XD[:count]).float() + (bias_X1[:count, 0] - log_count_V[drawn_J])
         logits_NJ = logits_NJ.masked_fill(drawn_J == target_N.unsqueeze(1), -torch.inf)
         own_N = (hidden_ND.float() * row_XD[count:]).sum(1) + bias_X1[count:, 0]
         nnlm_N = torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N
         # tags are always among the candidates, so their expected count is 1
-        tags_NC, class_N = self._tags(hidden_ND, state_N), self.class_of(target_N, state_N)
+        tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
         outside_NJ = logits_NJ.masked_fill(self.class_of_SV[:, drawn_J][state_N] >= 0, -torch.inf)
         own_outside_N = own_N.masked_fill(class_N >= 0, -torch.inf)
         total_N = torch.cat((outside_NJ, tags_NC, own_outside_N.unsqueeze(1)), 1).logsumexp(1)
-        return nnlm_N.sum(), (total_N - self._tag_or_word(tags_NC, own_N, class_N)).sum()
+        return nnlm_N.sum(), (total_N - self.tag_or_word(tags_NC, own_N, class_N)).sum()
 
     def _draw(self) -> tuple[Tensor, Tensor]:
         """Return the distinct words of ``samples`` log-uniform draws [J], and every word's log expected count [V]."""
@@ -164,10 +126,10 @@ class OutputHeads(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return nnlm, tag and mass of a few positions: what is in the processor's cache is read again for free."""
         class_N = self.class_of(target_N, state_N)
-        outside_NO, member_NM = (self._linear(hidden_ND, *part) for part in rows)
+        outside_NO, member_NM = (linear(hidden_ND, *part) for part in rows)
         own_N = self._own(outside_NO, member_NM, target_N)
         class_NM = self.class_of_SV[:, self.member_M][state_N]
-        tags_NC = self._tags(hidden_ND, state_N)
+        tags_NC = self.tags(hidden_ND, state_N)
         outside_N = outside_NO.logsumexp(1)
         total_N = torch.logaddexp(outside_N, member_NM.logsumexp(1))
         # members of a class that is not there in this state stand for themselves
@@ -177,7 +139,7 @@ class OutputHeads(nn.Module):
         inside = (class_N >= 0).nonzero().squeeze(1)
         same_XM = class_NM[inside] == class_N[inside].unsqueeze(1)
         mass_N[inside] = member_NM[inside].masked_fill(~same_XM, -torch.inf).logsumexp(1)
-        return own_N - total_N, self._tag_or_word(tags_NC, own_N, class_N) - tagged_N, mass_N - total_N
+        return own_N - total_N, self.tag_or_word(tags_NC, own_N, class_N) - tagged_N, mass_N - total_N
 
     def _ready(self, ids: Tensor) -> Rows:
         """Return rows and biases of some words, in the precision products are computed in (once, not a block)."""
@@ -201,47 +163,36 @@ class OutputHeads(nn.Module):
 
         A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
         """
-        words_NV, tags_NC = self._words(hidden_ND), self._tags(hidden_ND, state_N)
+        words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
         total_N1 = torch.logaddexp(outside_NV.logsumexp(1), tags_NC.logsumexp(1)).unsqueeze(1)
         return words_NV.log_softmax(1), outside_NV - total_N1, tags_NC - total_N1
 
-    def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Tensor:
-        """Return log P(w | c(w)) of the targets, [N]; 0 outside the classes."""
-        class_N = self.class_of(target_N, state_N)
-        result_N = torch.zeros(len(target_N), device=hidden_ND.device)
-        for number in range(len(self.sizes)):
-            rows = (class_N == number).nonzero().squeeze(1)
-            if len(rows):
-                index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
-                chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
-                result_N = result_N.index_put((rows,), chosen_X)
-        return result_N
-
-    def within_class(self, hidden_ND: Tensor, number: int) -> Tensor:
-        """Return log P(w | c) of all members of one class, [N, K]."""
-        start = sum(self.sizes[:number])
-        part = slice(start, start + self.sizes[number])
-        return self._linear(hidden_ND, self.within_RD[part], self.within_bias_R1[part]).log_softmax(1)
+    def _words(self, hidden_ND: Tensor) -> Tensor:
+        return linear(hidden_ND, self.word_VD, self.word_bias_V1)
 
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
         """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
-        ids_K = (self.index_CV[number] >= 0).nonzero().squeeze(1)
-        return self._linear(hidden_ND, self.word_VD[ids_K], self.word_bias_V1[ids_K]).log_softmax(1)
+        ids_K = self.members(number)
+        return linear(hidden_ND, self.word_VD[ids_K], self.word_bias_V1[ids_K]).log_softmax(1)
 
-    @staticmethod
-    def _tag_or_word(tags_NC: Tensor, own_N: Tensor, class_N: Tensor) -> Tensor:
-        tag_N = tags_NC.gather(1, class_N.clamp(min=0).unsqueeze(1)).squeeze(1)
-        return torch.where(class_N >= 0, tag_N, own_N)
 
-    def _words(self, hidden_ND: Tensor) -> Tensor:
-        return self._linear(hidden_ND, self.word_VD, self.word_bias_V1)
+def make_heads(
+    *,
+    dim: int,
+    table: ClassTable,
+    init_range: float,
+    samples: int | None,
+    cutoffs: Sequence[int] | None,
+    sparse: bool,
+) -> ClassHeads:
+    """Return the heads with a full, a sampled (``samples``) or an adaptive softmax (``cutoffs``).
 
-    def _tags(self, hidden_ND: Tensor, state_N: Tensor) -> Tensor:
-        tags_NC = self._linear(hidden_ND, self.tag_CD, self.tag_bias_C1)
-        return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
-
-    @staticmethod
-    def _linear(hidden_ND: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Logits in float32, whatever precision the product is computed in."""
-        return F.linear(hidden_ND, weight).float() + bias.squeeze(1)
+    Raises:
+        UserError: both are asked for; see also ``OutputHeads`` and ``AdaptiveHeads``.
+    """
+    if cutoffs is None:
+        return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse)
+    if samples is not None:
+        raise UserError(f"model.samples={samples} and model.cutoffs are two softmaxes: set one of them to null")
+    return AdaptiveHeads(dim=dim, table=table, init_range=init_range, cutoffs=cutoffs)

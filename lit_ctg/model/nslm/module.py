@@ -5,8 +5,7 @@ Shape letters: B streams, T positions, N counted positions, D hidden size, V voc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,25 +17,17 @@ from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.model.nslm.cache import NeuralCache
-from lit_ctg.model.nslm.character import CharacterRNN
+from lit_ctg.model.nslm.character import CharacterRNNs
 from lit_ctg.model.nslm.construction import class_table
 from lit_ctg.model.nslm.distribution import distributions
 from lit_ctg.model.nslm.grounding import grounded_dimensions, read_vectors
-from lit_ctg.model.nslm.heads import OutputHeads
-from lit_ctg.model.nslm.occurrence import Carry, Contexts, ContextTracker, Occurrences
-from lit_ctg.model.nslm.optimisation import clip_by_norm, sgd_with_decay
+from lit_ctg.model.nslm.heads import make_heads
+from lit_ctg.model.nslm.occurrence import Contexts, ContextTracker, Occurrences
+from lit_ctg.model.nslm.optimisation import clip_apart, sgd_with_decay
 from lit_ctg.model.nslm.recogniser import Recogniser
 from lit_ctg.model.nslm.selection import Selection, select
+from lit_ctg.model.nslm.stream import Stream
 from lit_ctg.model.nslm.token_scores import TokenScores, score_batch
-
-
-@dataclass
-class Stream:
-    """What is carried from one stretch of the streams to the next."""
-
-    state: Any = None
-    contexts: Carry | None = None
-    cache: Any = None
 
 
 class NSLMModule(LitLanguageModel):
@@ -51,6 +42,7 @@ class NSLMModule(LitLanguageModel):
             anywhere earlier in the text.
         init_range: of embeddings and output rows.
         samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
+        cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
         sum_over_time: the cost of a step is the sum over its T positions, mean over the streams (Zaremba et al.), so
             that the rate means what it meant there; False: mean over positions.
         optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
@@ -92,6 +84,7 @@ class NSLMModule(LitLanguageModel):
         cache: Mapping[str, float],
         mixture_weight: float | None,
         samples: int | None = None,
+        cutoffs: Sequence[int] | None = None,
         character_dim: int = 48,
         character_every: int = 4,
         character_rate: float = 10.0,
@@ -116,13 +109,12 @@ class NSLMModule(LitLanguageModel):
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
-        self.character_every, self.character_rate = character_every, character_rate
-        self.renormalise_characters = renormalise_characters
+        self.character_rate = character_rate
         window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
         self.cache = NeuralCache(int(window), float(weight), float(temperature))
         self.tuned = mixture_weight is None
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
-        sparse = samples is not None and optimizer == "sgd"
+        sparse = (samples is not None or cutoffs is not None) and optimizer == "sgd"
         grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
         self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
@@ -130,17 +122,19 @@ class NSLMModule(LitLanguageModel):
         if embedding_file is not None:
             vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
             self.embedding.weight.data[found_V] = vectors_VD[found_V]
-        self.heads = OutputHeads(
-            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, sparse=sparse
+        self.heads = make_heads(
+            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, cutoffs=cutoffs, sparse=sparse
         )
-        members = self.table.classes if character_dim else ()
-        self.characters = nn.ModuleList(
-            CharacterRNN(part.tokens, context_dim=backbone.dim, dim=character_dim) for part in members
+        self.characters = CharacterRNNs(
+            [part.tokens for part in self.table.classes] if character_dim else [],
+            context_dim=backbone.dim,
+            dim=character_dim,
+            every=character_every,
+            renormalise=renormalise_characters,
         )
         self.micro_models: list[Any] | None = None
         self.selection: Selection | None = None
         self.streams = {"train": Stream(), "evaluation": Stream()}
-        self._gathered: list[tuple[Tensor, np.ndarray, np.ndarray]] = []
 
     # micro-models --------------------------------------------------------------------------------------------------
 
@@ -168,57 +162,44 @@ class NSLMModule(LitLanguageModel):
         """Return embeddings [..., D], grounded dimensions last."""
         return torch.cat((self.embedding(ids), self.grounded_VG[ids]), -1)
 
-    def _contexts(self, batch: Batch, carry: Carry | None) -> tuple[Contexts, Carry]:
+    def contexts(self, batch: Batch, stream: Stream) -> Contexts:
+        """Return what stands before the targets of a stretch; the stream goes on behind it."""
         reset = batch.get("reset_B")
         document = batch.get("document_BT") if self.within_documents else None
         if self.within_documents and document is None:
             raise UserError(
                 "model.within_documents=true needs data.documents=true: batches do not say where one begins"
             )
-        return self.tracker.read(
+        contexts, stream.contexts = self.tracker.read(
             batch["input_ids_BT"].cpu().numpy(),
             None if document is None else document.cpu().numpy(),
-            carry,
+            stream.contexts,
             None if reset is None else reset.cpu().numpy(),
         )
+        return contexts
 
     def _run(self, batch: Batch, stream: Stream) -> tuple[Tensor, Contexts]:
         """Return hidden states of a stretch and what stands before its targets; the stream goes on behind it."""
-        if (
-            "reset_B" not in batch
-            or stream.contexts is None
-            or len(stream.contexts.document_B) != len(batch["reset_B"])
-        ):
-            # rows that are no streams begin anew each time
-            stream.state = stream.contexts = stream.cache = None
+        stream.enter(batch)
         embedded_BTD = self.embed(batch["input_ids_BT"])
         if isinstance(self.backbone, RecurrentBackbone):
             state = None if stream.state is None else forget(stream.state, batch["reset_B"])
             hidden_BTD, stream.state = self.backbone.run(embedded_BTD, state)
         else:
             hidden_BTD = self.backbone(embedded_BTD)
-        contexts, stream.contexts = self._contexts(batch, stream.contexts)
-        return hidden_BTD, contexts
+        return hidden_BTD, self.contexts(batch, stream)
 
     def forward(self, batch: Batch) -> LMOutput:
         """Score every position by the final mixture; the rows of the batch are taken as texts that begin here."""
         hidden_BTD, contexts = self._run(batch, Stream())
         return LMOutput(distributions(self, hidden_BTD, contexts, ("nslm",))["nslm"], hidden_BTD)
 
-    def character_log_probs(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
-        """Return the character RNN's log P of one member a position, [X], renormalised over the class or not."""
-        if not self.renormalise_characters:
-            return self.characters[number](hidden_XD, index_X)
-        blocks = hidden_XD.split(max(1, 200_000 // len(self.table.classes[number])))
-        log_XK = torch.cat([self.characters[number].log_probs(block).log_softmax(1) for block in blocks])
-        return log_XK.gather(1, index_X.unsqueeze(1)).squeeze(1)
-
     # training ------------------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self) -> None:
         """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
         self.streams["train"] = Stream()
-        self._gathered = []
+        self.characters.forget()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
@@ -236,29 +217,14 @@ class NSLMModule(LitLanguageModel):
         losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
         losses["within"] = sums["within"] / max(1, len(found))
         total = sums["nnlm"] + sums["tag"] + sums["within"]
-        if self.characters and len(found):
-            position_N = torch.from_numpy(found.position_N).to(hidden_BTD.device)
-            states_XD = hidden_BTD.detach().flatten(0, 1)[position_N]
-            self._gathered.append((states_XD, found.class_N, found.index_N))
-        if len(self._gathered) >= self.character_every:
-            cost, count = self._character_cost()
-            losses["characters"] = cost / count
         loss = total / (len(mask_BT) if self.sum_over_time else tokens)
-        if "characters" in losses:
+        if len(self.characters) and len(found):
+            position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)
+            self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
+        if self.characters.ready:
+            losses["characters"] = self.characters.cost()
             loss = loss + self.character_rate * losses["characters"]
         return {"loss": loss, **losses}
-
-    def _character_cost(self) -> tuple[Tensor, int]:
-        """Return the summed cost of the gathered class tokens and their number; the gathering begins anew."""
-        hidden_XD = torch.cat([part[0] for part in self._gathered])
-        class_X, index_X = (np.concatenate([part[place] for part in self._gathered]) for place in (1, 2))
-        self._gathered = []
-        cost = hidden_XD.new_zeros((), dtype=torch.float32)
-        for number in np.unique(class_X):
-            rows = torch.from_numpy(np.flatnonzero(class_X == number)).to(hidden_XD.device)
-            index = torch.from_numpy(index_X).to(hidden_XD.device)[rows]
-            cost = cost - self.characters[number](hidden_XD[rows], index).sum()
-        return cost, len(class_X)
 
     def configure_optimizers(self) -> Any:
         """SGD with a rate that falls after some epochs (sec. 5.2), or AdamW."""
@@ -284,10 +250,7 @@ class NSLMModule(LitLanguageModel):
     ) -> None:
         """Clip by the norm of all gradients, sparse ones included; character RNNs are networks of their own."""
         if gradient_clip_val is not None:
-            own = set(self.characters.parameters())
-            clip_by_norm((p for p in self.parameters() if p not in own), gradient_clip_val)
-            for network in self.characters:
-                clip_by_norm(network.parameters(), gradient_clip_val)
+            clip_apart(self, self.characters, gradient_clip_val)
 
     # evaluation ----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,15 @@ def sgd_with_decay(
     return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
 
 
+def clip_apart(whole: nn.Module, apart: Iterable[nn.Module], largest: float) -> None:
+    """Clip each of some parts by the norm of its own gradients, and all else together."""
+    parts = list(apart)
+    own = {parameter for part in parts for parameter in part.parameters()}
+    clip_by_norm((parameter for parameter in whole.parameters() if parameter not in own), largest)
+    for part in parts:
+        clip_by_norm(part.parameters(), largest)
+
+
 def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
     """Scale all gradients so that their joint norm is at most ``largest``; torch's own function refuses sparse ones."""
     grads = []

@@ -167,7 +167,7 @@ def class_scores(
         result["first_N"][rows_X] = evidence.previous_N < 0
         if characters:
             index = torch.from_numpy(index_X)
-            result["characters_N"][rows_X] = _numpy(module.character_log_probs(hidden_XD, index, number))
+            result["characters_N"][rows_X] = _numpy(module.characters.log_prob_of(hidden_XD, index, number))
         attributes_KD = module.table.classes[number].attributes_KD
         if attributes_KD.shape[1] and not np.isnan(attributes_KD).any():
             neural_XK = _numpy(module.heads.conditional(hidden_XD, number))

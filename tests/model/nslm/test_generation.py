@@ -12,7 +12,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.model.nslm.distribution import distributions
 from lit_ctg.model.nslm.generation import NSLMDecoding, TextGenerator
-from lit_ctg.model.nslm.module import Stream
+from lit_ctg.model.nslm.stream import Stream
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.model.base import evaluating
 from lit_ctg.model.nslm.distribution import MODELS, distributions
-from lit_ctg.model.nslm.module import NSLMModule, Stream
+from lit_ctg.model.nslm.module import NSLMModule
 from lit_ctg.model.nslm.occurrence import Evidence
+from lit_ctg.model.nslm.stream import Stream
 from lit_ctg.model.nslm.token_scores import distance
 
 SMALL = ("size=smoke", "data.sample_size=3000", "data.batch_size=4", "model.samples=null", "model.cache.window=30")
