@@ -1,7 +1,8 @@
 """`python -m lit_ctg.results.collect`: copy finished runs into ``experiments/<paper>/results``, as they are.
 
 A record goes to ``<name>/<regime>-<size>-seed<seed>.json``, the run's generated samples beside it. A record that is
-there already stays, unless ``--replace`` says otherwise; runs of uncommitted code are refused.
+there already stays, unless ``--replace`` says otherwise; runs of uncommitted code are refused. Where the run wrote
+(``output_root``) is nobody's business and changes no result: the copy says "outputs".
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         if target.exists() and not replace:
             continue
         samples, record.samples = record.samples, []
+        record.config["output_root"] = "outputs"
         write_record(record, target)
         if samples:
             write_samples(samples, folder / f"{name}.samples.jsonl")

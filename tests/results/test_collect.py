@@ -12,6 +12,7 @@ from lit_ctg.results.record import load_records, write_record
 def test_finished_records_are_copied_whole_and_not_overwritten(make_record, tmp_path: Path) -> None:
     record = make_record("main", "corrected", 7)
     record.git = {"commit": "c" * 40, "dirty": False}
+    record.config["output_root"] = "/somebody/outputs"
     write_record(record, tmp_path / "outputs" / "a" / "run.json")
     failed = make_record("main", "corrected", 8)
     failed.status, failed.error = "FAILED", "because"
@@ -21,6 +22,8 @@ def test_finished_records_are_copied_whole_and_not_overwritten(make_record, tmp_
     assert copied.source.name == "corrected-paper-seed7.json"
     assert (copied.metrics, copied.history, copied.config_hash) == (record.metrics, record.history, record.config_hash)
     assert copied.samples == record.samples
+    # a path of somebody's machine does not travel
+    assert copied.config == {**record.config, "output_root": "outputs"}
     assert collect(load_records([tmp_path / "outputs"]), tmp_path / "experiments") == []
     assert len(collect(load_records([tmp_path / "outputs"]), tmp_path / "experiments", replace=True)) == 1
 
