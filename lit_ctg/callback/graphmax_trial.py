@@ -45,7 +45,8 @@ class GraphmaxTrial(Callback):
 
     Attributes:
         results: ``<name>`` as a part gives it, with ``<scene>`` in it: mean over folds, t interval over folds, n the
-            things counted in all folds. A measure with a base has ``<name>_change``: the paired difference to it.
+            things counted in all folds, ``folds`` the value in each. A measure with a base has ``<name>_change``: the
+            paired difference to it.
         samples: dicts with scene, method and text.
     """
 
@@ -87,7 +88,11 @@ class GraphmaxTrial(Callback):
                     published=self.published,
                 ):
                     self._measure(fold, module, measured)
-                self.results |= {key: result.to_dict() for key, result in summarize_folds(measured).items()}
+                for key, result in summarize_folds(measured).items():
+                    self.results[key] = result.to_dict()
+                    values = [one.value for one in measured.get(key, [])]
+                    if len(values) > 1 and all(map(math.isfinite, values)):
+                        self.results[key]["folds"] = values
 
     def _measure(self, fold: Fold, module: LightningModule, measured: dict[str, list[Measure]]) -> None:
         for part in self.parts:

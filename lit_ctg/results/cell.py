@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.pool import RecordPool
+from lit_ctg.results.pool import Read, RecordPool
 from lit_ctg.results.spec import Printed, Quantity, RowSpec, TableSpec
 from lit_ctg.results.verdict import (
     MIN_SEEDS,
@@ -106,8 +106,6 @@ def printed_of(table: TableSpec, row: RowSpec, numbers: Mapping[tuple[str, str, 
 
 def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordPool) -> Cell:
     """Measure one row in one regime and judge it."""
-    if row.not_run:
-        return Cell(hole=f"not run: {row.not_run}", verdict=Verdict(NOT_RUN, row.not_run))
     reads = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in row.terms]
     hole = next((read.hole for read in reads if read.hole), None)
     bounds = {key: _number(getattr(row, key)[regime], row, regime, pool) for key in _BOUNDS if getattr(row, key)}
@@ -121,10 +119,13 @@ def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordP
     if not hole and not seeds:
         hole = "no seed has all of its terms" if wanted is None else f"not run: seed {', '.join(map(str, wanted))}"
     if hole:
-        return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, hole), bounds=bounds)
+        hole = f"not run: {row.not_run}" if row.not_run else hole
+        return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
     mean, interval, trials = _summary(row, values, reads[0].trials)
-    counts = interval if len(seeds) >= MIN_SEEDS or row.interval == "wilson" else None
+    if row.interval == "folds" and len(seeds) == 1:
+        interval = _over_folds(row, seeds[0], reads)
+    counts = interval if len(seeds) >= MIN_SEEDS or len(seeds) == 1 or row.interval == "wilson" else None
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
     notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
@@ -160,9 +161,18 @@ def _summary(
             )
         return (hits / total if total else math.nan), wilson_interval(hits, total), total
     mean = statistics.fmean(values.values())
-    wanted = row.interval == "seeds" and math.isfinite(mean)
+    wanted = row.interval in ("seeds", "folds") and math.isfinite(mean)
     interval = t_interval(list(values.values())) if wanted else None
     return mean, interval, None
+
+
+def _over_folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> Interval | None:
+    """Return the interval over the folds of one run, of what the row makes of each; None where a term has none."""
+    folds = [read.folds.get(seed, []) for read in reads]
+    if len({len(values) for values in folds}) > 1:
+        return None
+    combined = [_combined(row, list(values)) for values in zip(*folds, strict=True)]
+    return t_interval(combined) if all(map(math.isfinite, combined)) else None
 
 
 def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPool) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ Key = tuple[str, str]  # experiment name, regime
 
 @dataclass(frozen=True)
 class Read:
-    """Values of one quantity by seed, or the reason why there are none; ``note`` tells what was left out."""
+    """Values of one quantity by seed, or the reason why there are none; ``note`` tells what was left out.
+
+    ``folds`` are the values behind the value of a run that was measured over folds.
+    """
 
     values: dict[int, float]
     trials: dict[int, int]
     hole: str | None = None
     note: str = ""
+    folds: dict[int, list[float]] = field(default_factory=dict)
 
 
 class RecordPool:
@@ -59,18 +63,20 @@ class RecordPool:
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
             runs = _newest_definition(runs, metric)
-        values, trials = {}, {}
+        values, trials, folds = {}, {}, {}
         for seed, record in sorted(runs.items()):
             value = _value(record, metric, epoch)
             if value is not None:
                 values[seed] = value
                 trials[seed] = record.metrics.get(metric, {}).get("n", 0)
+                if epoch is None and (found := record.metrics.get(metric, {}).get("folds")):
+                    folds[seed] = found
         at = f" at epoch {epoch}" if epoch is not None else ""
         if not values:
             return Read({}, {}, f"not recorded: {metric}{at} ({self._where(experiment, regime)})")
         missing = sorted(set(self.runs[experiment, regime]) - set(values))
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
-        return Read(values, trials, None, note)
+        return Read(values, trials, None, note, folds)
 
     def hole(self, experiment: str, regime: str) -> str | None:
         """Return what to run when no finished run is there, else None."""

@@ -93,6 +93,12 @@ def read_metric(entry: Any, key: str, where: str) -> dict[str, Any]:
         for bound in interval:
             _check(bound, _NUMBER, f"{key}.ci95", where)
     kept = {name: entry[name] for name in ("unit", "direction", "n", "version")}
+    folds = entry.get("folds")
+    if folds is not None:
+        _check(folds, (list,), f"{key}.folds", where)
+        for number in folds:
+            _check(number, _NUMBER, f"{key}.folds", where)
+        kept["folds"] = folds
     return {"value": float(value), **kept, "ci95": interval}
 
 

@@ -18,9 +18,10 @@ A specification is a mapping::
         tolerance: {relative: 0.05, why: ...} or {absolute: ...}
         floor, ceiling, reference, expectation: a number, or {number, metric, experiment, note}; or one for each regime
         claim: less|greater               # a paired difference with a stated sign; its size may be printed or not
-        not_run: why                      # a printed number that we do not aim at
+        not_run: why                      # what to say where there is no run, e.g. of a model that cannot be had
         goal: {at_most: 1.25} or {at_least: 0.3}
-        interval: seeds|wilson|none       # Student t over seeds, Wilson over the pooled trials, or an exact number
+        interval: seeds|wilson|folds|none # Student t over seeds (folds: of one seed over its folds), Wilson over the
+                                          # pooled trials, or an exact number
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
         section, series, x, y, unit, digits: where the row stands in table and plot
@@ -242,8 +243,8 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: combine and terms (two or more) belong together")
     if row.claim not in (None, "less", "greater"):
         raise UserError(f"{where}: claim is '{row.claim}', expected less or greater")
-    if row.interval not in ("seeds", "wilson", "none") or (row.interval == "wilson" and row.combine):
-        raise UserError(f"{where}: interval is seeds, none, or wilson for a single rate")
+    if row.interval not in ("seeds", "wilson", "folds", "none") or (row.interval == "wilson" and row.combine):
+        raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
     if not set(row.regimes) <= set(REGIMES):
         raise UserError(f"{where}: regimes are {', '.join(REGIMES)}")
     if (

@@ -8,7 +8,8 @@ The rules, in order (``RULES`` is their short form, printed under the tables):
 3. **reproduced**: the printed number lies inside the 95% interval of our mean, or our mean lies within the stated
    tolerance of it. The interval counts from three seeds on (for two, Student's t makes it so wide that it agrees with
    anything), and only if it is informative: its half-width is at most half the printed number, or the tolerance. A
-   Wilson interval over pooled trials always counts.
+   Wilson interval over pooled trials always counts, and so does that of a single run over its folds, where the row
+   asks for it (it does not hold what another training would change).
 4. **direction only**: the size differs, but printed number and our mean lie on the same side of the row's reference
    (chance, a base rate, a constant predictor), our interval excluding the reference where it counts.
 5. **not reproduced** otherwise, also when our number is not finite.

@@ -216,3 +216,50 @@ def test_a_number_that_is_not_aimed_at_says_why(make_record, tmp_path) -> None:
     row = row_of(tmp_path, "printed: {row: a, column: x}, not_run: a pretrained model", pool_of(make_record, {}))
     cell = row.cells["corrected"]
     assert (cell.hole, cell.verdict.label) == ("not run: a pretrained model", "not run")
+
+
+def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}, not_run: no weights"
+    assert row_of(tmp_path, text, pool_of(make_record, {})).cells["corrected"].hole == "not run: no weights"
+    ran = row_of(tmp_path, text, pool_of(make_record, {"main": [2.0, 2.0, 2.0]})).cells["corrected"]
+    assert ran.hole is None and ran.verdict.label == "reproduced"
+    bound = "printed: {row: a, column: x}, ceiling: 1.5, not_run: nobody was asked"
+    cell = row_of(tmp_path, bound, pool_of(make_record, {"main": [1.0]})).cells["corrected"]
+    assert (cell.hole, cell.verdict.label) == ("not run: nobody was asked", "impossible")
+
+
+def fold_pool(make_record, folds: dict[str, list[list[float]]]) -> RecordPool:
+    """Return corrected records of "main": metric -> the values over folds of each seed."""
+    records = []
+    for seed in range(len(next(iter(folds.values())))):
+        record = make_record("main", "corrected", seed)
+        record.metrics = {
+            name: {"value": sum(runs[seed]) / len(runs[seed]), "unit": "u", "direction": "lower", "n": 5,
+                   "ci95": None, "version": 1, "folds": runs[seed]}
+            for name, runs in folds.items()
+        }  # fmt: skip
+        records.append(record)
+    return RecordPool(records, "semantic_fusion", "paper")
+
+
+def test_one_run_has_the_interval_over_its_folds(make_record, tmp_path) -> None:
+    one, other = [1.0, 2.0, 3.0, 4.0, 5.0], [0.5, 1.6, 2.4, 3.6, 4.4]
+    pool = fold_pool(make_record, {"m": [one], "o": [other]})
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    half = T4 * math.sqrt(2.5 / 5)
+    assert cell.interval == pytest.approx((3.0 - half, 3.0 + half), abs=1e-5)
+    difference = "combine: difference, terms: [{metric: m}, {metric: o}], claim: greater"
+    folded = row_of(tmp_path, f"{difference}, interval: folds", pool).cells["corrected"]
+    half = T4 * math.sqrt(0.01 / 5)  # 0.5, 0.4, 0.6, 0.4, 0.6
+    assert folded.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
+    assert folded.verdict.label == "reproduced"
+    assert row_of(tmp_path, difference, pool).cells["corrected"].verdict.label == "direction only"
+
+
+def test_over_seeds_folds_do_not_count(make_record, tmp_path) -> None:
+    pool = fold_pool(make_record, {"m": [[1.0, 3.0], [2.0, 4.0], [4.0, 4.0]]})
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    assert cell.interval == row_of(tmp_path, "metric: m", pool).cells["corrected"].interval
+    uneven = fold_pool(make_record, {"m": [[1.0, 3.0]], "o": [[1.0, 2.0, 3.0]]})
+    text = "combine: difference, terms: [{metric: m}, {metric: o}], interval: folds"
+    assert row_of(tmp_path, text, uneven).cells["corrected"].interval is None

@@ -43,6 +43,7 @@ def test_a_number_is_the_mean_over_folds_with_its_interval(scene, published, mod
     held = found.results["held/all"]
     assert held["value"] == pytest.approx(13 / 3) and held["n"] == 10
     assert held["ci95"] == pytest.approx(t_interval(values))
+    assert held["folds"] == values and "folds" not in found.results["held/all_change"]
     change = found.results["held/all_change"]
     assert change["value"] == pytest.approx(-7 / 3)
     assert change["ci95"] == pytest.approx(paired_t_interval(values, others))
