@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
+from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.metric.class_perplexity import ClassPerplexity
@@ -21,6 +22,8 @@ from lit_ctg.model.nslm.mixture import tune
 from lit_ctg.model.nslm.token_scores import GUESSERS, TokenScores
 
 FINAL = "val/perplexity"
+CURVES = ("nnlm", "tag")
+SHOWN = 3  # pairs of each class that are printed
 UNITS = {1: "difference of values", 2: "km"}
 
 
@@ -36,7 +39,8 @@ class NSLMEvaluation(Callback):
             (class tokens without and with an earlier member in the document), ``rarity_<from>_<to>`` (class tokens);
             ``<split>/<model>/<class>/median_error`` and ``mean_error`` of the best guess; ``mixture_weight``;
             ``val/perplexity`` of the final model; ``grid/...`` of the micro-models; ``share/<class>`` of test tokens.
-        history: ``val/perplexity`` by epoch.
+        history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
+            the steps, nats a token).
     """
 
     def __init__(self, *, total: str, rarity: Sequence[int]) -> None:
@@ -45,6 +49,32 @@ class NSLMEvaluation(Callback):
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {}
         self._parts: list[TokenScores] = []
+        self._sums: dict[str, Any] = {}
+        self._steps = 0
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the best pairs of the grid search; the record has all."""
+        selection = getattr(pl_module, "selection", None)
+        if selection is not None and trainer.is_global_zero:
+            Console(soft_wrap=True, highlight=False).print(selection.table(most=SHOWN), markup=False)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sum up anew."""
+        self._sums, self._steps = dict.fromkeys(CURVES, 0.0), 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add up the step's costs, on the device, without waiting for it."""
+        logged = trainer.callback_metrics
+        self._sums = {name: total + logged[f"train/{name}"] for name, total in self._sums.items()}
+        self._steps += 1
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the epoch's means: a curve of training even where no epoch is validated."""
+        for name, total in self._sums.items():
+            mean = float(total) / max(1, self._steps)
+            self.history.setdefault(f"train/{name}", []).append([trainer.current_epoch + 1, mean])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from nothing."""

@@ -6,10 +6,12 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lit_ctg.callback.nslm_evaluation import NSLMEvaluation
 from lit_ctg.errors import UserError
@@ -82,8 +84,13 @@ def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -
     words = ("experiment=nslm/places", "size=smoke", "logger=none", "+data.cache_root=cache")
     code, out, err = run_cli("train", *words)
     assert code == 0, err
+    # the chosen pair of every class is printed, the whole grid is in the record
+    assert [line.split()[0] for line in out.splitlines() if " *" in line] == ["city", "state", "country"]
     (path,) = tmp_path.rglob("run.json")
-    metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+    record = json.loads(path.read_text(encoding="utf-8"))
+    metrics, history = record["metrics"], record["history"]
+    for name in ("train/nnlm", "train/tag", "val/perplexity"):
+        assert [epoch for epoch, _ in history[name]] == [1]
     for name in ("val/perplexity", "test/nnlm/places", "test/crnn/global", "test/nslm_cache/global", "test/nslm/later"):
         assert math.isfinite(metrics[name]["value"]), name
     assert metrics["val/perplexity"] == metrics["val/nslm/global"]
@@ -96,6 +103,18 @@ def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -
     code, out, err = run_cli("generate", *words, "n=2", "prompt=The", "control.mixture_weight=1")
     assert code == 0, err
     assert len([line for line in out.splitlines() if line.startswith("The")]) == 2
+
+
+def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
+    callback = NSLMEvaluation(total="numbers", rarity=[1])
+    for epoch, costs in enumerate(([6.0, 4.0], [3.0, 1.0, 2.0])):
+        trainer: Any = SimpleNamespace(current_epoch=epoch, callback_metrics={})
+        callback.on_train_epoch_start(trainer, trainer)
+        for cost in costs:
+            trainer.callback_metrics |= {"train/nnlm": torch.tensor(cost), "train/tag": torch.tensor(2 * cost)}
+            callback.on_train_batch_end(trainer, trainer, None, None, 0)
+        callback.on_train_epoch_end(trainer, trainer)
+    assert callback.history == {"train/nnlm": [[1, 5.0], [2, 2.0]], "train/tag": [[1, 10.0], [2, 4.0]]}
 
 
 def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:

@@ -68,11 +68,11 @@ class Selection:
                 best[trial.label] = trial
         return sorted(best.values(), key=lambda trial: trial.perplexity)
 
-    def table(self) -> str:
-        """Return the grid as lines of text, the chosen pair of each class first."""
+    def table(self, most: int | None = None) -> str:
+        """Return the grid as lines of text, the chosen pair of each class first, at most ``most`` a class."""
         lines = [f"{'class':<12}{'metric/density':<34}{'perplexity':>12}{'n':>8}"]
         for name in self.models:
-            for place, trial in enumerate(self.best(name)):
+            for place, trial in enumerate(self.best(name)[:most]):
                 mark = "*" if place == 0 else " "
                 lines.append(f"{name:<12}{mark}{trial.label:<33}{trial.perplexity:>12.2f}{trial.n:>8}")
         return "\n".join(lines)

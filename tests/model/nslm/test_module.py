@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from lit_ctg.build import build as experiment_of
 from lit_ctg.build import build_datamodule, build_model
 from lit_ctg.callback.causality_probe import probe
 from lit_ctg.config import compose
@@ -205,6 +206,31 @@ def test_training_lowers_the_loss_and_saves(build: Any) -> None:
     other.load_state_dict(module.state_dict())
     with torch.no_grad(), evaluating(module):
         torch.testing.assert_close(other(batches[0]).scores_BTV, module(batches[0]).scores_BTV)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) -> None:
+    words = ["experiment=nslm/places", *SMALL[:-2], "model.samples=64", f"+data.cache_root={cache}", "logger=none"]
+    callbacks = "callback=[checkpoint,epoch_seed,nslm_evaluation]"
+    # 6 steps: the character RNNs have gathered two when the epoch ends
+    cfg = compose([*words, callbacks, "trainer.max_epochs=2", "trainer.limit_train_batches=6"])
+
+    def run(folder: Path, *, stop: bool = False, checkpoint: Path | None = None) -> Any:
+        experiment = experiment_of(cfg, folder, loggers=False)
+        if stop:
+            experiment.module.on_train_epoch_end = lambda: setattr(experiment.trainer, "should_stop", True)
+        experiment.trainer.fit(experiment.module, experiment.datamodule, ckpt_path=checkpoint, weights_only=True)
+        return experiment
+
+    whole, begun = run(tmp_path / "whole"), run(tmp_path / "halves", stop=True)
+    assert begun.trainer.current_epoch == 1
+    resumed = run(tmp_path / "halves", checkpoint=tmp_path / "halves" / "checkpoints" / "last.ckpt")
+    assert resumed.trainer.global_step == whole.trainer.global_step == 12
+    for name, tensor in whole.module.state_dict().items():
+        assert torch.equal(tensor, resumed.module.state_dict()[name]), name
+    evaluation = [next(c for c in run.trainer.callbacks if hasattr(c, "rarity")) for run in (whole, resumed)]
+    assert evaluation[0].history == evaluation[1].history
+    assert [epoch for epoch, _ in evaluation[1].history["val/perplexity"]] == [1, 2]
 
 
 def test_bad_input(build: Any) -> None:
