@@ -21,14 +21,18 @@ class HuggingFaceTokenizer(Tokenizer):
         strip: leave out white space around a text, the line end of a sentence for one.
 
     Raises:
-        UserError: none there.
+        UserError: none there, or no path.
     """
 
     kind = "huggingface"
 
-    def __init__(self, *, path: str, revision: str | None = None, strip: bool = False) -> None:
+    def __init__(self, *, path: str | None, revision: str | None = None, strip: bool = False) -> None:
         super().__init__()
         self.path, self.revision, self.strip = path, revision, strip
+        if path is None:
+            raise UserError(
+                "no pretrained model chosen: give its folder or hub name (backbone.path, for translation model.path)"
+            )
         self.engine = load(path, revision)
         table = self.engine.get_vocab()
         words = {number: token for token, number in table.items()}
