@@ -73,20 +73,17 @@ class RecordPool:
                     folds[seed] = found
         at = f" at epoch {epoch}" if epoch is not None else ""
         if not values:
-            return Read({}, {}, f"not recorded: {metric}{at} ({self._where(experiment, regime)})")
+            return Read({}, {}, f"not recorded: {metric}{at} ({experiment})")
         missing = sorted(set(self.runs[experiment, regime]) - set(values))
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
         return Read(values, trials, None, note, folds)
 
     def hole(self, experiment: str, regime: str) -> str | None:
-        """Return what to run when no finished run is there, else None."""
+        """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""
         if self.runs.get((experiment, regime)):
             return None
         failed = self.failed.get((experiment, regime))
-        return f"not run: {self._where(experiment, regime)}" + (f"; failed: {failed[-1].error}" if failed else "")
-
-    def _where(self, experiment: str, regime: str) -> str:
-        return f"experiment={self.paper}/{experiment} regime={regime} size={self.size}"
+        return f"not run: {experiment}" + (f"; failed: {failed[-1].error}" if failed else "")
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""

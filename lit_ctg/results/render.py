@@ -17,7 +17,7 @@ from lit_ctg.results.cell import Cell, Row, format_value
 from lit_ctg.results.verdict import DIRECTION_ONLY, IMPOSSIBLE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RULES
 
 if TYPE_CHECKING:
-    from lit_ctg.results.table import Table
+    from lit_ctg.results.table import Gap, Table
 
 FORMATS = ("text", "md", "latex", "csv")
 REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
@@ -71,15 +71,23 @@ def rich_table(table: Table) -> RichTable:
     for regime in table.regimes:
         rich.add_column(REGIME_TITLES[regime])
     section = ""
-    for row in table.rows:
-        if row.spec.section != section:
-            section = row.spec.section
+    for row in table.shown:
+        if section_of(row) != section:
+            section = section_of(row)
             rich.add_section()
             rich.add_row(Text(section, style="bold"))
+        if not isinstance(row, Row):
+            rich.add_row(Text(row.words, style="dim italic"))
+            continue
         cells = [_stacked(row, row.cells[regime]) for regime in table.regimes]
         printed = [Text(marked(table, row))] if table.has_printed else []
         rich.add_row(Text(row.spec.label), *printed, *cells)
     return rich
+
+
+def section_of(row: Row | Gap) -> str:
+    """Return the section of a row, or of the rows in a gap."""
+    return row.spec.section if isinstance(row, Row) else row.section
 
 
 def _stacked(row: Row, cell: Cell | None) -> Text:
@@ -153,17 +161,21 @@ def _flat(table: Table) -> tuple[list[str], list[list[str]]]:
         header += [REGIME_TITLES[regime], "n", "95% interval", "Verdict"]
     lines = []
     section = ""
-    for row in table.rows:
-        if row.spec.section != section:
-            section = row.spec.section
+    for row in table.shown:
+        if section_of(row) != section:
+            section = section_of(row)
             lines.append([section])
+        if not isinstance(row, Row):
+            lines.append([row.words] + [""] * (len(header) - 1))
+            continue
         line = [row.spec.label, marked(table, row)] if table.has_printed else [row.spec.label]
         for regime in table.regimes:
             cell = row.cells[regime]
             if cell is None:
                 line += [NOT_APPLICABLE, "", "", ""]
             elif cell.hole is not None:
-                line += [cell.hole, "", "", verdict_text(row, cell)]
+                told = verdict_text(row, cell)
+                line += ["", "", "", cell.hole if told == NOT_RUN else f"{told}; {cell.hole}"]
             else:
                 line += [value_text(row, cell), n_text(cell), interval_text(row, cell), verdict_text(row, cell)]
         lines.append(line)

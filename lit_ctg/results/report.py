@@ -23,6 +23,7 @@ from lit_ctg.results.render import (
     interval_text,
     n_text,
     printed_text,
+    section_of,
     value_text,
     verdict_text,
 )
@@ -122,10 +123,13 @@ def _table(table: Table) -> str:
     printed_head = "<th>Printed</th>" if table.has_printed else ""
     parts.append(f"<thead><tr><th></th>{printed_head}{head}</tr></thead><tbody>\n")
     section, columns = "", 1 + table.has_printed + len(table.regimes)
-    for row in table.rows:
-        if row.spec.section != section:
-            section = row.spec.section
+    for row in table.shown:
+        if section_of(row) != section:
+            section = section_of(row)
             parts.append(f'<tr class="section"><th colspan="{columns}">{_e(section)}</th></tr>\n')
+        if not isinstance(row, Row):
+            parts.append(f'<tr><td class="hole" colspan="{columns}">{_e(row.words)}</td></tr>\n')
+            continue
         cells = "".join(_cell(row, row.cells[regime], regime) for regime in table.regimes)
         printed = f'<td data-head="Printed">{_e(printed_text(row))}{_mark(table, row)}</td>' if printed_head else ""
         parts.append(f"<tr><th>{_e(row.spec.label)}</th>{printed}{cells}</tr>\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,20 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
+class Gap:
+    """Consecutive rows of a section that no run has and nobody printed: told in one line."""
+
+    section: str
+    labels: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """Name the rows, the middle of many left out."""
+        labels = self.labels if len(self.labels) <= 4 else (*self.labels[:2], "...", self.labels[-1])
+        return f"{len(self.labels)} rows not run: {'; '.join(labels)}"
+
+
+@dataclass(frozen=True)
 class Table:
     """One finished table; ``notes`` are printed under it."""
 
@@ -43,6 +58,16 @@ class Table:
         """Return the letter of the row's tolerance, if the table has more than one."""
         known = list(dict.fromkeys(str(one.spec.tolerance) for one in self.rows if _tolerated(one)))
         return chr(ord("a") + known.index(str(row.spec.tolerance))) if len(known) > 1 and _tolerated(row) else ""
+
+    @property
+    def shown(self) -> list[Row | Gap]:
+        """The rows, with gaps of three and more in one line each."""
+        shown: list[Row | Gap] = []
+        for (section, empty), group in itertools.groupby(self.rows, key=lambda row: (row.spec.section, _empty(row))):
+            rows = list(group)
+            gap = empty and len(rows) >= 3
+            shown += [Gap(section, tuple(row.spec.label for row in rows))] if gap else rows
+        return shown
 
     @property
     def has_printed(self) -> bool:
@@ -127,6 +152,11 @@ def tables_for(
 ) -> list[Table]:
     """Return the tables of one paper (see ``results_for``)."""
     return list(results_for(paper, root, record_dirs, size).tables)
+
+
+def _empty(row: Row) -> bool:
+    cells = [cell for cell in row.cells.values() if cell is not None]
+    return row.printed is None and all(cell.hole is not None for cell in cells)
 
 
 def _tolerated(row: Row) -> bool:

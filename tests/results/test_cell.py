@@ -135,7 +135,7 @@ def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> No
     text = "metric: m, printed: {row: a, column: x}, tolerance: {relative: 0.05}, floor: {number: 2.672, metric: f}"
     cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
     assert cell.verdict.label == "impossible"
-    assert cell.hole.startswith("not run: experiment=semantic_fusion/main")
+    assert cell.hole.startswith("not run: main")
 
 
 def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) -> None:

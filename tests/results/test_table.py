@@ -7,7 +7,10 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.table import Results, Row, main, results_for, tables_for
+from lit_ctg.results.cell import Cell
+from lit_ctg.results.render import render
+from lit_ctg.results.spec import Printed, RowSpec, TableSpec
+from lit_ctg.results.table import Gap, Results, Row, Table, main, results_for, tables_for
 
 PAPER = "semantic_fusion"
 
@@ -67,7 +70,7 @@ def test_figure_reads_the_history(results: Results) -> None:
 
 def test_missing_runs_are_visible_holes(results: Results) -> None:
     cell = find(results, "table_ablation", "no gate", "Perplexity").cells["corrected"]
-    assert cell.hole == "not run: experiment=semantic_fusion/ablation_no_gate regime=corrected size=paper"
+    assert cell.hole == "not run: ablation_no_gate"
     assert cell.verdict.label == "not run"
 
 
@@ -109,7 +112,28 @@ def test_command_writes_every_format(write_records, tmp_path: Path, capsys, fmt:
     assert main([PAPER, "--format", fmt, "--records", folder, "--out", str(out)], Console(file=StringIO())) == 0
     assert "2.249" in out.read_text(encoding="utf-8")
     main(["all", "--format", fmt, "--records", folder], Console(file=StringIO()))
-    assert capsys.readouterr().out == out.read_text(encoding="utf-8")
+    everything = capsys.readouterr().out
+    # the tables of every paper, this one's among them
+    assert "2.249" in everything and len(everything) > len(out.read_text(encoding="utf-8"))
+
+
+def test_rows_nobody_ran_nor_printed_are_one_line(make_record) -> None:
+    def row(label: str, section: str, hole: str | None, printed: Printed | None = None) -> Row:
+        return Row(RowSpec(label, section=section), printed, {"corrected": Cell(hole=hole, values={1: 1.0})})
+
+    rows = (
+        *(row(f"a{n}", "A", "not run: x") for n in range(6)),
+        *(row(f"b{n}", "B", "not run: x") for n in range(2)),
+        row("c", "B", None),
+        *(row(f"d{n}", "D", "not run: x", Printed(1.0, "1")) for n in range(4)),
+    )
+    table = Table(TableSpec(PAPER, "table_x", "T", "", "", tuple(one.spec for one in rows)), "small", rows)
+    shown = table.shown
+    assert isinstance(shown[0], Gap) and shown[0].words == "6 rows not run: a0; a1; ...; a5"
+    assert [one.spec.label for one in shown[1:]] == ["b0", "b1", "c", "d0", "d1", "d2", "d3"]
+    for fmt in ("md", "latex", "text"):
+        assert "6 rows not run" in render(table, fmt)
+    assert render(table, "csv").count("not run: x") >= 8
 
 
 @pytest.mark.parametrize(
