@@ -88,6 +88,12 @@ def read_classes(path: str | Path) -> dict[str, Recogniser]:
     return {str(name): make_recogniser(str(name), entry) for name, entry in settings.items()}
 
 
+def before_others(own: Mapping[str, Recogniser], others: Mapping[str, Recogniser]) -> list[Recogniser]:
+    """Return the classes of ``own`` before the others; one that has the name of another takes its place."""
+    new = [recogniser for name, recogniser in own.items() if name not in others]
+    return new + [own.get(name, recogniser) for name, recogniser in others.items()]
+
+
 def make_recogniser(name: str, settings: Any) -> Recogniser:
     """Build one class from plain settings.
 

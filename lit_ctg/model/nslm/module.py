@@ -18,7 +18,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.model.nslm.cache import NeuralCache
 from lit_ctg.model.nslm.character import CharacterRNNs
-from lit_ctg.model.nslm.construction import class_table
+from lit_ctg.model.nslm.construction import before_others, class_table, read_classes
 from lit_ctg.model.nslm.distribution import distributions
 from lit_ctg.model.nslm.grounding import grounded_dimensions, read_vectors
 from lit_ctg.model.nslm.heads import make_heads
@@ -38,6 +38,7 @@ class NSLMModule(LitLanguageModel):
         backbone: a ``RecurrentBackbone`` (its state is carried through streams), or any causal stack whose
             ``forward(embedded_BTD)`` gives hidden states.
         classes: name -> recogniser.
+        class_file: YAML with classes of one's own (``read_classes``): see ``before_others``.
         within_documents: the previous member of a class must be in the same document (needs ``data.documents``); False:
             anywhere earlier in the text.
         init_range: of embeddings and output rows.
@@ -92,6 +93,7 @@ class NSLMModule(LitLanguageModel):
         blend: bool = False,
         grounding: bool = False,
         embedding_file: str | None = None,
+        class_file: str | None = None,
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
     ) -> None:
@@ -103,7 +105,8 @@ class NSLMModule(LitLanguageModel):
                 f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
             )
         self.vocabulary, self.backbone = vocabulary, backbone
-        self.table = class_table(vocabulary.tokens, classes.values())
+        own = {} if class_file is None else read_classes(class_file)
+        self.table = class_table(vocabulary.tokens, before_others(own, classes))
         self.tracker = ContextTracker(self.table)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs

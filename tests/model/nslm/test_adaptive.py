@@ -97,6 +97,19 @@ def test_words_are_those_of_torch() -> None:
         torch.testing.assert_close(heads.conditional(hidden, number), expected)
 
 
+def test_half_precision_is_of_products_only() -> None:
+    heads = make()
+    hidden, target, state = positions()
+    exact = heads.score(hidden, target, state)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = heads.score(hidden.bfloat16(), target, state)
+        words, inside = heads.log_probs(hidden.bfloat16(), state)[0], heads.conditional(hidden.bfloat16(), 1)
+    assert {part.dtype for part in (scores.nnlm_N, scores.tag_N, scores.mass_N, words, inside)} == {torch.float32}
+    torch.testing.assert_close(inside, words[:, heads.members(1)].log_softmax(1))
+    torch.testing.assert_close(inside.exp().sum(1), torch.ones(len(hidden)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(scores.mass_N, exact.mass_N, atol=0.2, rtol=0.05)
+
+
 def test_losses_are_the_negative_scores_and_reach_every_parameter() -> None:
     heads = make()
     hidden, target, state = positions()

@@ -208,6 +208,18 @@ def test_training_lowers_the_loss_and_saves(build: Any) -> None:
         torch.testing.assert_close(other(batches[0]).scores_BTV, module(batches[0]).scores_BTV)
 
 
+def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) -> None:
+    path = tmp_path / "classes.yaml"
+    settings = "{members: {first: 1, second: 2, third: 3}, metrics: [difference, frequency], densities: [gaussian]}"
+    path.write_text(f"ordinal: {settings}\nother: {{pattern: '[0-9][0-9,]*'}}\n", encoding="utf-8")
+    (plain, _), (module, _) = build(), build(f"+model.class_file={path}")
+    assert module.table.names == ("ordinal", *plain.table.names)
+    assert set(module.table.classes[0].tokens) <= {"first", "second", "third"} and len(module.table.classes[0])
+    assert plain.table.classes[-1].metrics != module.table.classes[-1].metrics == ("frequency",)
+    with pytest.raises(UserError, match="cannot read classes"):
+        build(f"+model.class_file={tmp_path / 'none.yaml'}")
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) -> None:
     words = ["experiment=nslm/places", *SMALL[:-2], "model.samples=64", f"+data.cache_root={cache}", "logger=none"]
