@@ -35,7 +35,6 @@ def positions(seed: int = 0, count: int = 40) -> tuple[torch.Tensor, torch.Tenso
 
 def slow(heads: OutputHeads, hidden: torch.Tensor, target: int, state: int) -> dict[str, float]:
     """One position, one target: softmax over dictionaries of named rows."""
-    heads = heads.requires_grad_(False)
     hidden = hidden.double()
     words = {v: float(heads.word_VD[v].double() @ hidden + heads.word_bias_V1[v, 0]) for v in range(len(TOKENS))}
     classes = heads.class_of_SV[state].tolist()
@@ -62,7 +61,7 @@ def slow(heads: OutputHeads, hidden: torch.Tensor, target: int, state: int) -> d
 
 
 def test_scores_are_the_equations() -> None:
-    heads = make()
+    heads = make().requires_grad_(False)
     hidden, target, state = positions()
     scores = heads.score(hidden, target, state)
     for n in range(len(target)):
