@@ -89,8 +89,8 @@ def _fit(experiment: Experiment, checkpoint: Path) -> None:
 def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
     """Fit, validate, and write the record."""
     began = time.monotonic()
-    os.environ[FOLDER_VARIABLE] = str(directory.path.resolve())
     experiment = build(cfg, directory.path)
+    os.environ[FOLDER_VARIABLE] = str(directory.path.resolve())
     try:
         _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
