@@ -88,7 +88,7 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
 
 def test_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_mutations(60, 0, run_cli, tmp_path)
+    assert 0 < run_mutations(60, 0, run_cli, tmp_path) < 60
 
 
 @pytest.mark.slow

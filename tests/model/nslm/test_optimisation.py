@@ -38,4 +38,6 @@ def test_equals_torch_on_dense_gradients(largest: float) -> None:
 
 
 def test_nothing_to_clip() -> None:
-    clip_by_norm([nn.Parameter(torch.zeros(1))], 1.0)
+    parameter = nn.Parameter(torch.zeros(1))
+    clip_by_norm([parameter], 1.0)
+    assert parameter.grad is None
