@@ -9,10 +9,12 @@ tells: ``z~ = z - 2 lambda (M - M_model) x``. Shape suffixes: B rows, V vocabula
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from lit_ctg.model.graphmax.acceleration import kernels_for
 from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
@@ -52,14 +54,14 @@ def model_step(
 class _Extras:
     index_BX: Tensor  # padded with 0
     real_BX: Tensor
-    mask_BV: Tensor
+    taken_BV: Tensor  # hubs and extras
 
 
 def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, strength_B1: Tensor) -> _Extras:
     weight_BV = y_BV.softmax(dim=-1)
     if x_BV is not None:
         weight_BV = torch.maximum(weight_BV, x_BV, out=weight_BV)
-    weight_BV.mul_(operator.diagonal_V * ~operator.is_hub_V)
+    weight_BV.mul_(operator.extra_diagonal_V)
     mask_BV = weight_BV > WEIGHTY / (2 * strength_B1)
     row_P, token_P = mask_BV.nonzero(as_tuple=True)
     count_B = row_P.bincount(minlength=len(y_BV))
@@ -77,7 +79,7 @@ def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, str
     real_BX = torch.zeros(len(y_BV), count, dtype=torch.bool, device=y_BV.device)
     index_BX[row_P, place_P] = token_P
     real_BX[row_P, place_P] = True
-    return _Extras(index_BX, real_BX, mask_BV)
+    return _Extras(index_BX, real_BX, mask_BV | operator.is_hub_V)
 
 
 def _reduce(
@@ -91,7 +93,7 @@ def _reduce(
         hub_BK = hub_BK + 2 * strength_B1 * (x_BV[:, hubs_K] @ operator.gram_KK)
         extra_BX = extra_BX + 2 * strength_B1 * curvature_BX * x_BV.gather(1, extras.index_BX)
     # the rest by exclusion: subtracted from a total it would be lost to rounding
-    rest_BV = y_BV.masked_fill(extras.mask_BV | operator.is_hub_V, float("-inf"))
+    rest_BV = y_BV.masked_fill(extras.taken_BV, float("-inf"))
     lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
     return ReducedProblem(
         linear_BN=torch.cat([hub_BK, extra_BX.masked_fill(~extras.real_BX, ABSENT), lump_B1], dim=-1),
@@ -105,7 +107,7 @@ def _reduce(
 def _gather(operator: GraphOperator, log_x_BV: Tensor, extras: _Extras) -> Tensor:
     """Return log x of the reduced variables: the last iterate as a start."""
     extra_BX = log_x_BV.gather(1, extras.index_BX).masked_fill(~extras.real_BX, ABSENT)
-    rest_BV = log_x_BV.masked_fill(extras.mask_BV | operator.is_hub_V, float("-inf"))
+    rest_BV = log_x_BV.masked_fill(extras.taken_BV, float("-inf"))
     lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
     return log_normalized(torch.cat([log_x_BV[:, operator.hubs_K], extra_BX, lump_B1], dim=-1))
 
@@ -162,6 +164,9 @@ class ReducedProblem:
 
     def solve(self, tol: float, start_BN: Tensor | None = None) -> Tensor:
         """Return log x, normalised: Newton-CG in log space, from the separable solution, until the gap is below tol."""
+        kernels = kernels_for(self.linear_BN)
+        if kernels is not None:
+            return self.solve_by(kernels, tol, start_BN)
         log_x_BN = start_BN
         if log_x_BN is None:
             log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
@@ -179,6 +184,15 @@ class ReducedProblem:
             log_x_bN, y_bN, gap_b = problem.newton(log_x_bN, y_bN, gap_b)
         log_x_BN[open_b] = log_x_bN
         return log_x_BN
+
+    def solve_by(self, kernels: ModuleType, tol: float, start_BN: Tensor | None) -> Tensor:
+        """Do the same by the compiled kernels, row after row, in float64 but for the Gram block."""
+        linear_BN, curvature_BX = self.linear_BN.double(), self.curvature_BX.double()
+        start_BN = linear_BN[:0] if start_BN is None else start_BN.double()
+        count_B, strength_B = self.extras.real_BX.sum(dim=-1), self.strength_B1[:, 0].double()
+        parts = (linear_BN, self.gram_KK, curvature_BX, count_B, strength_B, start_BN)
+        log_x_BN = kernels.solve_reduced(*(part.contiguous().numpy() for part in parts), tol)
+        return torch.from_numpy(log_x_BN).to(self.linear_BN)
 
     def field(self, image_BN: Tensor) -> Tensor:
         """Return ``linear - 2 lambda Q x`` for ``image = Q x``."""

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from lit_ctg.model.graphmax import CooccurrenceGraph
+from lit_ctg.model.graphmax import CooccurrenceGraph, acceleration
 
 
 def random_matrix(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -65,6 +65,16 @@ class Reference:
 @pytest.fixture(scope="session")
 def slow() -> Reference:
     return Reference()
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def arithmetic(request, monkeypatch) -> str:
+    """The compiled kernels, and what runs where numba is not installed."""
+    if request.param == "torch":
+        monkeypatch.setattr(acceleration, "_kernels", lambda: None)
+    else:
+        pytest.importorskip("numba")
+    return request.param
 
 
 @pytest.fixture(scope="session")

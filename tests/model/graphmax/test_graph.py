@@ -185,5 +185,5 @@ def test_the_operator_is_m(slow) -> None:
 
 def test_memory_is_sparse(zipf_graph: CooccurrenceGraph) -> None:
     operator = zipf_graph.operator(torch.zeros(1))
-    # two copies of the edges, the hub block, a few vectors
-    assert operator.megabytes < (2 * 8 * zipf_graph.edges + 4 * 512**2 + 40 * zipf_graph.vocab_size) / 1e6
+    # two copies of the edges and two laid out for the compiled product, the hub block, a few vectors
+    assert operator.megabytes < (2 * (8 + 7) * zipf_graph.edges + 4 * 512**2 + 40 * zipf_graph.vocab_size) / 1e6
