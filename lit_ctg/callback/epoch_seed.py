@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+
+# of the generators' states in a checkpoint
+KEY = "lit_ctg_generators"
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -18,13 +24,37 @@ def epoch_seed(seed: int, epoch: int) -> int:
 class EpochSeed(Callback):
     """Reseed torch at the start of every training epoch, so dropout does not depend on what ran before it.
 
-    It also pairs runs: two models that draw dropout in the same order see the same masks.
+    It also pairs runs: two models that draw dropout in the same order see the same masks. A checkpoint made inside an
+    epoch brings the states of the generators back, those of the first process.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed = seed
+        self.stored: dict[str, Tensor] | None = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed the default generators of all devices."""
+        self.stored = None
         torch.manual_seed(epoch_seed(self.seed, trainer.current_epoch))
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Go on with the stored states where no epoch has begun since: making the loaders has drawn numbers."""
+        if self.stored is not None:
+            for device, state in self.stored.items():
+                _generator(device).set_rng_state(state)
+            self.stored = None
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the states of the generators in use, by the device's type."""
+        devices = {"cpu", trainer.strategy.root_device.type}
+        checkpoint[KEY] = {device: _generator(device).get_rng_state() for device in sorted(devices)}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the states until training goes on."""
+        self.stored = checkpoint.get(KEY)
+
+
+def _generator(device: str) -> Any:
+    """Return the module that reads and sets the default generator of a type of device."""
+    return torch.random if device == "cpu" else torch.get_device_module(device)

@@ -19,3 +19,27 @@ def test_an_epochs_random_numbers_do_not_depend_on_what_ran_before(tiny, trainer
         return module.embedding.weight.detach().clone()
 
     assert torch.equal(weights_after(0), weights_after(1000))
+
+
+def test_a_checkpoint_brings_the_random_numbers_back_inside_an_epoch_only(tiny, trainer_of) -> None:
+    trainer, (module, _) = trainer_of(), tiny()
+    checkpoint: dict = {}
+    EpochSeed(seed=3).on_save_checkpoint(trainer, module, checkpoint)
+    expected = torch.rand(4)
+
+    def drawn(new_epoch: bool) -> torch.Tensor:
+        callback = EpochSeed(seed=3)
+        callback.on_load_checkpoint(trainer, module, checkpoint)
+        torch.rand(7)
+        if new_epoch:
+            callback.on_train_epoch_start(trainer, module)
+        callback.on_train_batch_start(trainer, module, {}, 0)
+        first = torch.rand(4)
+        callback.on_train_batch_start(trainer, module, {}, 1)
+        assert not torch.equal(torch.rand(4), first), "only once"
+        return first
+
+    assert torch.equal(drawn(new_epoch=False), expected)
+    torch.manual_seed(epoch_seed(3, trainer.current_epoch))
+    began = torch.rand(4)
+    assert torch.equal(drawn(new_epoch=True), began)
