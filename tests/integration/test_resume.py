@@ -1,0 +1,126 @@
+"""A run stopped inside an epoch and started again equals an undisturbed one to the bit, for every paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from lit_ctg import build
+from lit_ctg.config import compose
+from lit_ctg.train import train
+
+WORDS = [
+    "size=smoke",
+    "seed=3",
+    "logger=none",
+    "callback=[run_record,checkpoint,epoch_seed]",
+    "trainer.accelerator=cpu",
+    "trainer.enable_progress_bar=false",
+    "trainer.max_epochs=3",
+    "trainer.limit_train_batches=4",
+    "trainer.limit_val_batches=1",
+]
+PERPLEXITY = "metric=[perplexity]"
+PAPERS = {
+    "idea_gate/main": [PERPLEXITY, "data.steps_per_epoch=4"],
+    # its state runs through the batches of an epoch
+    "nslm/numbers": ["data.sample_size=3000"],
+    "control_code/transformer": [PERPLEXITY, "data.sample_size=3000"],
+    "graphmax/main": [PERPLEXITY, "data.sample_size=3000"],
+    "semantic_fusion/main": [PERPLEXITY, "data.batch_size=16", "data.train_size=64", "data.val_size=32"],
+}
+# everything that training goes on from
+KEPT = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "lit_ctg_generators")
+
+
+class Stopped(Exception):
+    """Stands for a process that is killed."""
+
+
+class Stop(Callback):
+    """Ends the run after a batch of the second epoch; with ``save`` it leaves a checkpoint from there."""
+
+    def __init__(self, folder: Path, batch: int, save: bool) -> None:
+        self.folder, self.batch, self.save = folder, batch, save
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.current_epoch == 1 and batch_idx == self.batch:
+            if self.save:
+                trainer.save_checkpoint(self.folder / build.CHECKPOINT)
+            raise Stopped
+
+
+def run(root: Path, words: list[str]) -> dict[str, Any]:
+    """Return what must be equal: the numbers of the record and what the last checkpoint holds."""
+    folder = train(compose([*WORDS, *words, f"output_root={root}"])).folder
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    checkpoint = torch.load(folder / build.CHECKPOINT, weights_only=True)
+    numbers = {"metrics": record["metrics"], "history": record["history"]}
+    numbers["tokens"] = checkpoint["callbacks"]["RunRecordCallback"]["tokens"]
+    return numbers | {key: checkpoint[key] for key in KEPT}
+
+
+def compare(root: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], batch: int = 1, save: bool = False) -> None:
+    """Hold an undisturbed run against one that is stopped after a batch of its second epoch and started again."""
+    whole = dict(leaves(run(root / "whole", words)))
+    callbacks = build._callbacks
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop(folder, batch, save)])
+        run(root / "stopped", words)
+    resumed = dict(leaves(run(root / "stopped", words)))
+    assert resumed.keys() == whole.keys()
+    assert [place for place, value in whole.items() if not same(value, resumed[place])] == []
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of everything in nested dicts and lists."""
+    if isinstance(value, (dict, list, tuple)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(part, f"{place}/{key}")
+    else:
+        yield place, value
+
+
+def same(left: Any, right: Any) -> bool:
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_an_epoch_that_was_cut_off_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str) -> None:
+    # max_steps ends the run inside the third epoch
+    compare(tmp_path, monkeypatch, [f"experiment={paper}", *PAPERS[paper], "trainer.max_steps=10"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["trainer.accumulate_grad_batches=3", "trainer.max_steps=5"], ["trainer.check_val_every_n_epoch=3"]],
+    ids=["epochs", "accumulated", "validated_once"],
+)
+def test_that_holds_however_the_run_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    compare(tmp_path, monkeypatch, ["experiment=idea_gate/main", *PAPERS["idea_gate/main"], *words])
+
+
+@pytest.mark.parametrize(
+    ("paper", "words"),
+    [
+        ("idea_gate/main", []),
+        ("idea_gate/main", ["trainer.accumulate_grad_batches=2", "trainer.max_steps=5"]),
+        ("control_code/transformer", []),
+        ("graphmax/main", []),
+    ],
+    ids=["idea_gate", "idea_gate_accumulated", "control_code", "graphmax"],
+)
+def test_a_checkpoint_made_inside_an_epoch_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, words: list[str]
+) -> None:
+    compare(tmp_path, monkeypatch, [f"experiment={paper}", *PAPERS[paper], *words], save=True)
