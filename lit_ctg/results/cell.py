@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.interval import ANY, Domain, domain_of, mean_interval
 from lit_ctg.results.pool import Read, RecordPool
 from lit_ctg.results.spec import Printed, Quantity, RowSpec, TableSpec
 from lit_ctg.results.verdict import (
@@ -22,7 +23,7 @@ from lit_ctg.results.verdict import (
     judge_sentence,
     judge_value,
 )
-from lit_ctg.statistics import t_interval, wilson_interval
+from lit_ctg.statistics import wilson_interval
 
 _BOUNDS = ("floor", "ceiling", "reference", "expectation")
 _COMBINE: dict[str, Callable[..., float]] = {
@@ -38,15 +39,17 @@ _COMBINE: dict[str, Callable[..., float]] = {
 class Cell:
     """Our side of a row in one regime.
 
-    ``values`` are by seed, ``mean`` their mean (or the pooled rate over ``trials``); a ``hole`` says what is missing. A
-    row with a printed number has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers behind
-    floor, ceiling, reference and expectation.
+    ``values`` are by seed, ``mean`` their mean (or the pooled rate over ``trials``); ``folds`` is their number where
+    the interval is over the folds of one run; a ``hole`` says what is missing. A row with a printed number has a
+    ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers behind floor, ceiling, reference and
+    expectation.
     """
 
     values: dict[int, float] = field(default_factory=dict)
     mean: float | None = None
     interval: Interval | None = None
     trials: int | None = None
+    folds: int | None = None
     hole: str | None = None
     verdict: Verdict | None = None
     finding: str = ""
@@ -122,9 +125,11 @@ def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordP
         hole = f"not run: {row.not_run}" if row.not_run else hole
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
-    mean, interval, trials = _summary(row, values, reads[0].trials)
-    if row.interval == "folds" and len(seeds) == 1:
-        interval = _over_folds(row, seeds[0], reads)
+    # a claim is held against 0, on whose both sides it must be free to lie
+    domain = ANY if row.claim is not None else domain_of(reads[0].unit, reads[0].direction, row.combine)
+    mean, interval, trials = _summary(row, values, reads[0].trials, domain)
+    folds = _folds(row, seeds[0], reads) if row.interval == "folds" and len(seeds) == 1 else []
+    interval = mean_interval(folds, domain) if folds else interval
     counts = interval if len(seeds) >= MIN_SEEDS or len(seeds) == 1 or row.interval == "wilson" else None
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
@@ -134,6 +139,7 @@ def build_cell(row: RowSpec, regime: str, printed: Printed | None, pool: RecordP
         mean=mean,
         interval=interval,
         trials=trials,
+        folds=len(folds) or None,
         verdict=bound or _verdict(row, printed, mean, counts, bounds),
         finding=_finding(row, printed, mean, counts, bounds),
         note="; ".join(notes),
@@ -149,7 +155,7 @@ def _combined(row: RowSpec, values: list[float]) -> float:
 
 
 def _summary(
-    row: RowSpec, values: Mapping[int, float], trials: Mapping[int, int]
+    row: RowSpec, values: Mapping[int, float], trials: Mapping[int, int], domain: Domain
 ) -> tuple[float, Interval | None, int | None]:
     """Return mean, interval and pooled trials (of a Wilson row)."""
     if row.interval == "wilson" and all(map(math.isfinite, values.values())):
@@ -162,17 +168,16 @@ def _summary(
         return (hits / total if total else math.nan), wilson_interval(hits, total), total
     mean = statistics.fmean(values.values())
     wanted = row.interval in ("seeds", "folds") and math.isfinite(mean)
-    interval = t_interval(list(values.values())) if wanted else None
-    return mean, interval, None
+    return mean, mean_interval(list(values.values()), domain) if wanted else None, None
 
 
-def _over_folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> Interval | None:
-    """Return the interval over the folds of one run, of what the row makes of each; None where a term has none."""
+def _folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> list[float]:
+    """Return what the row makes of each fold of one run; nothing where a term has none."""
     folds = [read.folds.get(seed, []) for read in reads]
     if len({len(values) for values in folds}) > 1:
-        return None
+        return []
     combined = [_combined(row, list(values)) for values in zip(*folds, strict=True)]
-    return t_interval(combined) if all(map(math.isfinite, combined)) else None
+    return combined if all(map(math.isfinite, combined)) else []
 
 
 def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPool) -> float | None:
@@ -238,12 +243,26 @@ def build_text_cell(row: RowSpec, regime: str, printed: Printed | None, pool: Re
     return Cell(values=dict.fromkeys(texts, math.nan), finding=finding, texts=shown)
 
 
-def format_value(value: float | None, digits: int, signed: bool = False) -> str:
-    """Return a number with fixed decimals, thousands apart, a true minus sign, and no sign before zero."""
+def needs_exponent(value: float | None, digits: int) -> bool:
+    """Say whether fixed decimals would hide a number (0.00000) or be longer than anybody reads."""
+    if value is None or not math.isfinite(value):
+        return False
+    # below 1e-12 it is a zero that was rounded
+    return 1e-12 < abs(value) < 0.5 * 10.0**-digits or abs(value) >= 1e9
+
+
+def format_value(value: float | None, digits: int, signed: bool = False, exponent: bool | None = None) -> str:
+    """Return a number with fixed decimals, thousands apart, a true minus sign, and no sign before zero.
+
+    ``exponent`` says whether it is written as ``1.2e-7``; None: where it needs to be.
+    """
     if value is None:
         return ""
     if not math.isfinite(value):
         return str(value)
+    if value != 0 and (needs_exponent(value, digits) if exponent is None else exponent or abs(value) >= 1e9):
+        size, _, power = f"{value:{'+' if signed else ''}.1e}".partition("e")
+        return f"{size}e{int(power)}".replace("-", "\N{MINUS SIGN}")
     text = f"{value:{'+' if signed else ''},.{digits}f}"
     text = text.lstrip("+-") if float(text.replace(",", "")) == 0 else text
     return text.replace("-", "\N{MINUS SIGN}")

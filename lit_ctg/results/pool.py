@@ -17,7 +17,8 @@ Key = tuple[str, str]  # experiment name, regime
 class Read:
     """Values of one quantity by seed, or the reason why there are none; ``note`` tells what was left out.
 
-    ``folds`` are the values behind the value of a run that was measured over folds.
+    ``folds`` are the values behind the value of a run that was measured over folds; ``unit`` and ``direction`` are the
+    metric's own.
     """
 
     values: dict[int, float]
@@ -25,6 +26,8 @@ class Read:
     hole: str | None = None
     note: str = ""
     folds: dict[int, list[float]] = field(default_factory=dict)
+    unit: str = ""
+    direction: str = "none"
 
 
 class RecordPool:
@@ -76,7 +79,8 @@ class RecordPool:
             return Read({}, {}, f"not recorded: {metric}{at} ({experiment})")
         missing = sorted(set(self.runs[experiment, regime]) - set(values))
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
-        return Read(values, trials, None, note, folds)
+        told = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
+        return Read(values, trials, None, note, folds, told.get("unit", ""), told.get("direction", "none"))
 
     def hole(self, experiment: str, regime: str) -> str | None:
         """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.results.cell import Cell, Row, format_value
+from lit_ctg.results.cell import Cell, Row, format_value, needs_exponent
 from lit_ctg.results.verdict import DIRECTION_ONLY, IMPOSSIBLE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RULES
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _stacked(row: Row, cell: Cell | None) -> Text:
     text = Text().append(value_text(row, cell), style="" if cell.texts else "bold")
     if cell.interval is not None:
         text.append(f"  {interval_text(row, cell)}")
-    text.append(f"\nn={n_text(cell)}", style="dim")
+    text.append(f"\n{n_words(cell)}", style="dim")
     return text.append("  ").append(words, style=style) if words else text
 
 
@@ -130,14 +130,22 @@ def interval_text(row: Row, cell: Cell) -> str:
     """Return ``[low, high]`` or nothing."""
     if cell.interval is None:
         return ""
-    low, high = (format_value(bound, row.spec.digits, signed=_signed(row)) for bound in cell.interval)
+    exponent = needs_exponent(cell.mean, row.spec.digits)
+    low, high = (format_value(bound, row.spec.digits, _signed(row), exponent) for bound in cell.interval)
     return f"[{low}, {high}]"
 
 
 def n_text(cell: Cell) -> str:
-    """Return the number of seeds, and of pooled trials where the interval is over trials."""
+    """Return the number of seeds, and of what the interval is over where that is folds or pooled trials."""
     seeds = str(len(cell.values)) if cell.values else ""
+    if cell.folds:
+        return f"{seeds} run, {cell.folds} folds"
     return f"{seeds} ({cell.trials:,} trials)" if cell.trials else seeds
+
+
+def n_words(cell: Cell) -> str:
+    """Return ``n_text`` as it stands in running text."""
+    return n_text(cell) if cell.folds else f"n={n_text(cell)}"
 
 
 def verdict_text(row: Row, cell: Cell) -> str:
@@ -267,6 +275,7 @@ _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
     "high": lambda row, cell: cell.interval[1] if cell.interval else None,
     "n": lambda row, cell: len(cell.values) or None,
     "trials": lambda row, cell: cell.trials,
+    "folds": lambda row, cell: cell.folds,
     "verdict": verdict_text,
     "reason": lambda row, cell: cell.hole or (cell.verdict.reason if cell.verdict else None),
     "note": lambda row, cell: cell.note or None,

@@ -21,7 +21,7 @@ from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
     interval_text,
-    n_text,
+    n_words,
     printed_text,
     section_of,
     value_text,
@@ -150,11 +150,11 @@ def _cell(row: Row, cell: Cell | None, regime: str) -> str:
     if cell.hole is not None:
         return f'<td class="hole {own}" {head}>{_e(cell.hole)}{_chip(row, cell)}</td>'
     if cell.texts:
-        texts = f'{_quotes(cell.texts)}<span class="n">n={_e(n_text(cell))}</span>'
+        texts = f'{_quotes(cell.texts)}<span class="n">{_e(n_words(cell))}</span>'
         return f'<td class="{own}" {head}>{texts}{_chip(row, cell)}</td>'
     seeds = ", ".join(f"{seed}: {value:.6g}" for seed, value in cell.values.items())
     numbers = f'<b title="by seed: {_e(seeds)}">{_e(value_text(row, cell))}</b>'
-    numbers += f' <span class="range">{_e(interval_text(row, cell))}</span> <span class="n">n={_e(n_text(cell))}</span>'
+    numbers += f' <span class="range">{_e(interval_text(row, cell))}</span> <span class="n">{_e(n_words(cell))}</span>'
     return f'<td class="{own}" {head}>{numbers}{_chip(row, cell)}</td>'
 
 

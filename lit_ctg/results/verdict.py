@@ -7,9 +7,10 @@ The rules, in order (``RULES`` is their short form, printed under the tables):
 2. **not run**: no finished run has the number; the cell names the run that is missing.
 3. **reproduced**: the printed number lies inside the 95% interval of our mean, or our mean lies within the stated
    tolerance of it. The interval counts from three seeds on (for two, Student's t makes it so wide that it agrees with
-   anything), and only if it is informative: its half-width is at most half the printed number, or the tolerance. A
-   Wilson interval over pooled trials always counts, and so does that of a single run over its folds, where the row
-   asks for it (it does not hold what another training would change).
+   anything), and only if it is informative: it reaches no farther from our mean than half the printed number, or the
+   tolerance. A Wilson interval over pooled trials always counts, and so does that of a single run over its folds, where
+   the row asks for it (it does not hold what another training would change). Intervals stay where the quantity can be
+   (``interval.py``): perplexities, ratios and times on the log scale, rates cut at 0 and 1. Those of claims are plain.
 4. **direction only**: the size differs, but printed number and our mean lie on the same side of the row's reference
    (chance, a base rate, a constant predictor), our interval excluding the reference where it counts.
 5. **not reproduced** otherwise, also when our number is not finite.
@@ -39,10 +40,12 @@ LABELS = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED, IMPOSSIBLE, NOT_RUN)
 MIN_SEEDS = 3
 
 RULES = (
-    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean (3 seeds or more, half-width at "
-    "most half the printed number or the tolerance) or our mean is within the tolerance. direction only: same side of "
-    "the row's reference, other size. impossible: the printed number is beyond a bound that holds for the stated "
-    "model. not run: no finished run has it. not reproduced: all else. "
+    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean, or our mean is within the "
+    "tolerance. The interval is Student's over 3 seeds or more, or over the folds of one run, or Wilson's over pooled "
+    "trials, and counts when it reaches no farther from our mean than half the printed number or the tolerance; those "
+    "of perplexities, ratios and times are made on the log scale, those of rates end at 0 and 1. direction only: same "
+    "side of the row's reference, other size. impossible: the printed number is beyond a bound that holds for the "
+    "stated model. not run: no finished run has it. not reproduced: all else. "
     "Claims (A against B) are paired by seed: their interval must exclude 0 on the claimed side."
 )
 
@@ -158,17 +161,17 @@ def find_sign(interval: Interval | None) -> str:
 
 
 def _size_fits(printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> str | None:
-    if _holds(interval, printed) and _informative(printed, interval, tolerance):
+    if _holds(interval, printed) and _informative(printed, ours, interval, tolerance):
         return "inside our interval"
     return f"within {tolerance}" if tolerance.allows(printed, ours) else None
 
 
-def _informative(printed: float, interval: Interval | None, tolerance: Tolerance) -> bool:
+def _informative(printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> bool:
     """Say whether an interval is narrow enough that holding the printed number means something."""
     if interval is None:
         return False
-    half = (interval[1] - interval[0]) / 2
-    return half <= 0.5 * abs(printed) or tolerance.allows(printed, printed + half)
+    reach = max(interval[1] - ours, ours - interval[0])
+    return reach <= 0.5 * abs(printed) or tolerance.allows(printed, printed + reach)
 
 
 def _holds(interval: Interval | None, value: float) -> bool:

@@ -9,6 +9,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.cell import Row, build_row, format_value
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord
+from lit_ctg.results.render import n_words
 from lit_ctg.results.spec import Printed, load_spec
 
 NUMBERS = {
@@ -74,6 +75,36 @@ def test_one_seed_has_no_interval_and_is_judged_by_tolerance(make_record, tmp_pa
     far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
     assert (near.interval, near.verdict.label) == (None, "reproduced")
     assert (far.interval, far.verdict.label) == (None, "not reproduced")
+
+
+def test_intervals_stay_where_the_quantity_can_be(make_record, tmp_path) -> None:
+    """Values and units as recorded; a claim's interval must be free to lie on both sides of 0."""
+    pool = pool_of(make_record, {"main": [784.0, 3784.0], "sure": [0.97, 1.0, 0.9], "gap": [0.2, 0.3, 0.1]})
+    units = {"main": ("perplexity", "lower"), "sure": ("rate", "higher"), "gap": ("rate", "higher")}
+    for record in pool.records():
+        record.metrics["m"]["unit"], record.metrics["m"]["direction"] = units[record.name]
+    low, high = row_of(tmp_path, "metric: m", pool).cells["corrected"].interval
+    assert 1 <= low < 2284 < high and low * high > 0
+    low, high = row_of(tmp_path, "metric: m, experiment: sure", pool).cells["corrected"].interval
+    assert 0 < low < 0.95 and high == 1.0
+    text = "metric: m, combine: difference, terms: [{experiment: gap}, {experiment: sure}]"
+    low, high = row_of(tmp_path, text, pool).cells["corrected"].interval
+    assert -1 <= low < high < 0
+    plain = row_of(tmp_path, f"{text}, claim: less", pool).cells["corrected"].interval
+    assert plain == pytest.approx((low, high)), "no cut was needed, so none was made"
+
+
+def test_folds_are_told_and_give_the_interval(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [0.5]})
+    (record,) = pool.records()
+    record.metrics["m"]["folds"] = [0.4, 0.45, 0.5, 0.55, 0.6]
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    assert (len(cell.values), cell.folds) == (1, 5)
+    assert n_words(cell) == "1 run, 5 folds"
+    half = T4 * math.sqrt(0.00625 / 5)
+    assert cell.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
+    plain = row_of(tmp_path, "metric: m", pool).cells["corrected"]
+    assert (plain.folds, n_words(plain)) == (None, "n=1")
 
 
 def test_two_seeds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
@@ -191,7 +222,11 @@ def test_texts_are_picked_and_counted(make_record, tmp_path) -> None:
 
 def test_format_value() -> None:
     assert format_value(1234.5678, 2) == "1,234.57"
-    assert format_value(-0.0004, 3, signed=True) == "0.000"
+    assert format_value(-1e-17, 3, signed=True) == "0.000", "rounding, no number"
+    assert format_value(-0.0004, 3, signed=True) == "−4.0e−4"
+    assert format_value(3e-7, 5) == "3.0e−7" and format_value(3e-7, 5, exponent=False) == "0.00000"
+    assert format_value(0.02, 3, exponent=True) == "2.0e−2" and format_value(0.0, 3, exponent=True) == "0.000"
+    assert format_value(3.02e19, 1) == "3.0e19"
     assert format_value(-0.5, 1, signed=True) == "−0.5"
     assert format_value(0.5, 1, signed=True) == "+0.5"
     assert format_value(math.inf, 1) == "inf"

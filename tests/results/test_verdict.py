@@ -28,6 +28,7 @@ FIVE_PERCENT = Tolerance(relative=0.05)
         (2.0, 2.05, None, None, REPRODUCED),  # within 5%
         (2.0, 2.5, (1.9, 3.1), None, REPRODUCED),  # inside the interval
         (2.0, 2.5, (2.3, 2.7), None, NOT_REPRODUCED),
+        (2.0, 2.5, (1.9, 4.0), None, NOT_REPRODUCED),  # reaches farther than half the printed number
         (2.0, 2.5, None, None, NOT_REPRODUCED),
         (2.0, 2.5, (2.3, 2.7), 1.0, DIRECTION_ONLY),  # both above the reference
         (2.0, 2.5, (2.3, 2.7), 2.2, NOT_REPRODUCED),  # on either side of it
