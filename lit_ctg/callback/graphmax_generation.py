@@ -14,15 +14,19 @@ import torch
 from lightning import LightningModule
 
 from lit_ctg.callback.graphmax_scene import Fold, Measure, logits_of
+from lit_ctg.callback.graphmax_setting import check_real, check_softmax, check_whole, checked_methods
+from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList
+from lit_ctg.errors import UserError
 from lit_ctg.metric.base import token_nll
 from lit_ctg.metric.judge_perplexity import HuggingFaceJudge, NgramJudge, text_perplexity
 from lit_ctg.metric.ngram_bleu import NgramBleu, References, words_of
 from lit_ctg.model.graphmax.variant import VariantRule
 
 NO_END = -1
+PARTS = "callback.graphmax_trial.parts"
 
 
 class Sampler:
@@ -31,16 +35,21 @@ class Sampler:
     Args:
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
         temperature, top_p: applied to what the output layer gives; the paper states none.
+
+    Raises:
+        UserError: an unknown variant, or a number out of its range.
     """
 
     def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], temperature: float, top_p: float) -> None:
-        self.methods = {name: setting for name, setting in methods.items() if setting["variant"] is not None}
+        self.methods = checked_methods(f"{PARTS}.*.sampler.methods", methods)
+        check_real(f"{PARTS}.*.sampler", above=0, temperature=temperature)
+        check_real(f"{PARTS}.*.sampler", above=0, most=1, top_p=top_p)
         self.temperature, self.top_p = temperature, top_p
 
     def continue_ids(
         self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
     ) -> list[list[int]]:
-        """Return prompt and continuation of each row; row i is a function of (seed, i) and the method."""
+        """Return prompt and continuation (its ``<eos>`` too); row i is a function of (seed, i) and the method."""
         setting = self.methods[method]
         rules = RuleList(
             [
@@ -60,6 +69,10 @@ class ReviewGeneration:
     References are those of the fold: all of them (``bleu``) and some drawn from them (``bleu_sampled``). Only the
     continuation counts, not the prompt, which is a reviewer's. The judge is an n-gram model of the held-out reviews.
 
+    ``<eos>`` ends a continuation and is no part of it: neither of its words nor of what a judge reads, who has met no
+    end. Nor does the language model score it, so that every perplexity of a text counts the same tokens. A continuation
+    without a token before its end has no n-gram, its length (0) counts for BLEU's brevity, and no perplexity.
+
     Args:
         sampler: output layers and how to draw.
         texts: continuations of each method a fold.
@@ -72,6 +85,9 @@ class ReviewGeneration:
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``, and with
     a second judge ``perplexity_pretrained_judge/...``.
+
+    Raises:
+        UserError: a number out of its range, or methods without softmax.
     """
 
     first_fold_only = False
@@ -88,9 +104,20 @@ class ReviewGeneration:
         samples_kept: int = 2,
         judge_path: str | None = None,
     ) -> None:
+        where = f"{PARTS}.generation"
+        lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+        check_whole(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
+        check_whole(where, 0, samples_kept=samples_kept)
+        check_softmax(f"{where}.sampler.methods", sampler.methods)
+        if judge_path is not None and not isinstance(judge_path, str):
+            raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
         self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
         self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed: the last token is not read again."""
+        return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         rng = fold.rng(2)
@@ -103,7 +130,10 @@ class ReviewGeneration:
         numbers: dict[str, Measure] = {}
         samples: list[dict[str, Any]] = []
         for method in self.sampler.methods:
-            found = self.sampler.continue_ids(fold, module, method, prompts, self.new_tokens)
+            drawn_ids = self.sampler.continue_ids(fold, module, method, prompts, self.new_tokens)
+            found = [
+                without_end(row, len(p), fold.vocabulary.eos_id) for row, p in zip(drawn_ids, prompts, strict=True)
+            ]
             texts = [fold.vocabulary.decode(row[len(p) :]) for row, p in zip(found, prompts, strict=True)]
             for protocol, known in protocols.items():
                 numbers |= self._bleu(protocol, known, fold.scene, method, texts)
@@ -163,8 +193,16 @@ class ReviewGeneration:
         return {"scene": fold.scene, "method": method, "prompt": fold.vocabulary.decode(prompt), "text": text}
 
 
+def without_end(ids: Sequence[int], start: int, eos_id: int | None) -> list[int]:
+    """Return prompt and continuation up to the first ``<eos>`` at or after ``start``, without it."""
+    ends = [place for place in range(start, len(ids)) if ids[place] == eos_id]
+    return list(ids[: ends[0]] if ends else ids)
+
+
 def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[float, int]:
     """Return (nats, tokens) of ``ids[start:]`` under softmax of the language model."""
+    if len(ids) == start:
+        return 0.0, 0
     scores_BTV = logits_of(module, [ids[:-1]], len(ids) - 1)[:, start - 1 :]
     target_BT = torch.tensor([ids[start:]], device=scores_BTV.device)
     nll_BT = token_nll(scores_BTV, target_BT, torch.ones_like(target_BT, dtype=torch.bool))
@@ -178,20 +216,29 @@ class DecodingTime:
     warmed up before.
 
     Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
-    ``time_ratio/<scene>/<method>``, of all prompts.
+    ``time_ratio/<scene>/<method>``, of all prompts. An ``<eos>`` took a step as every token did, so it counts.
+
+    Raises:
+        UserError: a number out of its range, or methods without softmax.
     """
 
     first_fold_only = True
 
     def __init__(self, *, sampler: Sampler, prompts: int, prompt_tokens: int, new_tokens: int) -> None:
+        where = f"{PARTS}.time"
+        check_whole(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+        check_softmax(f"{where}.sampler.methods", sampler.methods)
         self.sampler, self.prompts = sampler, prompts
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         chosen = fold.rng(3).choice(len(fold.ids), self.prompts, replace=len(fold.ids) < self.prompts)
         prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in chosen]
-        methods = [*dict.fromkeys(["softmax", *self.sampler.methods])]
-        seconds: dict[str, list[float]] = {method: [] for method in methods if method in self.sampler.methods}
+        seconds: dict[str, list[float]] = {method: [] for method in self.sampler.methods}
         for method in seconds:
             self.sampler.continue_ids(fold, module, method, prompts[:1], 2)
             for prompt in prompts:

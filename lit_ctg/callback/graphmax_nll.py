@@ -14,6 +14,8 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg.callback.graphmax_scene import Contexts, Fold, Measure, contexts_of, pretty
+from lit_ctg.callback.graphmax_setting import check_real, check_softmax, check_whole, checked_methods
+from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.model.graphmax.variant import Variant
 
 BLOCK = 64
@@ -38,6 +40,9 @@ class NextWordNll:
     Names: ``nll/<scene>/<name>[/<strength>|/chosen]``, ``zero/...``, and of every variant at every strength
     ``shift/...`` (mean total variation to softmax), ``top/...`` (share of contexts whose top word changes),
     ``attested/...`` (mean mass on attested successors of the last word).
+
+    Raises:
+        UserError: an unknown variant, variants without softmax, or a number out of its range.
     """
 
     first_fold_only = False
@@ -45,8 +50,16 @@ class NextWordNll:
     def __init__(
         self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = 1e-3
     ) -> None:
-        self.variants = {name: setting for name, setting in variants.items() if setting["variant"] is not None}
+        where = "callback.graphmax_trial.parts.likelihood"
+        self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
+        check_softmax(f"{where}.variants", self.variants)
+        check_whole(where, 1, contexts=contexts, length=length)
+        check_real(where, above=0, most=1, floor=floor)
         self.contexts, self.length, self.floor = contexts, length, floor
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         found = contexts_of(fold, module, contexts=2 * self.contexts, length=self.length)

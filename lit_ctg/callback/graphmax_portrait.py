@@ -14,48 +14,70 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg.callback.graphmax_scene import Fold, Measure, contexts_of, logits_of
+from lit_ctg.callback.graphmax_setting import check_strength, check_whole, checked_methods
+from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.model.graphmax.function import graphmax
+from lit_ctg.model.graphmax.function import graphmax, warn_uncertified
 
 
 class Convergence:
     """How far the solvers get, iteration by iteration.
 
     Names: ``convergence/<scene>/published/step_<t>`` (mean ``||x_t - x_{t-1}||_2`` of Algorithm 1, the quantity of Fig.
-    2), ``distance/<scene>/published/step_<t>`` (mean total variation to the optimum), ``distance/<scene>/softmax``,
-    ``gap/<scene>/certified/iterate_<t>`` (mean certificate in nats), ``products/<scene>/certified`` (mean full
-    products with M).
+    2, as if it did not stop), ``stopped/<scene>/published`` (share of contexts whose move came below Algorithm 1's
+    threshold within its steps), ``distance/<scene>/published/step_<t>`` (mean total variation to the optimum, of rows
+    that stop where they stop), ``distance/<scene>/softmax``, ``gap/<scene>/certified/iterate_<t>`` (mean certificate in
+    nats), ``products/<scene>/certified`` (mean full products with M).
 
     Args:
         contexts: next-word problems, of the first fold.
         length: most tokens of left context.
         strength: lambda.
         iterates: how many of the certified solver are shown.
+
+    Raises:
+        UserError: a number out of its range.
     """
 
     first_fold_only = True
 
     def __init__(self, *, contexts: int, length: int, strength: float, iterates: int = 4) -> None:
+        where = "callback.graphmax_trial.parts.convergence"
+        check_whole(where, 1, contexts=contexts, length=length, iterates=iterates)
+        check_strength(f"{where}.strength", strength)
         self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         if fold.published is None:
             raise UserError("the picture of convergence needs the numbers of Algorithm 1 (callback.graphmax_trial)")
         logits_BV = contexts_of(fold, module, contexts=self.contexts, length=self.length).logits_NV
         n, scene = len(logits_BV), fold.scene
-        best = graphmax(logits_BV, fold.graph, self.strength, strict=True)
+        best = graphmax(logits_BV, fold.graph, self.strength)
+        warn_uncertified(best, "convergence of the solvers")
+        fold.certificates.add("graphmax", best)
         numbers = {
             f"distance/{scene}/softmax": _distance(logits_BV.softmax(dim=-1), best.probs_BV),
             f"products/{scene}/certified": Measure(float(best.products_B.double().mean()), "products", "lower", n),
         }
-        before_BV = torch.zeros_like(logits_BV)
+        before_BV = stopped_BV = torch.zeros_like(logits_BV)
+        open_B = torch.ones(n, dtype=torch.bool, device=logits_BV.device)
         for step in range(1, fold.published.steps + 1):
-            solver = replace(fold.published, steps=step)
+            # with its threshold a row that has stopped would count as one that moves no more
+            solver = replace(fold.published, steps=step, threshold=0.0)
             x_BV = graphmax(logits_BV, fold.graph, self.strength, solver=solver).probs_BV
-            moved = float((x_BV - before_BV).norm(dim=-1).mean())
-            numbers[f"convergence/{scene}/published/step_{step}"] = Measure(moved, "l2 norm", "lower", n)
-            numbers[f"distance/{scene}/published/step_{step}"] = _distance(x_BV, best.probs_BV)
+            moved_B = (x_BV - before_BV).norm(dim=-1)
+            stopped_BV = torch.where(open_B.unsqueeze(1), x_BV, stopped_BV)
+            open_B = open_B & ~(moved_B < fold.published.threshold)
+            moved = Measure(float(moved_B.mean()), "l2 norm", "lower", n)
+            numbers[f"convergence/{scene}/published/step_{step}"] = moved
+            numbers[f"distance/{scene}/published/step_{step}"] = _distance(stopped_BV, best.probs_BV)
             before_BV = x_BV
+        stopped = float((~open_B).double().mean())
+        numbers[f"stopped/{scene}/published"] = Measure(stopped, "share of contexts", "higher", n)
         for iterate in range(1, self.iterates + 1):
             found = graphmax(logits_BV, fold.graph, self.strength, max_iterations=iterate)
             gap = float(found.gap_B.mean())
@@ -78,12 +100,32 @@ class TopWords:
         methods: name -> ``{variant: ..., strength: ...}``, softmax among them.
         contexts: texts.
         words: how many.
+
+    Raises:
+        UserError: an unknown variant, no words or no contexts.
     """
 
     first_fold_only = True
 
     def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], contexts: Sequence[str], words: int) -> None:
-        self.methods, self.contexts, self.words = dict(methods), list(contexts), words
+        where = "callback.graphmax_trial.parts.top_words"
+        check_whole(where, 1, words=words)
+        if not contexts:
+            raise UserError(f"{where}.contexts is empty: give one text or more")
+        self.methods = checked_methods(f"{where}.methods", methods)
+        self.contexts, self.words = list(contexts), words
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed.
+
+        Raises:
+            UserError: a context without a token.
+        """
+        lengths = [len(vocabulary.encode(text)) for text in self.contexts]
+        if 0 in lengths:
+            empty = self.contexts[lengths.index(0)]
+            raise UserError(f"callback.graphmax_trial.parts.top_words.contexts: '{empty}' has no token, leave it out")
+        return max(lengths)
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         rows = [fold.vocabulary.encode(text) for text in self.contexts]

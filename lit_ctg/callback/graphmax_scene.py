@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +21,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.metric.result import Direction
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.published import AlgorithmOne
-from lit_ctg.model.graphmax.variant import Variant, chosen, variants
+from lit_ctg.model.graphmax.variant import Certificates, Variant, chosen, variants
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Fold:
         vocabulary: the language model's.
         seed: of the draws made in this fold.
         published: numbers of Algorithm 1.
+        certificates: rows that the certified solver was given in this fold, and those it certified.
     """
 
     scene: str
@@ -57,6 +58,7 @@ class Fold:
     vocabulary: Tokenizer
     seed: int
     published: AlgorithmOne | None = None
+    certificates: Certificates = field(default_factory=Certificates)
 
     @cached_property
     def graph(self) -> CooccurrenceGraph:
@@ -66,7 +68,7 @@ class Fold:
     @cached_property
     def variants(self) -> dict[str, Variant]:
         """Every variant over that graph by name."""
-        return variants(self.graph, published=self.published)
+        return variants(self.graph, published=self.published, certificates=self.certificates)
 
     def variant(self, name: str) -> Variant:
         """Return one variant; ``UserError`` names an unknown one."""

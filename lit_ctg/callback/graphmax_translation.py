@@ -9,6 +9,7 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch import Callback
 
+from lit_ctg.callback.graphmax_setting import check_whole, checked_methods
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.model.graphmax.variant import VariantRule, chosen
@@ -30,6 +31,9 @@ class GraphmaxTranslation(Callback):
     Attributes:
         results: ``bleu/<method>`` on the 0 to 1 scale of the paper.
         samples: dicts with method, prompt (the source) and text, the first few.
+
+    Raises:
+        UserError: an unknown variant, or a number out of its range.
     """
 
     def __init__(
@@ -44,11 +48,24 @@ class GraphmaxTranslation(Callback):
         samples_kept: int = 3,
     ) -> None:
         super().__init__()
-        self.methods = {name: setting for name, setting in methods.items() if setting["variant"] is not None}
+        where = "callback.graphmax_translation"
+        self.methods = checked_methods(f"{where}.methods", methods)
+        check_whole(where, 1, beams=beams, max_new_tokens=max_new_tokens, resamples=resamples)
+        check_whole(where, 1, **({} if sentences is None else {"sentences": sentences}))
+        check_whole(where, 0, samples_kept=samples_kept)
         self.sentences, self.beams, self.max_new_tokens = sentences, beams, max_new_tokens
         self.lower, self.resamples, self.samples_kept = lower, resamples, samples_kept
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse, before any training, a model that does not translate.
+
+        Raises:
+            UserError: the model is no translation model.
+        """
+        if not hasattr(pl_module, "translate"):
+            raise UserError("callback.graphmax_translation needs a translation model: model=graphmax/translation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the model that ``trainer.validate`` was given."""
@@ -56,13 +73,7 @@ class GraphmaxTranslation(Callback):
             self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
 
     def run(self, module: LightningModule, datamodule: Any) -> None:
-        """Fill ``results`` and ``samples``.
-
-        Raises:
-            UserError: the model is no translation model.
-        """
-        if not hasattr(module, "translate"):
-            raise UserError("callback.graphmax_translation needs a translation model: model=graphmax/translation")
+        """Fill ``results`` and ``samples``."""
         pairs = list(itertools.islice(datamodule.pairs("val"), self.sentences))
         references = [pair.meta["target"].strip() for pair in pairs]
         if self.lower:
@@ -70,7 +81,9 @@ class GraphmaxTranslation(Callback):
         self.results, self.samples = {}, []
         for name, setting in self.methods.items():
             variant = chosen(setting["variant"], module.variants)  # type: ignore[arg-type]
-            rule = None if setting["variant"] == "softmax" else VariantRule(variant, float(setting["strength"]))
+            rule = (
+                None if setting["variant"] == "softmax" else VariantRule(variant, float(setting.get("strength", 1.0)))
+            )
             texts = self._translations(module, datamodule, rule, len(pairs))
             found = Bleu(references="aligned", resamples=self.resamples).score(texts, references).to_dict()
             found["value"] /= 100

@@ -6,6 +6,7 @@ folds, with graph and held-out reviews apart, and reported as their mean with St
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lit_ctg.callback.graphmax_scene import Fold, Measure, read_scene, split_folds
+from lit_ctg.callback.graphmax_setting import check_whole
 from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError
 from lit_ctg.metric.result import MetricResult
 from lit_ctg.model.base import evaluating
 from lit_ctg.model.graphmax.published import AlgorithmOne
@@ -28,6 +32,9 @@ class Part(Protocol):
     """One experiment of the trial. ``first_fold_only``: what needs no interval over folds, such as a picture."""
 
     first_fold_only: bool
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return how many positions the language model must have."""
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         """Return this fold's numbers by name, and texts worth keeping."""
@@ -46,8 +53,12 @@ class GraphmaxTrial(Callback):
     Attributes:
         results: ``<name>`` as a part gives it, with ``<scene>`` in it: mean over folds, t interval over folds, n the
             things counted in all folds, ``folds`` the value in each. A measure with a base has ``<name>_change``: the
-            paired difference to it.
+            paired difference to it. ``certified/<scene>/<variant>`` is the share of the rows that the certified solver
+            was given and certified, in all parts.
         samples: dicts with scene, method and text.
+
+    Raises:
+        UserError: fewer than two folds, a seed that is no whole number of at least 0, or no Algorithm 1.
     """
 
     def __init__(
@@ -60,11 +71,40 @@ class GraphmaxTrial(Callback):
         published: AlgorithmOne,
     ) -> None:
         super().__init__()
+        check_whole("callback.graphmax_trial", 2, folds=folds)
+        check_whole("callback.graphmax_trial", 0, seed=seed)
+        if not isinstance(published, AlgorithmOne):
+            raise UserError("callback.graphmax_trial.published is missing: give Algorithm 1 its numbers (sec. 4.1)")
         self.scenes = {name: scene for name, scene in scenes.items() if scene is not None}
-        self.parts = [part for part in parts.values() if part is not None]
+        self.parts_by_name = {name: part for name, part in parts.items() if part is not None}
         self.folds, self.seed, self.published = folds, seed, published
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse, before any training, what the trial after it would stumble over.
+
+        Raises:
+            UserError: a part needs more positions than the model has, or a scene has fewer reviews than folds.
+        """
+        if stage != "fit":
+            return
+        vocabulary = trainer.datamodule.vocabulary  # type: ignore[attr-defined]
+        has = getattr(getattr(pl_module, "backbone", None), "context", None)
+        for name, part in self.parts_by_name.items():
+            needs = part.positions(vocabulary)
+            if has is not None and needs > has:
+                raise UserError(
+                    f"callback.graphmax_trial.parts.{name} needs {needs} positions, the model has {has}: ask for fewer "
+                    "tokens or raise backbone.context"
+                )
+        for name, scene in self.scenes.items():
+            found = len(list(itertools.islice(scene.documents("train"), self.folds)))
+            if found < self.folds:
+                raise UserError(
+                    f"callback.graphmax_trial.scenes.{name} has {found} reviews for {self.folds} folds: choose another "
+                    "corpus or fewer folds"
+                )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
@@ -95,13 +135,16 @@ class GraphmaxTrial(Callback):
                         self.results[key]["folds"] = values
 
     def _measure(self, fold: Fold, module: LightningModule, measured: dict[str, list[Measure]]) -> None:
-        for part in self.parts:
+        for part in self.parts_by_name.values():
             if part.first_fold_only and fold.number > 0:
                 continue
             numbers, samples = part.measure(fold, module)
             for key, number in numbers.items():
                 measured[key].append(number)
             self.samples += samples
+        for name, rows in fold.certificates.rows.items():
+            share = fold.certificates.certified[name] / rows
+            measured[f"certified/{fold.scene}/{name}"].append(Measure(share, "rate", "higher", rows))
 
 
 def summarize_folds(measured: Mapping[str, list[Measure]]) -> dict[str, MetricResult]:

@@ -5,6 +5,7 @@ Shape suffixes: B rows, V vocabulary, E edges.
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import scipy.sparse as sp
@@ -101,6 +102,20 @@ def graphmax(
     lead = logits_BV.shape[:-1]
     counts = (part.reshape(lead) for part in (*solution[1:], converged_B))
     return GraphmaxResult(probs_BV.reshape(logits_BV.shape), log_probs_BV.reshape(logits_BV.shape), *counts)
+
+
+def warn_uncertified(result: GraphmaxResult, where: str) -> None:
+    """Warn, once a call, of rows that the certified solver left above its tolerance."""
+    open_B = ~result.converged_B
+    if open_B.any():
+        # a NaN is the worst of all
+        worst = result.gap_B[open_B].nan_to_num(nan=float("inf")).max().item()
+        warnings.warn(
+            f"{where}: graphmax certified {int(result.converged_B.sum())} of {open_B.numel()} rows, the largest gap is "
+            f"{worst:.2g} nats; these rows are no optimum of Eq. 3",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def certify(

@@ -13,7 +13,7 @@ from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import evaluating
-from lit_ctg.model.graphmax.variant import NAMES, VariantRule, chosen
+from lit_ctg.model.graphmax.variant import VariantRule, checked_name, chosen
 
 CONTROLS = ("strength", "variant")
 UNBOUNDED = 1 << 20  # positions of a backbone that names no limit
@@ -132,7 +132,6 @@ class GraphmaxGenerator:
 
 
 def _check(variant: str, strength: Any) -> None:
-    if variant not in NAMES:
-        raise UserError(f"no variant '{variant}'{did_you_mean(variant, NAMES)}; there are {', '.join(NAMES)}")
+    checked_name(variant, "variant")
     if isinstance(strength, bool) or not isinstance(strength, int | float) or not strength >= 0:
         raise UserError(f"the strength of graphmax is a number >= 0, not {strength!r}")

@@ -17,11 +17,11 @@ from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.base import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.model.graphmax.bayesian import KernelBayesianSoftmax
-from lit_ctg.model.graphmax.function import graphmax
+from lit_ctg.model.graphmax.function import graphmax, warn_uncertified
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.published import AlgorithmOne
 from lit_ctg.model.graphmax.scene import SceneGraph
-from lit_ctg.model.graphmax.variant import NAMES, Variant, chosen, variants
+from lit_ctg.model.graphmax.variant import Variant, checked_name, chosen, variants
 
 TRAINING_OUTPUTS = ("softmax", "graphmax", "sparsemax", "bayesian")
 EMBEDDING_STD = 0.02
@@ -69,7 +69,7 @@ class GraphmaxModule(LitLanguageModel):
         final_fraction: float = 0.1,
     ):
         super().__init__()
-        _check("output", output, tuple(NAMES))
+        checked_name(output, "model.output")
         _check("training_output", training_output, TRAINING_OUTPUTS)
         if not 0.0 < fine_tuning <= 1.0 or strength < 0 or training_positions < 1:
             raise UserError("model needs 0 < fine_tuning <= 1, strength >= 0 and training_positions >= 1")
@@ -152,7 +152,12 @@ class GraphmaxModule(LitLanguageModel):
         if kind == "graphmax":
             some_N = torch.randperm(len(target_N), device=target_N.device)[: self.training_positions]
             found = graphmax(self.logits(hidden_ND[some_N]).float(), self.graph, self.strength)
-            return {"loss": F.nll_loss(found.log_probs_BV, target_N[some_N]), "gap": found.gap_B.mean().float()}
+            warn_uncertified(found, "training through graphmax")
+            return {
+                "loss": F.nll_loss(found.log_probs_BV, target_N[some_N]),
+                "gap": found.gap_B.mean().float(),
+                "certified": found.converged_B.float().mean(),
+            }
         logits_NV = self.logits(hidden_ND)
         if kind == "sparsemax":
             return {"loss": entmax.sparsemax_loss(logits_NV.float(), target_N).mean()}

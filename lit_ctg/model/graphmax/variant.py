@@ -5,8 +5,10 @@ Shape suffixes: B contexts, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.model.graphmax.baseline import sparsemax
-from lit_ctg.model.graphmax.function import graphmax, sound_inputs
+from lit_ctg.model.graphmax.function import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.published import AlgorithmOne
 from lit_ctg.model.graphmax.successor import divergence_pull, interpolation, squared_pull
@@ -34,20 +36,40 @@ NAMES = {
     "successor_divergence": "lambda KL(a || x)",
     "interpolation": "(softmax + lambda a) / (1 + lambda)",
 }
+OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified": "graphmax"}
+
+
+@dataclass
+class Certificates:
+    """How many rows the certified solver was given and how many it certified, by variant."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    certified: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, result: GraphmaxResult) -> None:
+        """Count the rows of one call."""
+        self.rows[name] = self.rows.get(name, 0) + result.converged_B.numel()
+        self.certified[name] = self.certified.get(name, 0) + int(result.converged_B.sum())
 
 
 def variants(
-    graph: CooccurrenceGraph, *, published: AlgorithmOne | None = None, row_edges: int = 256
+    graph: CooccurrenceGraph,
+    *,
+    published: AlgorithmOne | None = None,
+    row_edges: int = 256,
+    certificates: Certificates | None = None,
 ) -> dict[str, Variant]:
     """Return every variant over one scene graph by name (``NAMES`` says what each is).
 
     A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
-    one a row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart).
+    one a row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
+    the certified solver does not certify is told in a warning, and the run goes on.
 
     Args:
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
         published: Algorithm 1; without it there is no ``algorithm_one``.
         row_edges: edges a row that ``second_order`` keeps of A~^2.
+        certificates: where the rows that were certified are counted.
 
     Raises:
         UserError: from a variant, for what :func:`~lit_ctg.model.graphmax.function.graphmax` refuses, and for a graph
@@ -67,7 +89,12 @@ def variants(
         def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
             strength_B1 = per_row(strength, logits_BV)
             with torch.no_grad():
-                return graphmax(logits_BV, derived(name), strength_B1, solver=solver).log_probs_BV
+                result = graphmax(logits_BV, derived(name), strength_B1, solver=solver)
+            if solver == "certified":
+                warn_uncertified(result, f"output layer {name}")
+                if certificates is not None:
+                    certificates.add(name, result)
+            return result.log_probs_BV
 
         return solve
 
@@ -107,8 +134,24 @@ def chosen(name: str, found: dict[str, Variant]) -> Variant:
         UserError: no such variant.
     """
     if name not in found:
-        raise UserError(f"no softmax variant '{name}'{did_you_mean(name, found)}; there are {', '.join(found)}")
+        raise UserError(f"no softmax variant '{name}'{hint_of(name, found)}; there are {', '.join(found)}")
     return found[name]
+
+
+def checked_name(name: Any, where: str) -> str:
+    """Return the name of a variant.
+
+    Raises:
+        UserError: no such variant; ``where`` is the setting it was given for.
+    """
+    if not isinstance(name, str) or name not in NAMES:
+        raise UserError(f"{where}={name}{hint_of(str(name))}: use one of {', '.join(NAMES)}")
+    return name
+
+
+def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:
+    """Return ``"; did you mean 'x'?"`` for a variant under another name or a near one, else ``""``."""
+    return did_you_mean(OTHER_NAMES.get(name, name), options)
 
 
 class VariantRule(ScoreRule):

@@ -98,5 +98,25 @@ def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module
     trainer.state.fn = "validate"
     found.on_validation_end(trainer, setting[0])
     assert found.results
+    # before any training
+    found.setup(trainer, setting[0], "fit")
     with pytest.raises(UserError, match="model=graphmax/translation"):
-        found.run(module, setting[1])
+        found.setup(trainer, module, "fit")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"g": {"variant": "grafmax"}}}, "methods.g.variant=grafmax; did you mean 'graphmax'"),
+        ({"methods": {"none": {"variant": None}}}, "methods has no method"),
+        ({"sentences": 0}, "sentences=0: give a whole number of at least 1"),
+        ({"beams": "two"}, "beams=two: give a whole number"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"resamples": 0}, "resamples=0"),
+        ({"samples_kept": -1}, "samples_kept=-1: give a whole number of at least 0"),
+    ],
+)
+def test_a_mistake_is_told_when_the_callback_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        trial(**changes)
+    assert str(raised.value).startswith("callback.graphmax_translation") and "\n" not in str(raised.value)

@@ -7,11 +7,14 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lit_ctg.build import instantiate
 from lit_ctg.callback.graphmax_scene import Measure
 from lit_ctg.callback.graphmax_trial import GraphmaxTrial, summarize_folds
 from lit_ctg.config import compose
+from lit_ctg.errors import UserError
+from lit_ctg.model.graphmax import graphmax
 from lit_ctg.statistics import paired_t_interval, t_interval
 
 
@@ -20,6 +23,9 @@ class Count:
 
     def __init__(self, first_fold_only=False):
         self.first_fold_only = first_fold_only
+
+    def positions(self, vocabulary):
+        return 9
 
     def measure(self, fold, module):
         assert not module.training
@@ -83,7 +89,7 @@ def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, 
     found = instantiate(node, "callback.graphmax_trial")
     # deviation 1: as published, graphmax is what Algorithm 1 gives
     expected = {"as_published": "algorithm_one", "corrected": "graphmax"}[regime]
-    likelihood, generation = found.parts[:2]
+    likelihood, generation = found.parts_by_name["likelihood"], found.parts_by_name["generation"]
     assert likelihood.variants["graphmax"]["variant"] == expected
     assert generation.sampler.methods["graphmax"]["variant"] == expected
     found.scenes = {"amazon": scene(), "yelp": scene()}
@@ -96,3 +102,77 @@ def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, 
     if regime == "as_published":
         assert not set(ours) & set(found.results), "the paper has none of these"
     assert {sample["scene"] for sample in found.samples} == {"amazon", "yelp"}
+
+
+class Asking(Count):
+    """A part that asks the certified solver for four rows."""
+
+    def measure(self, fold, module):
+        logits = torch.zeros(4, len(fold.vocabulary))
+        fold.variant("graphmax")(logits, torch.zeros(4, dtype=torch.long), 1.0)
+        return {}, []
+
+
+def test_rows_that_are_not_certified_are_counted_and_told(scene, published, module, vocabulary, monkeypatch):
+    found = trial(scene, published, parts={"a": Asking()})
+    found.run(module, vocabulary)
+    sure = found.results["certified/shop/graphmax"]
+    assert (sure["value"], sure["n"], sure["unit"]) == (1.0, 12, "rate")
+
+    def poor(*given, **settings):
+        result = graphmax(*given, **settings)
+        return result._replace(
+            converged_B=torch.tensor([True, False, True, True]), gap_B=torch.tensor([0.0, 0.25, 0.0, 0.0])
+        )
+
+    monkeypatch.setattr("lit_ctg.model.graphmax.variant.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="graphmax certified 3 of 4 rows, the largest gap is 0.25 nats"):
+        found.run(module, vocabulary)
+    assert found.results["certified/shop/graphmax"]["value"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folds": "abc"}, "folds=abc: give a whole number of at least 2"),
+        ({"folds": 1}, "folds=1: give a whole number of at least 2"),
+        ({"seed": -1}, "seed=-1"),
+        ({"published": None}, "published is missing"),
+    ],
+)
+def test_a_mistake_is_told_when_the_trial_is_built(scene, published, changes, message):
+    with pytest.raises(UserError, match=message):
+        trial(scene, **{"published": published, **changes})
+
+
+def test_what_does_not_fit_is_told_before_training(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(vocabulary=vocabulary))
+    model = SimpleNamespace(backbone=SimpleNamespace(context=9))
+    found.setup(trainer, model, "fit")
+    model.backbone.context = 8
+    with pytest.raises(UserError, match=r"parts\.a needs 9 positions, the model has 8"):
+        found.setup(trainer, model, "fit")
+    model.backbone.context = None
+    found.setup(trainer, model, "fit")
+    found.scenes = {"shop": scene(("one review", "another review"))}
+    with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
+        found.setup(trainer, model, "fit")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("folds=abc", "folds=abc"),
+        ("parts.generation.prompt_tokens=0", "prompt_tokens=0"),
+        ("parts.generation.sampler.top_p=2", "top_p=2"),
+        ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths=-1"),
+        ("parts.likelihood.variants.graphmax.variant=grafmax", "did you mean 'graphmax'"),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_one_line(override, message):
+    words = ["callback=[graphmax_trial]", "paper=graphmax", "name=trial", "size=smoke"]
+    node = compose([*words, f"callback.graphmax_trial.{override}"], experiment=False).callback.graphmax_trial
+    with pytest.raises(UserError, match=message) as raised:
+        instantiate(node, "callback.graphmax_trial")
+    assert "\n" not in str(raised.value)

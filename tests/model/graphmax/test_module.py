@@ -91,6 +91,17 @@ def test_forward_is_the_output_layer_of_the_logits(make, corpus) -> None:
     assert torch.equal(zero, logits_NV.log_softmax(-1))
 
 
+def test_training_through_an_optimum_that_is_none_is_told(make, corpus, monkeypatch) -> None:
+    def poor(*given: Any, **settings: Any):
+        found = graphmax(*given, **settings)
+        return found._replace(converged_B=torch.arange(len(found.gap_B)) > 1)
+
+    monkeypatch.setattr("lit_ctg.model.graphmax.module.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="training through graphmax: graphmax certified 6 of 8 rows"):
+        losses = make(training_output="graphmax", training_positions=8).losses(batch_of(corpus))
+    assert losses["certified"] == 0.75
+
+
 def test_the_loss_is_what_it_says(make, corpus) -> None:
     batch = batch_of(corpus)
     counts, target_N = batch["mask_target_BT"], batch["target_ids_BT"][batch["mask_target_BT"]]
@@ -100,7 +111,7 @@ def test_the_loss_is_what_it_says(make, corpus) -> None:
     through = make(training_output="graphmax", training_positions=1000).losses(batch)
     expected = graphmax(logits_NV, module.graph).log_probs_BV
     assert through["loss"].item() == pytest.approx(F.nll_loss(expected, target_N).item(), rel=1e-3)
-    assert 0 <= through["gap"] <= 1e-6
+    assert 0 <= through["gap"] <= 1e-6 and through["certified"] == 1.0
     # sparsemax loss (Martins & Astudillo 2016, Eq. 23): -z_k + 1/2 sum over the support of (z^2 - tau^2) + 1/2
     z = logits_NV.double().numpy()
     total = 0.0

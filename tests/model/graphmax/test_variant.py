@@ -13,7 +13,7 @@ from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
 from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, successor, variants
-from lit_ctg.model.graphmax.variant import NAMES, chosen
+from lit_ctg.model.graphmax.variant import NAMES, Certificates, checked_name, chosen
 
 SIZE = 40
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
@@ -128,6 +128,31 @@ def test_every_variant_is_a_distribution_a_row_at_a_time(graph, logits) -> None:
         if name not in ("sparsemax", "algorithm_one"):
             none = variant(logits.float(), LAST, 0.0)
             np.testing.assert_allclose(none.exp(), logits.float().softmax(-1), atol=1e-6, err_msg=name)
+
+
+def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeypatch, recwarn) -> None:
+    counted = Certificates()
+    found = variants(graph, published=PUBLISHED, certificates=counted)
+    for name in ("graphmax", "transposed", "successor"):
+        found[name](logits, LAST, 1.0)
+    found["algorithm_one"](logits, LAST, 1.0)  # is never certified, and says so by its name
+    assert not recwarn.list
+    assert counted.rows == counted.certified == {"graphmax": 6, "transposed": 6}
+    too_little = {"tol": 1e-30, "max_iterations": 1}
+    monkeypatch.setattr("lit_ctg.model.graphmax.variant.graphmax", lambda *a, **k: graphmax(*a, **too_little, **k))
+    worst = float(graphmax(logits.float(), graph, 10.0, **too_little).gap_B.max())
+    with pytest.warns(RuntimeWarning, match=rf"graphmax certified \d of 6 rows, the largest gap is {worst:.2g} nats"):
+        found["graphmax"](logits.float(), LAST, 10.0)
+    assert counted.rows["graphmax"] == 12 and counted.certified["graphmax"] < 12
+
+
+def test_names_and_what_they_might_mean() -> None:
+    assert checked_name("graphmax", "x") == "graphmax"
+    for given, meant in (("grafmax", "graphmax"), ("published", "algorithm_one"), ("certified", "graphmax")):
+        with pytest.raises(UserError, match=f"control.variant={given}; did you mean '{meant}'"):
+            checked_name(given, "control.variant")
+    with pytest.raises(UserError, match="x=None: use one of softmax, "):
+        checked_name(None, "x")
 
 
 def test_as_a_rule(graph, logits) -> None:
