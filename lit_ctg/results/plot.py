@@ -1,49 +1,59 @@
-"""From a table and its ``plot`` entry to figures: which rows become which curve, bar or matrix.
-
-``plot: {kind: line, x, y, log}``: one panel for every ``series``, rows placed by ``x``. ``{kind: bars, y, low, high,
-sections}``: one row, one group of bars. ``{kind: matrix, x, y}``: one panel for every ``series``, rows placed by ``x``
-and ``y``.
-"""
+"""From a table and its ``plot`` entry (``plot_spec.py``) to figures: which rows become which curve, bar or matrix."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.bars import Bar, BarGroup, bar_chart, bar_range
 from lit_ctg.results.cell import Cell, Row
-from lit_ctg.results.figure import Bar, BarGroup, Line, bar_chart, heat_map, line_chart, value_range
+from lit_ctg.results.figure import Line, heat_map, line_chart, value_range
+from lit_ctg.results.plot_spec import unit_of
 from lit_ctg.results.render import REGIME_TITLES
+from lit_ctg.results.words import read_words, word_shift
 
 if TYPE_CHECKING:
     from lit_ctg.results.table import Table
 
-KINDS = ("line", "bars", "matrix")
+# name of a panel -> its picture, None where no run has anything to draw
+Panels = dict[str, str | None]
+
+
+def panels_for(table: Table) -> Panels:
+    """Return the table's figures as SVG by name, none when it asks for none."""
+    if not table.spec.plot:
+        return {}
+    return {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}[table.spec.plot["kind"]](table)
 
 
 def plots_for(table: Table) -> list[str]:
-    """Return the table's figures as SVG, none when it asks for none.
-
-    Raises:
-        UserError: an unknown kind of plot.
-    """
-    plot = table.spec.plot
-    if not plot:
-        return []
-    kind = str(plot.get("kind"))
-    if kind not in KINDS:
-        raise UserError(f"{table.spec.name}: plot.kind is '{kind}'{did_you_mean(kind, KINDS)}")
-    return {"line": _lines, "bars": _bars, "matrix": _matrices}[kind](table)
+    """Return the figures that have something to show."""
+    return [svg for svg in panels_for(table).values() if svg is not None]
 
 
 def legend_for(table: Table) -> list[tuple[str, str]]:
     """Return (class, words) of what the table's plots show."""
-    if not table.spec.plot or table.spec.plot["kind"] == "matrix":
+    if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words"):
         return []
-    legend = [("printed", "printed")] if any(row.printed for row in table.rows) else []
-    legend += [(regime, f"{REGIME_TITLES[regime].lower()} (95% interval)") for regime in table.regimes]
-    notes = {q.note for row in table.rows for q in row.spec.expectation.values() if q is not None and q.note}
+    drawn = _drawn(table)
+    legend = [("printed", "printed")] if any(_number(row) is not None for row in drawn) else []
+    for regime in table.regimes:
+        if any(_mean(row, regime) is not None for row in drawn):
+            legend.append((regime, f"{REGIME_TITLES[regime].lower()} (95% interval)"))
+    notes = {q.note for row in drawn for q in row.spec.expectation.values() if q is not None and q.note}
     return legend + [("expected", f"expected: {', '.join(sorted(notes))}")] * bool(notes)
+
+
+def _drawn(table: Table) -> list[Row]:
+    plot = table.spec.plot or {}
+    if plot["kind"] == "line":
+        return [row for row in table.rows if row.spec.series]
+    return [row for row in table.rows if "sections" not in plot or row.spec.section in plot["sections"]]
+
+
+def _about(table: Table) -> str:
+    return f"{table.title}. "
 
 
 def _number(row: Row) -> float | None:
@@ -62,34 +72,56 @@ def _series(table: Table) -> dict[str, list[Row]]:
     return groups
 
 
-def _lines(table: Table) -> list[str]:
+def _lines(table: Table) -> Panels:
     plot = table.spec.plot or {}
-    log = bool(plot.get("log"))
-    panels = {}
-    for name, rows in _series(table).items():
-        rules = {}
-        for row in rows:
-            for regime, cell in _cells(row, table):
-                quantity, floor = row.spec.floor.get(regime), cell.bounds.get("floor")
-                if quantity is not None and floor is not None:
-                    rules[quantity.note or "floor"] = floor
-        panels[name] = (_curves(rows, table), list(rules.items()))
-    if not panels:
-        return []
-    every = [line for lines, _ in panels.values() for line in lines]
-    limits = value_range(every, [rule for _, rules in panels.values() for rule in rules], log)
-    x, y = str(plot.get("x", "")), str(plot.get("y", ""))
-    return [
-        line_chart(name, lines, x=x, y=y, log=log, limits=limits, rules=rules)
-        for name, (lines, rules) in panels.items()
-    ]
+    log, series = bool(plot.get("log")), _series(table)
+    steps: list[str] = []
+    if plot.get("xscale") == "steps":
+        steps = list(dict.fromkeys(str(row.spec.x) for rows in series.values() for row in rows))
+    curves = {name: _curves(rows, table, steps) for name, rows in series.items()}
+    rules = {name: _rules(rows, table) for name, rows in series.items()}
+    units = {name: unit_of(rows[0].spec) for name, rows in series.items()}
+    limits = {}
+    for unit in set(units.values()):
+        alike = [name for name in series if units[name] == unit]
+        every = [line for name in alike for line in curves[name]]
+        limits[unit] = value_range(every, [rule for name in alike for rule in rules[name]], log)
+    return {
+        name: line_chart(
+            name,
+            lines,
+            x=str(plot["x"]),
+            y=str(plot.get("y", units[name])),
+            log=log,
+            limits=limits[units[name]],
+            rules=rules[name],
+            steps=steps,
+            about=_about(table),
+        )
+        if any(math.isfinite(value) for line in lines for _, value in line.points)
+        else None
+        for name, lines in curves.items()
+    }
 
 
-def _curves(rows: Sequence[Row], table: Table) -> list[Line]:
-    printed = [(float(row.spec.x), value) for row in rows if (value := _number(row)) is not None]
+def _rules(rows: Sequence[Row], table: Table) -> list[tuple[str, float]]:
+    rules = {}
+    for row in rows:
+        for regime, cell in _cells(row, table):
+            quantity, floor = row.spec.floor.get(regime), cell.bounds.get("floor")
+            if quantity is not None and floor is not None:
+                rules[quantity.note or "floor"] = floor
+    return list(rules.items())
+
+
+def _curves(rows: Sequence[Row], table: Table, steps: Sequence[str]) -> list[Line]:
+    def place(row: Row) -> float:
+        return float(steps.index(str(row.spec.x)) if steps else row.spec.x)
+
+    printed = [(place(row), value) for row in rows if (value := _number(row)) is not None]
     lines = [Line("printed", printed)] if printed else []
     for regime in table.regimes:
-        cells = [(float(row.spec.x), row.cells[regime]) for row in rows]
+        cells = [(place(row), row.cells[regime]) for row in rows]
         points = [(x, cell.mean) for x, cell in cells if cell is not None and cell.mean is not None]
         band = {x: cell.interval for x, cell in cells if cell is not None and cell.interval is not None}
         if points:
@@ -97,27 +129,46 @@ def _curves(rows: Sequence[Row], table: Table) -> list[Line]:
     return lines
 
 
-def _bars(table: Table) -> list[str]:
+def _bars(table: Table) -> Panels:
     plot = table.spec.plot or {}
-    wanted = plot.get("sections")
-    charts = []
-    for section in wanted or [None]:
-        groups = []
-        for row in table.rows:
-            if section is None or row.spec.section == section:
-                bars = [Bar(r, c.mean, c.interval, c.bounds.get("expectation")) for r, c in _cells(row, table)]
-                heading, digits = "" if section else row.spec.section, min(row.spec.digits, 3)
-                groups.append(BarGroup(row.spec.label, bars, _number(row), heading, digits))
-        if groups:
-            title = ", ".join(filter(None, (section, str(plot.get("y", "")))))
-            low, high = float(plot.get("low", 0.0)), plot.get("high")
-            charts.append(bar_chart(title[:1].upper() + title[1:], groups, low=low, high=high))
-    return charts
+    measure = str(plot.get("x", plot.get("y", "")))
+    charts = {}
+    for section in plot.get("sections", [None]):
+        rows = [row for row in table.rows if section in (None, row.spec.section) and row.spec.samples is None]
+        title = ", ".join(filter(None, (section, measure)))
+        ran = [regime for regime in table.regimes if any(_mean(row, regime) is not None for row in rows)]
+        groups = [g for row in rows if (g := _group(row, section, ran))]
+        charts[title[:1].upper() + title[1:]] = (rows, groups)
+    log, low, high = bool(plot.get("log")), plot.get("low"), plot.get("high")
+    shared = {}
+    for unit in {unit_of(rows[0].spec) for rows, _ in charts.values()}:
+        groups = [group for rows, found in charts.values() if unit_of(rows[0].spec) == unit for group in found]
+        shared[unit] = bar_range(groups, low, high, log)
+    panels: Panels = {}
+    for title, (rows, groups) in charts.items():
+        start, end = shared[unit_of(rows[0].spec)]
+        chart = bar_chart(title, groups, low=start, high=end, log=log, about=_about(table)) if groups else None
+        panels[title] = chart
+    return panels
 
 
-def _matrices(table: Table) -> list[str]:
+def _mean(row: Row, regime: str) -> float | None:
+    cell = row.cells[regime]
+    return None if cell is None else cell.mean
+
+
+def _group(row: Row, section: str | None, regimes: Sequence[str]) -> BarGroup | None:
+    """Return a row's bars in these regimes; None where there is neither a run nor a printed number."""
+    cells = [(regime, cell) for regime in regimes if (cell := row.cells[regime]) is not None]
+    bars = [Bar(regime, cell.mean, cell.interval, cell.bounds.get("expectation")) for regime, cell in cells]
+    if all(bar.value is None for bar in bars) and _number(row) is None:
+        return None
+    return BarGroup(row.spec.label, bars, _number(row), "" if section else row.spec.section, min(row.spec.digits, 3))
+
+
+def _matrices(table: Table) -> Panels:
     plot = table.spec.plot or {}
-    figures = []
+    figures: Panels = {}
     for name, rows in _series(table).items():
         columns = list(dict.fromkeys(str(row.spec.x) for row in rows))
         lines = list(dict.fromkeys(str(row.spec.y) for row in rows))
@@ -129,5 +180,28 @@ def _matrices(table: Table) -> list[str]:
             if values:
                 title = f"{name}, {REGIME_TITLES.get(kind, kind).lower()}"
                 labels = {"x": str(plot.get("x", "")), "y": str(plot.get("y", ""))}
-                figures.append(heat_map(title, columns, lines, values, **labels, kind=kind))
+                figures[title] = heat_map(title, columns, lines, values, **labels, kind=kind, about=_about(table))
+        if not any(panels.values()):
+            figures[name] = None
     return figures
+
+
+def _words(table: Table) -> Panels:
+    sections: dict[str, list[Row]] = {}
+    for row in table.rows:
+        if row.spec.samples is not None:
+            sections.setdefault(row.spec.section, []).append(row)
+    figures: Panels = {}
+    for section, (first, *others) in sections.items():
+        for regime in table.regimes:
+            for other in others:
+                lists = [_best(row.cells[regime]) for row in (first, other)]
+                title = f"{section}: {other.spec.label}, {REGIME_TITLES[regime].lower()}"
+                if all(lists):
+                    names = (first.spec.label, other.spec.label)
+                    figures[title] = word_shift(title, *lists, names=names, kind=regime, about=_about(table))
+    return figures
+
+
+def _best(cell: Cell | None) -> list[tuple[str, float]]:
+    return read_words(cell.texts[0]) if cell is not None and cell.texts else []

@@ -3,7 +3,7 @@
 A specification is a mapping::
 
     title: ...            table: "1"  (its number in paper_numbers.csv)      caption: ...
-    digits: 3             plot: {kind: line|bars|matrix, ...}  (see figure.py)
+    digits: 3             plot: {kind: line|bars|matrix|words, ...}  (see plot_spec.py)
     names: {...}          only a place for YAML anchors
     defaults: {...}       keys every row gets unless it has them itself
     rows:
@@ -40,6 +40,7 @@ from typing import Any
 import yaml
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.plot_spec import check_plot
 from lit_ctg.results.schema import REGIMES
 from lit_ctg.results.verdict import Tolerance
 
@@ -179,6 +180,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
         rows += [_row(filled, where) for filled in _expand({**defaults, **raw}, where)]
     if not rows or "title" not in data:
         raise UserError(f"{path}: title or rows are missing")
+    check_plot(data.get("plot"), rows, str(path))
     table = str(data.get("table", ""))
     return TableSpec(paper, path.stem, data["title"], data.get("caption", ""), table, tuple(rows), data.get("plot"))
 

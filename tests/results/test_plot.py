@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
-from lit_ctg.errors import UserError
-from lit_ctg.results.plot import legend_for, plots_for
-from lit_ctg.results.table import results_for
+from lit_ctg.results.cell import build_row
+from lit_ctg.results.plot import legend_for, panels_for, plots_for
+from lit_ctg.results.pool import RecordPool
+from lit_ctg.results.spec import load_spec
+from lit_ctg.results.table import Table, results_for
 
 
 @pytest.fixture
@@ -47,6 +50,87 @@ def test_sections_become_charts(tables) -> None:
 
 def test_tables_without_plot_have_none(tables) -> None:
     assert plots_for(tables["table_1"]) == []
-    spec = dataclasses.replace(tables["table_1"].spec, plot={"kind": "pie"})
-    with pytest.raises(UserError, match=r"plot\.kind is 'pie'"):
-        plots_for(dataclasses.replace(tables["table_1"], spec=spec))
+
+
+def limits(svg: str) -> list[str]:
+    """Return the labels of the y axis."""
+    return re.findall(r'class="tick" x="[^"]*" y="[^"]*" text-anchor="end">([^<]*)<', svg)
+
+
+def table_of(tmp_path: Path, text: str, values: dict[str, float], make_record) -> Table:
+    record = make_record("main", "corrected", 1)
+    entry = {"unit": "", "direction": "lower", "n": 1, "ci95": None, "version": 1}
+    record.metrics = {name: {"value": value, **entry} for name, value in values.items()}
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"title: T\n{text}")
+    spec = load_spec(path, "semantic_fusion")
+    pool = RecordPool([record], "semantic_fusion", "paper")
+    return Table(spec, "paper", tuple(build_row(spec, row, {}, pool) for row in spec.rows))
+
+
+def test_panels_share_an_axis_by_unit_and_those_without_data_are_left_out(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: line, x: lambda, xscale: steps}
+rows:
+  - for: {what: {bleu: rate, bleu_2: rate, perplexity: perplexity, other: rate}, x: ["0", "0.1", "10"]}
+    series: "{what}"
+    x: "{x}"
+    unit: "{what:label}"
+    label: "{what} {x}"
+    metric: "{what}/{x}"
+"""
+    values = {"bleu/0": 0.2, "bleu/0.1": 0.3, "bleu/10": 0.4, "bleu_2/0": 0.8, "perplexity/0": 900.0}
+    table = table_of(tmp_path, text, values, make_record)
+    panels = panels_for(table)
+    assert [name for name, svg in panels.items() if svg is None] == ["other"]
+    one, two, far = plots_for(table)
+    assert limits(one) == limits(two) != limits(far)
+    assert max(map(float, limits(one))) < 1 and max(float(word.replace(",", "")) for word in limits(far)) > 800
+    assert 'aria-label="T. bleu: rate by lambda"' in one and ">rate<" in one and ">perplexity<" in far
+    assert "rate (log" not in one
+
+
+def test_bars_are_by_section_and_log_as_asked(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: bars, x: perplexity, log: true, sections: [A, B, C]}
+rows:
+  - for: {section: [A, B, C]}
+    section: "{section}"
+    unit: perplexity
+    label: one
+    metric: "{section}"
+  - {section: D, unit: percent, label: two, metric: D}
+"""
+    table = table_of(tmp_path, text, {"A": 10.0, "B": 1e5, "D": -40.0}, make_record)
+    assert list(panels_for(table)) == ["A, perplexity", "B, perplexity", "C, perplexity"]
+    one, two = plots_for(table)
+    # the widths on the axis that they share: log 10 to log 100,000
+    first, second = (float(re.search(r'height="13" width="([0-9.]+)"', svg)[1]) for svg in (one, two))
+    assert second == pytest.approx(5 * first, rel=0.1)
+    assert "not run" not in one, "a regime that nobody ran takes no room"
+    assert legend_for(table) == [("corrected", "corrected (95% interval)")]
+
+
+def test_figure_6_shows_words_before_and_after(make_record, tmp_path) -> None:
+    record = make_record("main", "corrected", 1)
+    record.samples = [
+        {"method": "softmax", "text": "give 0.310, be 0.200"},
+        {"method": "graphmax", "text": "be 0.400, give 0.100"},
+    ]
+    text = """
+title: T
+plot: {kind: words}
+rows:
+  - for: {method: [softmax, graphmax]}
+    section: I was going to
+    label: "{method}"
+    samples: {where: {method: "{method}"}, show: 1}
+"""
+    path = tmp_path / "figure_6.yaml"
+    path.write_text(text)
+    spec = load_spec(path, "semantic_fusion")
+    pool = RecordPool([record], "semantic_fusion", "paper")
+    table = Table(spec, "paper", tuple(build_row(spec, row, {}, pool) for row in spec.rows))
+    assert list(panels_for(table)) == ["I was going to: graphmax, corrected"]
+    assert plots_for(table)[0].count('class="shift corrected"') == 2
+    assert legend_for(table) == []
