@@ -1,10 +1,12 @@
 """Graphmax against a GPT-2-small-shaped decode step and against Algorithm 1, in one run; products and memory.
 
     python benchmarks/bench_graphmax.py [--graph FILE saved by CooccurrenceGraph.save] [--contexts 64] [--strength 1]
+                                        [--device cpu]
 
 Without --graph a Zipfian bigram generator makes a corpus whose graph has N = 50,257 and about 1.5 M edges. Times are
 ratios of the best of several tries on one thread, so a busy or slow machine matters little. Exit code 1 when a bound
-of docs/papers/graphmax.md does not hold.
+of docs/papers/graphmax.md does not hold. With --device cuda all of it is there, and tokens/s with and without graphmax
+at batch 64 are told; the bounds on time are those of a CPU and are then left aside for the goal of 15% at batch 64.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, certify, gra
 VOCABULARY, CACHE = 50_257, 128
 # one decode step: share of it at batch 1, per context at batch 64; how many times faster than Algorithm 1; MB; products
 SINGLE, BATCHED, SPEEDUP, MEGABYTES, MEAN_PRODUCTS, MOST_PRODUCTS = 0.3, 1.0, 15.0, 60.0, 2.5, 5
+ON_GPU = 0.15  # of a decode step at batch 64
 # sec. 4.1 of the paper, with the sort that projects and a clamp for log 0
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
 
@@ -34,6 +37,8 @@ def best(tries: int, *works: Callable[[], object]) -> list[float]:
         for work, taken in zip(works, times, strict=True):
             start = time.perf_counter()
             work()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()  # work on a GPU goes on after the call
             taken.append(time.perf_counter() - start)
     return [min(taken) for taken in times]
 
@@ -64,13 +69,13 @@ def contexts(graph: CooccurrenceGraph, count: int, rng: np.random.Generator) -> 
     return torch.from_numpy(np.log(mixed) + rng.normal(0, 1, mixed.shape)).float()
 
 
-def decode_step(batch: int) -> Callable[[], object]:
+def decode_step(batch: int, device: str) -> Callable[[], object]:
     """Return one cached step of a GPT-2-small-shaped model (12 x 768) with random weights."""
     from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY)).eval()
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY)).eval().to(device)
     cache = DynamicCache(config=model.config)
-    ids = torch.randint(VOCABULARY, (batch, CACHE))
+    ids = torch.randint(VOCABULARY, (batch, CACHE), device=device)
     with torch.no_grad():
         model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
@@ -88,6 +93,7 @@ def main() -> int:
     parser.add_argument("--graph")
     parser.add_argument("--contexts", type=int, default=64)
     parser.add_argument("--strength", type=float, default=1.0)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -95,7 +101,7 @@ def main() -> int:
         graph = CooccurrenceGraph.load(arguments.graph)
     else:
         graph = CooccurrenceGraph.from_token_ids([zipfian_tokens(3_600_000, rng)], VOCABULARY)
-    logits = contexts(graph, arguments.contexts, rng)
+    logits = contexts(graph, arguments.contexts, rng).to(arguments.device)
     operator = graph.operator(logits)
     print(f"graph: {graph.vocab_size:,} tokens, {graph.edges:,} edges, {operator.megabytes:.1f} MB prepared")
     print(f"strongest hub: M_jj = {operator.diagonal_V.max():.0f}")
@@ -114,22 +120,28 @@ def main() -> int:
     ours, step, theirs = best(
         6,
         lambda: graphmax(small[0], graph, strength),
-        decode_step(1),
+        decode_step(1, arguments.device),
         lambda: graphmax(small[0], graph, strength, solver=PUBLISHED),
     )
-    many, step_many = best(2, lambda: graphmax(logits, graph, strength), decode_step(64))
+    many, step_many = best(2, lambda: graphmax(logits, graph, strength), decode_step(64, arguments.device))
     many, step_many = many / len(logits), step_many / 64
     print(f"batch 1: {ours * 1e3:.1f} ms, {ours / step:.2f} of a decode step ({step * 1e3:.1f} ms)")
     print(f"batch {len(logits)}: {many * 1e3:.2f} ms a context, {many / step_many:.2f} of a batched decode step")
     print(f"Algorithm 1: {theirs * 1e3:.0f} ms; graphmax is {theirs / ours:.1f} times faster")
+    print(f"tokens/s at batch 64: {1 / step_many:.0f} without graphmax, {1 / (step_many + many):.0f} with it")
     bounds = {
         "certified": certified == 1,
         "products": products.mean() <= MEAN_PRODUCTS and products.max() <= MOST_PRODUCTS,
         "memory": operator.megabytes <= MEGABYTES,
-        "batch 1": ours / step <= SINGLE,
-        "batch 64": many / step_many <= BATCHED,
-        "speed-up": theirs / ours >= SPEEDUP,
     }
+    if arguments.device == "cpu":
+        bounds |= {
+            "batch 1": ours / step <= SINGLE,
+            "batch 64": many / step_many <= BATCHED,
+            "speed-up": theirs / ours >= SPEEDUP,
+        }
+    else:
+        bounds["batch 64 on a GPU"] = many / step_many <= ON_GPU
     for name in (name for name, holds in bounds.items() if not holds):
         print(f"MISSED: {name}")
     return 0 if all(bounds.values()) else 1

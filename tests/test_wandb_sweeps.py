@@ -61,8 +61,14 @@ def test_its_commands_compose(paper: str) -> None:
         for name in sweep["parameters"]:
             assert [word.startswith(f"{name}=") for word in command].count(True) == 1
         # what is searched by is measured, by a metric of its own or by the evaluation of all models of a run
-        _, _, metric = sweep["metric"]["name"].partition("/")
-        assert metric in (config["metric"] or {}) or "nslm_evaluation" in config["callback"]
+        kind, _, metric = sweep["metric"]["name"].partition("/")
+        if kind == "bleu":
+            scene, method, name = metric.split("/")
+            trial = config["callback"]["graphmax_trial"]
+            assert trial["scenes"][scene] and method in trial["parts"]["generation"]["sampler"]["methods"]
+            assert name in [f"bleu_{order}" for order in range(2, 6)]
+        else:
+            assert metric in (config["metric"] or {}) or "nslm_evaluation" in config["callback"]
 
 
 def test_a_value_reaches_its_place() -> None:

@@ -7,6 +7,7 @@ from it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,14 @@ class WandbGenerations(Callback):
 
 
 def log_record(trainer: Trainer, record: RunRecord, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Log a finished record's metrics with units, samples, confusion matrices and verdicts to W&B, if it is in use."""
+    """Log a finished record's metrics with units, samples, confusion matrices and verdicts to W&B, if it is in use.
+
+    The metrics' values go to the run's summary too, where a sweep looks for what it is to optimise.
+    """
+    values = {name: entry["value"] for name, entry in record.metrics.items() if math.isfinite(entry["value"])}
     for logger in wandb_loggers(trainer):
         logger.experiment.log(record_tables(record, samples))
+        logger.experiment.summary.update(values)
 
 
 def record_tables(record: RunRecord, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -136,6 +136,8 @@ def papers(root: Path) -> list[str]:
 def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
     """Read ``paper_numbers.csv``: (table, row, column) -> printed number; an empty value means "not reported".
 
+    A note that begins with ``not aimed at: `` says why the number stands in no row.
+
     Raises:
         UserError: a column is missing, a value is no number, or a number stands there twice.
     """

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
-from lit_ctg.callback.wandb_tables import WandbGenerations, confusions, metric_rows, record_tables, verdict_rows
+from lightning.pytorch.loggers import WandbLogger
+
+from lit_ctg.callback.wandb_tables import (
+    WandbGenerations,
+    confusions,
+    log_record,
+    metric_rows,
+    record_tables,
+    verdict_rows,
+)
 from lit_ctg.results.record import load_records
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "results"
@@ -49,6 +59,24 @@ def test_every_table_is_there() -> None:
     tables = record_tables(record(), record().samples)
     assert {"metrics", "samples", "verdicts", "control/hard/confusion"} <= set(tables)
     assert len(tables["samples"].data) == len(record().samples)
+
+
+def test_every_number_is_in_the_summary_for_a_sweep_to_optimise() -> None:
+    class Logger(WandbLogger):
+        def __init__(self) -> None:
+            self.logged, self.run = {}, SimpleNamespace(summary={})
+            self.run.log = self.logged.update
+
+        @property
+        def experiment(self):
+            return self.run
+
+    given, logger = record(), Logger()
+    given.metrics["bleu/nothing"] = {**given.metrics["val/perplexity"], "value": math.nan}
+    log_record(SimpleNamespace(loggers=[logger]), given, [])
+    assert logger.run.summary["val/perplexity"] == given.metrics["val/perplexity"]["value"]
+    assert set(logger.run.summary) == set(given.metrics) - {"bleu/nothing"}
+    assert "metrics" in logger.logged
 
 
 def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path) -> None:

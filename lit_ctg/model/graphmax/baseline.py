@@ -1,7 +1,7 @@
 """What graphmax is compared with (sec. 5.1): softmax and sparsemax, as functions of the logits.
 
-Kernelised Bayesian softmax is not here: neither the paper nor our specification defines the variant that was run (it
-needs several sense embeddings a word inside the language model, so it is no function of the logits).
+Kernelised Bayesian softmax, the third baseline, has several sense vectors a word inside the language model, so it is no
+function of the logits: see ``bayesian.py``.
 """
 
 from __future__ import annotations

@@ -79,7 +79,13 @@ def graphmax(
     if tol <= 0 or max_iterations < 1:
         raise UserError(f"graphmax needs tol > 0 and max_iterations >= 1, not {tol} and {max_iterations}")
     if isinstance(solver, str) and solver != "certified":
-        hint = did_you_mean(solver, ["certified"])
+        if solver in ("published", "algorithm_one"):
+            raise UserError(
+                f"solver='{solver}': the published solver has numbers to give, pass solver=AlgorithmOne(step_size=..., "
+                "steps=..., threshold=..., sort=..., log_floor=...); sec. 4.1's stand in conf/model/graphmax.yaml as "
+                "model.published, and model.output=algorithm_one uses them"
+            )
+        hint = did_you_mean(solver, ["certified", "published"])
         raise UserError(f"unknown graphmax solver '{solver}'{hint}: 'certified' or an AlgorithmOne(...)")
     warm_BV = None if warm_start_BV is None else _checked_warm_start(warm_start_BV, flat_BV)
     operator = _operator(graph, flat_BV, edge_weights_E)

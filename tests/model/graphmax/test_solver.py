@@ -73,7 +73,8 @@ def test_contexts_of_a_large_graph_are_certified_in_few_products(
     logits = zipf_logits.to(dtype)
     result = graphmax(logits, zipf_graph, strength, strict=True)
     assert (certify(result.log_probs_BV, logits, zipf_graph, strength) <= 2e-6).all()
-    assert result.products_B.double().mean() <= 3 and result.products_B.max() <= 5
+    # asked at lambda 1: at most 2.5 on average
+    assert result.products_B.double().mean() <= (2.5 if strength <= 1 else 3) and result.products_B.max() <= 5
     assert result.probs_BV.dtype == dtype
 
 
@@ -197,6 +198,25 @@ def test_mixed_precision_stops_at_the_solver(zipf_graph, zipf_logits) -> None:
     assert torch.equal(*gradients)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_the_same_on_a_gpu(zipf_graph, zipf_logits, strength) -> None:
+    on_cpu = graphmax(zipf_logits, zipf_graph, strength, strict=True)
+    logits = zipf_logits.cuda().requires_grad_()
+    found = graphmax(logits, zipf_graph, strength, strict=True)
+    assert found.probs_BV.is_cuda and found.products_B.max() <= 5
+    assert (certify(found.log_probs_BV, logits, zipf_graph, strength) <= 2e-6).all()
+    # and by the certificate of another machine
+    assert (certify(found.log_probs_BV.cpu(), zipf_logits, zipf_graph, strength) <= 2e-6).all()
+    assert total_variation(found.probs_BV.detach().cpu(), on_cpu.probs_BV) < 2 * (1e-6 / 2) ** 0.5
+    (gradient,) = torch.autograd.grad(found.log_probs_BV[:, 7].sum(), logits)
+    plain = zipf_logits.clone().requires_grad_()
+    again = graphmax(plain, zipf_graph, strength).log_probs_BV[:, 7].sum()
+    (expected,) = torch.autograd.grad(again, plain)
+    assert (gradient.cpu() - expected).norm() < 1e-2 * expected.norm()
+
+
 def test_an_empty_graph_leaves_a_ridge() -> None:
     # without edges M is the identity: the penalty pulls towards the uniform distribution
     graph = CooccurrenceGraph.from_matrix(sp.csr_array((4, 4)))
@@ -218,6 +238,8 @@ def test_an_empty_graph_leaves_a_ridge() -> None:
         ({"tol": 0.0}, "tol > 0"),
         ({"max_iterations": 0}, "max_iterations >= 1"),
         ({"solver": "certifid"}, "did you mean 'certified'"),
+        ({"solver": "published"}, r"pass solver=AlgorithmOne\(step_size=\.\.\., .*model\.output=algorithm_one"),
+        ({"solver": "algorithm_one"}, r"pass solver=AlgorithmOne\("),
         ({"warm_start_BV": torch.zeros(2, 2)}, "warm start"),
         ({"edge_weights_E": torch.zeros(7)}, "edge weights for a scene graph of 1 edges"),
     ],
