@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
+from lit_ctg.results.cell_text import REGIME_TITLES
 from lit_ctg.results.files import write_atomic
-from lit_ctg.results.render import REGIME_TITLES, render_all
+from lit_ctg.results.render import render_all
 from lit_ctg.results.table import Results
 
 if TYPE_CHECKING:

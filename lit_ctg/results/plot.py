@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from lit_ctg.results.bars import Bar, BarGroup, bar_chart, bar_range
 from lit_ctg.results.cell import Cell, Row
+from lit_ctg.results.cell_text import REGIME_TITLES
 from lit_ctg.results.figure import Line, heat_map, line_chart, value_range
 from lit_ctg.results.plot_spec import unit_of
-from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.words import read_words, word_shift
 
 if TYPE_CHECKING:

@@ -22,16 +22,16 @@ import yaml
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.cell import Cell, Row
-from lit_ctg.results.files import write_atomic
-from lit_ctg.results.render import (
+from lit_ctg.results.cell_text import (
     NOT_APPLICABLE,
     REGIME_TITLES,
-    escape_markdown,
     interval_text,
     printed_text,
     value_text,
     verdict_text,
 )
+from lit_ctg.results.files import write_atomic
+from lit_ctg.results.render import escape_markdown
 from lit_ctg.results.schema import REGIMES
 from lit_ctg.results.spec import papers
 from lit_ctg.results.table import Results, results_for

@@ -13,14 +13,25 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.results.cell import Cell, Row, format_value, needs_exponent
+from lit_ctg.results.cell import Cell, Row
+from lit_ctg.results.cell_text import (
+    NOT_APPLICABLE,
+    REGIME_TITLES,
+    flat,
+    interval_text,
+    marked,
+    n_words,
+    section_of,
+    value_text,
+    verdict_text,
+)
+from lit_ctg.results.latex import escape_latex, latex_table
 from lit_ctg.results.verdict import DIRECTION_ONLY, IMPOSSIBLE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RULES
 
 if TYPE_CHECKING:
-    from lit_ctg.results.table import Gap, Table
+    from lit_ctg.results.table import Table
 
 FORMATS = ("text", "md", "latex", "csv")
-REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
 STYLES = {
     REPRODUCED: "green",
     DIRECTION_ONLY: "yellow",
@@ -28,8 +39,6 @@ STYLES = {
     IMPOSSIBLE: "magenta",
     NOT_RUN: "dim",
 }
-# shown where a regime does not apply to a row
-NOT_APPLICABLE = "\N{EM DASH}"
 
 
 def render(table: Table, fmt: str = "text") -> str:
@@ -45,7 +54,7 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
         console = Console(file=io.StringIO(), width=120, force_terminal=False, highlight=False)
         print_tables(tables, console, notes)
         return console.file.getvalue()  # type: ignore[attr-defined]
-    one = _markdown if fmt == "md" else _latex
+    one = _markdown if fmt == "md" else latex_table
     escape = escape_markdown if fmt == "md" else escape_latex
     last = [escape(note) for note in (*notes, RULES)]
     return "\n".join([one(table) for table in tables] + ["\n\n".join(last), ""])
@@ -85,11 +94,6 @@ def rich_table(table: Table) -> RichTable:
     return rich
 
 
-def section_of(row: Row | Gap) -> str:
-    """Return the section of a row, or of the rows in a gap."""
-    return row.spec.section if isinstance(row, Row) else row.section
-
-
 def _stacked(row: Row, cell: Cell | None) -> Text:
     """Return value and interval on one line, n and verdict on the next."""
     if cell is None:
@@ -106,97 +110,13 @@ def _stacked(row: Row, cell: Cell | None) -> Text:
     return text.append("  ").append(words, style=style) if words else text
 
 
-def printed_text(row: Row) -> str:
-    """Return the printed number as it was printed, or a dash when the row is ours alone."""
-    if row.printed is None:
-        return NOT_APPLICABLE
-    return re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", row.printed.text)
-
-
-def marked(table: Table, row: Row) -> str:
-    """Return the printed number with the letter of its tolerance."""
-    mark = table.mark(row)
-    return f"{printed_text(row)} ({mark})" if mark else printed_text(row)
-
-
-def value_text(row: Row, cell: Cell) -> str:
-    """Return our mean, or the sample texts."""
-    if cell.texts:
-        return "\n".join(cell.texts)
-    return format_value(cell.mean, row.spec.digits, signed=_signed(row))
-
-
-def interval_text(row: Row, cell: Cell) -> str:
-    """Return ``[low, high]`` or nothing."""
-    if cell.interval is None:
-        return ""
-    exponent = needs_exponent(cell.mean, row.spec.digits)
-    low, high = (format_value(bound, row.spec.digits, _signed(row), exponent) for bound in cell.interval)
-    return f"[{low}, {high}]"
-
-
-def n_text(cell: Cell) -> str:
-    """Return the number of seeds, and of what the interval is over where that is folds or pooled trials."""
-    seeds = str(len(cell.values)) if cell.values else ""
-    if cell.folds:
-        return f"{seeds} run, {cell.folds} folds"
-    return f"{seeds} ({cell.trials:,} trials)" if cell.trials else seeds
-
-
-def n_words(cell: Cell) -> str:
-    """Return ``n_text`` as it stands in running text."""
-    return n_text(cell) if cell.folds else f"n={n_text(cell)}"
-
-
-def verdict_text(row: Row, cell: Cell) -> str:
-    """Return the verdict of a printed number, else our own finding; a hole is always told."""
-    label = ""
-    if cell.verdict is not None and (row.judged or cell.hole is not None):
-        label = cell.verdict.label
-        if label == IMPOSSIBLE:
-            label = f"{label}: {cell.verdict.reason}"
-    return "; ".join(filter(None, (label, cell.finding)))
-
-
-def _signed(row: Row) -> bool:
-    return row.spec.combine in ("difference", "percent_change")
-
-
-def _flat(table: Table) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of strings: row, printed, then value, n, interval, verdict of each regime."""
-    header = ["", "Printed"] if table.has_printed else [""]
-    for regime in table.regimes:
-        header += [REGIME_TITLES[regime], "n", "95% interval", "Verdict"]
-    lines = []
-    section = ""
-    for row in table.shown:
-        if section_of(row) != section:
-            section = section_of(row)
-            lines.append([section])
-        if not isinstance(row, Row):
-            lines.append([row.words] + [""] * (len(header) - 1))
-            continue
-        line = [row.spec.label, marked(table, row)] if table.has_printed else [row.spec.label]
-        for regime in table.regimes:
-            cell = row.cells[regime]
-            if cell is None:
-                line += [NOT_APPLICABLE, "", "", ""]
-            elif cell.hole is not None:
-                told = verdict_text(row, cell)
-                line += ["", "", "", cell.hole if told == NOT_RUN else f"{told}; {cell.hole}"]
-            else:
-                line += [value_text(row, cell), n_text(cell), interval_text(row, cell), verdict_text(row, cell)]
-        lines.append(line)
-    return header, lines
-
-
 def escape_markdown(text: str) -> str:
     """Return ``text`` so that Markdown shows its characters and nothing else."""
     return re.sub(r"([\\`*_{}\[\]<>()#|~&!])", r"\\\1", text).replace("\n", "<br>")
 
 
 def _markdown(table: Table) -> str:
-    header, lines = _flat(table)
+    header, lines = flat(table)
     lines = [line if len(line) > 1 else [f"\0{line[0]}"] + [""] * (len(header) - 1) for line in lines]
     body = [[_strong(escape_markdown(word)) for word in line] for line in lines]
     align = ["---", "---:"][: 1 + table.has_printed] + ["---:", "---:", ":---:", "---"] * len(table.regimes)
@@ -208,65 +128,6 @@ def _markdown(table: Table) -> str:
 
 def _strong(word: str) -> str:
     return f"**{word[1:]}**" if word.startswith("\0") else word
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "{''}",
-    "\N{MINUS SIGN}": "$-$",
-    "\N{EM DASH}": "---",
-    "\n": " ",
-}
-
-
-def escape_latex(text: str) -> str:
-    """Return ``text`` so that LaTeX prints its characters and runs none of them."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def _latex(table: Table) -> str:
-    header, lines = _flat(table)
-    count, first = len(header), 1 + table.has_printed
-    groups = " & ".join(rf"\multicolumn{{4}}{{c}}{{{REGIME_TITLES[regime]}}}" for regime in table.regimes)
-    rules = " ".join(rf"\cmidrule(lr){{{first + 1 + 4 * i}-{first + 4 + 4 * i}}}" for i in range(len(table.regimes)))
-    names = " & ".join(header[:first] + ["Value", "$n$", r"95\% interval", "Verdict"] * len(table.regimes))
-    body = []
-    for line in lines:
-        words = [escape_latex(word) for word in line]
-        if len(words) == 1:
-            body.append(rf"\addlinespace \multicolumn{{{count}}}{{l}}{{\emph{{{words[0]}}}}} \\")
-        else:
-            # a row that begins with "[" would be read as an argument of the \\ before it
-            body.append(" & ".join(f"{{{word}}}" if word.startswith("[") else word for word in words) + r" \\")
-    notes = " ".join(escape_latex(note) for note in table.notes)
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{escape_latex(table.title)}. {notes}}}",
-            r"\begin{tabular}{" + "l" * first + "rrcl" * len(table.regimes) + "}",
-            r"\toprule",
-            rf"{'& ' * first}{groups} \\ {rules}",
-            rf"{names} \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
 
 
 _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {

@@ -14,10 +14,7 @@ from lit_ctg import __version__
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results import dashboard
 from lit_ctg.results.cell import Cell, Row
-from lit_ctg.results.files import write_atomic
-from lit_ctg.results.plot import legend_for, plots_for
-from lit_ctg.results.record import RunRecord
-from lit_ctg.results.render import (
+from lit_ctg.results.cell_text import (
     NOT_APPLICABLE,
     REGIME_TITLES,
     interval_text,
@@ -27,7 +24,11 @@ from lit_ctg.results.render import (
     value_text,
     verdict_text,
 )
-from lit_ctg.results.report_top import filter_form, filter_rules, section_id, slug, verdicts
+from lit_ctg.results.files import write_atomic
+from lit_ctg.results.gap import Gap
+from lit_ctg.results.plot import legend_for, panels_for
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.report_top import filter_form, filter_rules, runs_words, section_id, slug, verdicts
 from lit_ctg.results.table import (
     AUTO,
     Arguments,
@@ -45,6 +46,8 @@ TARGETS = ("html", "wandb")
 _SETTINGS = ("target=", "entity=", "project=")
 # texts shown of each control path and setting; the rest stays in samples.jsonl
 SAMPLES_SHOWN = 6
+# notes above a paper's tables; the others are with the holes
+NOTES_SHOWN = 3
 # the page may run nothing and load nothing, whatever a sample says
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -87,12 +90,12 @@ def page(results: Sequence[Results]) -> str:
 
 def _paper(result: Results) -> str:
     links = "".join(f'<a href="#{_anchor(table)}">{_e(_short(table))}</a>' for table in result.tables)
-    title = f'{_e(result.paper.replace("_", " "))} <span class="muted">size {_e(result.size)}</span>'
-    parts = [f'<section class="part paper-{_e(result.paper)} size-{_e(result.size)}">\n']
-    parts.append(f'<h2 id="{section_id(result)}">{title}</h2>\n<nav>{links}</nav>\n')
+    title = f'<h2>{_e(result.paper.replace("_", " "))} <span class="muted">{_e(runs_words(result))}</span></h2>'
+    parts = [f'<details class="fold part paper-{_e(result.paper)} size-{_e(result.size)}"><summary>{title}</summary>\n']
+    parts.append(f'<div id="{section_id(result)}"><nav>{links}</nav>\n')
     parts.append(_holes(result))
     parts += [_table(table) for table in result.tables]
-    parts += [_samples(result.pool.records()), _runs(result), "</section>\n"]
+    parts += [_samples(result.pool.records()), _runs(result), "</div></details>\n"]
     return "".join(parts)
 
 
@@ -100,26 +103,31 @@ def _holes(result: Results) -> str:
     """Every hole once, and what was left out."""
     cells = [cell for table in result.tables for row in table.rows for cell in row.cells.values()]
     holes = Counter(cell.hole for cell in cells if cell is not None and cell.hole is not None)
-    notes = [f"{hole} ({count} cells)" for hole, count in holes.items()] + list(result.notes)
-    if not notes:
-        return ""
-    items = "".join(f"<li>{_e(note)}</li>" for note in notes)
-    return f'<details><summary>{len(notes)} holes and notes</summary><ul class="holes">{items}</ul></details>\n'
+    lines = [f"{hole} ({count} cells)" for hole, count in holes.items()]
+    told = "".join(f'<p class="note">{_e(note)}</p>\n' for note in result.notes[-NOTES_SHOWN:])
+    lines += result.notes[:-NOTES_SHOWN]
+    if not lines:
+        return told
+    items = "".join(f"<li>{_e(line)}</li>" for line in lines)
+    return f'{told}<details><summary>{len(lines)} holes</summary><ul class="holes">{items}</ul></details>\n'
 
 
 def _table(table: Table) -> str:
     head = "".join(f'<th class="in-{regime}">{_e(REGIME_TITLES[regime])}</th>' for regime in table.regimes)
-    parts = [f'<h3 id="{_anchor(table)}">{_e(table.title)}</h3>\n']
+    parts = [f'<details class="fold"><summary><h3>{_e(table.title)}</h3></summary><div id="{_anchor(table)}">\n']
     if table.spec.caption:
         parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
-    plots = plots_for(table)
+    panels = panels_for(table)
+    plots = [svg for svg in panels.values() if svg is not None]
     if plots:
         keys = "".join(
             f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend_for(table)
         )
         parts.append(f'<div class="key">{keys}</div>\n' if keys else "")
         parts.append(f'<div class="plots">{"".join(plots)}</div>\n')
-    parts.append('<div class="scroll"><table class="numbers">')
+    if undrawn := [name for name, svg in panels.items() if svg is None]:
+        parts.append(f'<p class="note">Not drawn, for want of runs: {_e("; ".join(undrawn))}.</p>\n')
+    parts.append(f'<div class="scroll"><table class="numbers{"" if table.has_printed else " ours"}">')
     printed_head = "<th>Printed</th>" if table.has_printed else ""
     parts.append(f"<thead><tr><th></th>{printed_head}{head}</tr></thead><tbody>\n")
     section, columns = "", 1 + table.has_printed + len(table.regimes)
@@ -128,14 +136,21 @@ def _table(table: Table) -> str:
             section = section_of(row)
             parts.append(f'<tr class="section"><th colspan="{columns}">{_e(section)}</th></tr>\n')
         if not isinstance(row, Row):
-            parts.append(f'<tr><td class="hole" colspan="{columns}">{_e(row.words)}</td></tr>\n')
+            parts.append(f'<tr class="gap"><td class="hole" colspan="{columns}">{_gap(row)}</td></tr>\n')
             continue
         cells = "".join(_cell(row, row.cells[regime], regime) for regime in table.regimes)
         printed = f'<td data-head="Printed">{_e(printed_text(row))}{_mark(table, row)}</td>' if printed_head else ""
         parts.append(f"<tr><th>{_e(row.spec.label)}</th>{printed}{cells}</tr>\n")
     parts.append("</tbody></table></div>\n")
     parts += [f'<p class="note">{_e(note)}</p>\n' for note in table.notes]
-    return "".join(parts)
+    return "".join([*parts, "</div></details>\n"])
+
+
+def _gap(gap: Gap) -> str:
+    """Return a gap in one line; what was printed there unfolds."""
+    if not gap.printed:
+        return _e(gap.words)
+    return f"<details><summary>{_e(gap.summary)}; printed</summary>{_e(gap.numbers)}</details>"
 
 
 def _mark(table: Table, row: Row) -> str:
@@ -200,6 +215,8 @@ def _runs(result: Results) -> str:
         words: list[object] = [record.name, record.regime, record.seed, commit, record.device, record.parameters]
         words += [record.wall_time_s, record.tokens_per_s, record.started_at]
         rows.append("<tr>" + "".join(f"<td>{_e('' if word is None else str(word))}</td>" for word in words) + "</tr>")
+    if not rows:
+        return ""
     head = "".join(f"<th>{_e(column)}</th>" for column in columns)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     return f"<h3>Runs</h3>\n<details><summary>{len(rows)} runs behind these numbers</summary>{table}</details>\n"

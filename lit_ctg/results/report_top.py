@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from lit_ctg.results.render import REGIME_TITLES
+from lit_ctg.results.cell_text import REGIME_TITLES
 from lit_ctg.results.table import Results
 from lit_ctg.results.verdict import LABELS
 
@@ -16,6 +16,12 @@ ALL = "all"
 def section_id(result: Results) -> str:
     """Return the anchor of a paper's section at one size."""
     return escape(f"{result.paper}-{result.size}", quote=True)
+
+
+def runs_words(result: Results) -> str:
+    """Return how many runs a paper has, and of which size."""
+    count = len(result.pool.records())
+    return f"{count} run{'s' * (count != 1)}, size {result.size}" if count else "no runs yet"
 
 
 def slug(label: str) -> str:
@@ -28,7 +34,7 @@ def choices(results: Sequence[Results]) -> dict[str, dict[str, str]]:
     groups = {
         "paper": {result.paper: result.paper.replace("_", " ") for result in results},
         "regime": {regime: title.lower() for regime, title in REGIME_TITLES.items()},
-        "size": {result.size: result.size for result in results},
+        "size": {result.size: result.size for result in results if result.pool.records()},
     }
     return {group: values for group, values in groups.items() if len(values) > 1}
 
@@ -84,10 +90,9 @@ def verdicts(results: Sequence[Results]) -> str:
             for regime, title in REGIME_TITLES.items()
             if result.verdicts(regime)
         )
-        runs = len(result.pool.records())
         rows.append(
             f'<div class="part paper-{result.paper} size-{result.size} verdicts">'
             f'<a href="#{section_id(result)}">{escape(result.paper.replace("_", " "))}</a> '
-            f'<span class="muted">{runs} runs, size {escape(result.size)}</span>{bars}</div>'
+            f'<span class="muted">{escape(runs_words(result))}</span>{bars}</div>'
         )
     return f'<h2>Verdicts</h2>\n<div class="panel">{"".join(rows)}</div>\n'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from rich.console import Console
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.cell import Row, build_row
 from lit_ctg.results.files import write_atomic
+from lit_ctg.results.gap import Gap, shown_rows
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.render import FORMATS, print_tables, render_all
@@ -22,22 +22,10 @@ from lit_ctg.results.schema import REGIMES, SIZES
 from lit_ctg.results.spec import TableSpec, experiments_root, load_specs, papers, read_printed
 
 OUTPUTS = "outputs"
+# missing runs that are named
+MISSING_NAMED = 6
 # the largest size that a paper has finished runs of
 AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Consecutive rows of a section that no run has and nobody printed: told in one line."""
-
-    section: str
-    labels: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """Name the rows, the middle of many left out."""
-        labels = self.labels if len(self.labels) <= 4 else (*self.labels[:2], "...", self.labels[-1])
-        return f"{len(self.labels)} rows not run: {'; '.join(labels)}"
 
 
 @dataclass(frozen=True)
@@ -61,13 +49,8 @@ class Table:
 
     @property
     def shown(self) -> list[Row | Gap]:
-        """The rows, with gaps of three and more in one line each."""
-        shown: list[Row | Gap] = []
-        for (section, empty), group in itertools.groupby(self.rows, key=lambda row: (row.spec.section, _empty(row))):
-            rows = list(group)
-            gap = empty and len(rows) >= 3
-            shown += [Gap(section, tuple(row.spec.label for row in rows))] if gap else rows
-        return shown
+        """The rows, with three and more of a section that lack the same in one line; whole sections share a line."""
+        return shown_rows(self.rows)
 
     @property
     def has_printed(self) -> bool:
@@ -128,14 +111,37 @@ def results_for(
     folders = [committed, Path(OUTPUTS)] if record_dirs is None else [Path(folder) for folder in record_dirs]
     records = [*load_records(folders), *extra]
     if size == AUTO:
-        size = next(iter(sizes_run(records, paper)), SIZES[-1])
+        size = next(iter(sizes_run(records, paper)), "small")
     pool = RecordPool(records, paper, size, committed)
     numbers = read_printed(root / paper / "paper_numbers.csv")
     tables = []
     for spec in load_specs(root, paper):
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(rows))))
-    return Results(paper, size, tuple(tables), pool, tuple(pool.notes))
+    notes = [*pool.notes, *_missing_runs(paper, tables, pool)]
+    return Results(paper, size, tuple(tables), pool, tuple(notes))
+
+
+def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list[str]:
+    """Name the runs that rows ask for and no record has, and the command that makes them."""
+    wanted = [
+        name
+        for table in tables
+        for row in table.spec.rows
+        if not row.not_run
+        for regime in row.regimes
+        for name, _ in row.terms
+        if not pool.runs.get((name, regime))
+    ]
+    names = list(dict.fromkeys(wanted))
+    if not names:
+        return []
+    left = len(names) - MISSING_NAMED
+    told = ", ".join(names[:MISSING_NAMED]) + (f" and {left} more" if left > 0 else "")
+    return [
+        f"Missing runs (in one regime at least): {told}. lit-ctg reproduce {paper} size={pool.size} makes those that "
+        "runs.yaml lists; with --dry-run it says which, and how long they take."
+    ]
 
 
 def all_results(paper: str, root: Path | None, record_dirs: Sequence[Path | str] | None, size: str) -> list[Results]:
@@ -152,11 +158,6 @@ def tables_for(
 ) -> list[Table]:
     """Return the tables of one paper (see ``results_for``)."""
     return list(results_for(paper, root, record_dirs, size).tables)
-
-
-def _empty(row: Row) -> bool:
-    cells = [cell for cell in row.cells.values() if cell is not None]
-    return row.printed is None and all(cell.hole is not None for cell in cells)
 
 
 def _tolerated(row: Row) -> bool:

@@ -7,7 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
+from lit_ctg.results.latex import escape_latex
+from lit_ctg.results.render import escape_markdown, print_tables, render, render_all
 from lit_ctg.results.table import Table, results_for
 from lit_ctg.results.verdict import RULES
 
@@ -37,7 +38,8 @@ def test_markdown_is_a_rectangle(tables) -> None:
 def test_tables_of_ours_have_no_printed_column(tables) -> None:
     assert "Printed" not in render(tables["table_ablation"], "md")
     assert "As published" not in render(tables["table_ablation"], "md")
-    assert r"\begin{tabular}{lrrcl}" in render(tables["table_ablation"], "latex")
+    wrapped = r">{\raggedright\arraybackslash}p{%s\linewidth}"
+    assert rf"\begin{{longtable}}{{{wrapped % 0.2}rrc{wrapped % 0.11}}}" in render(tables["table_ablation"], "latex")
 
 
 def test_latex_is_balanced_and_escaped(tables) -> None:
@@ -46,12 +48,25 @@ def test_latex_is_balanced_and_escaped(tables) -> None:
         plain = re.sub(r"\\[{}\\]", "", text)
         assert plain.count("{") == plain.count("}"), table.spec.name
         assert r"\toprule" in text and r"\bottomrule" in text
-        body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
-        columns = len(re.search(r"tabular}{([lrc]+)}", text)[1])
+        head, body = text.split(r"\endfoot")[0], text.split(r"\endfoot")[1].split(r"\end{longtable}")[0]
+        assert head.count(r"\midrule") == 2 and head.index(r"\endfirsthead") < head.index(r"\endhead")
+        assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == 1
+        wanted = re.search(r"longtable}{(.*)}", text)[1]
+        columns = len(re.sub(r">\{.*?\}p\{[^}]*\}", "p", wanted))
         for line in filter(None, map(str.strip, body.splitlines())):
             if "multicolumn" not in line:
                 assert len(re.findall(r"(?<!\\)&", line)) == columns - 1, line
         assert not re.search(r"(?<!\\)[%#_]", body)
+
+
+def test_latex_tells_every_reason_once_below_the_table(tables) -> None:
+    text = render(tables["table_1"], "latex")
+    body, notes = text.split(r"\end{longtable}")
+    assert "not run: main" not in body and "not run: baseline" not in body and "not run (1)" in body
+    assert notes.count("(1) not run: ") == 1
+    # generated texts wrap
+    texts = render(tables["table_5"], "latex")
+    assert r"p{0.16\linewidth}" in texts and r"p{0.16\linewidth}" not in text
 
 
 def test_escapes() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -118,6 +119,28 @@ def test_command(write_records, tmp_path: Path) -> None:
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_a_paper_without_runs_says_so_and_is_of_no_size(make_record, tmp_path: Path) -> None:
+    write_record(make_record("main", "corrected", 1), tmp_path / "run.json")
+    text = write_report(tmp_path / "r.html", [PAPER, "graphmax"], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    words = " ".join(Page(text).words)
+    assert words.count("no runs yet") == 2 and words.count("1 run, size paper") == 2 and "0 runs" not in words
+    assert "show-size-" not in text and "show-paper-graphmax" in text
+    assert "lit-ctg reproduce graphmax size=small" in words
+
+
+def test_rows_that_lack_the_same_fold_away_with_their_printed_numbers(tmp_path: Path) -> None:
+    """Tables 2 and 5 of graphmax print 40 numbers each of models whose weights are not to be had."""
+    text = write_report(tmp_path / "r.html", ["graphmax"], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    Page(text)
+    assert text.count("weights cannot be had where this was measured; experiment=graphmax/pretrained takes") <= 8
+    assert "32 rows not run: weights cannot be had" in text and "GPT-2, BLEU-2: 0.983" in text
+
+
+def test_papers_and_tables_fold_with_their_anchors_inside(page: str) -> None:
+    """A browser opens a fold when a link leads into it, so the anchor is what is folded."""
+    assert len(re.findall(r'<details class="fold[^>]*><summary><h[23]>.*?</h[23]></summary>\s*<div id="', page)) == 12
+
+
 def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
     for size in ("small", "paper"):
         record = make_record("main", "corrected", 1)
@@ -133,7 +156,7 @@ def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
     assert len(identifiers) == len(set(identifiers))
     classes = {value for name, value in attributes if name == "class"}
     for size in ("small", "paper"):
-        assert f"part paper-{PAPER} size-{size}" in classes
+        assert f"fold part paper-{PAPER} size-{size}" in classes
         assert f"body:has(#show-size-{size}:checked) .part:not(.size-{size})" in text
     one = write_report(tmp_path / "one.html", [PAPER], record_dirs=[tmp_path], size="small").read_text(encoding="utf-8")
     assert "show-size-" not in one and "show-regime-corrected" in one

@@ -8,9 +8,11 @@ from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.results.cell import Cell
+from lit_ctg.results.gap import GAP_TO, Gap, shown_rows
 from lit_ctg.results.render import render
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
-from lit_ctg.results.table import Gap, Results, Row, Table, main, results_for, tables_for
+from lit_ctg.results.table import Results, Row, Table, main, results_for, tables_for
+from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
 
 PAPER = "semantic_fusion"
 
@@ -130,10 +132,42 @@ def test_rows_nobody_ran_nor_printed_are_one_line(make_record) -> None:
     table = Table(TableSpec(PAPER, "table_x", "T", "", "", tuple(one.spec for one in rows)), "small", rows)
     shown = table.shown
     assert isinstance(shown[0], Gap) and shown[0].words == "6 rows not run: a0; a1; ...; a5"
-    assert [one.spec.label for one in shown[1:]] == ["b0", "b1", "c", "d0", "d1", "d2", "d3"]
+    assert [one.spec.label for one in shown[1:4]] == ["b0", "b1", "c"]
+    assert shown[4].words == "4 rows not run: x. Printed: d0: 1; d1: 1; d2: 1; d3: 1"
     for fmt in ("md", "latex", "text"):
-        assert "6 rows not run" in render(table, fmt)
-    assert render(table, "csv").count("not run: x") >= 8
+        assert "6 rows not run" in render(table, fmt) and "d3: 1" in render(table, fmt)
+    assert render(table, "csv").count("not run: x") >= 12
+
+
+def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> None:
+    def row(label: str, section: str, hole: str, verdict: str = NOT_RUN) -> Row:
+        cell = Cell(hole=hole, verdict=Verdict(verdict, "why"))
+        return Row(RowSpec(label, section=section), Printed(0.5, "0.5"), {"corrected": cell, "as_published": None})
+
+    def shown(*rows: Row) -> list[tuple[str, str]]:
+        found = shown_rows(rows)
+        return [
+            (one.section, one.summary) if isinstance(one, Gap) else (one.spec.section, one.spec.label) for one in found
+        ]
+
+    a, b = "not run: a", "not run: b"
+    mixed = [row(f"{label}{n}", "S", hole) for n in range(3) for label, hole in (("x", a), ("y", b))]
+    assert shown(*mixed) == [("S", "3 rows not run: a"), ("S", "3 rows not run: b")]
+    whole = [row(f"{section}{n}", section, a) for section in "STU" for n in range(3)]
+    assert shown(*whole) == [(f"S{GAP_TO}U", "9 rows not run: a")]
+    assert shown(*whole[:3], *(row(f"S{n}", "T", a) for n in range(3))) == [
+        ("S", "3 rows not run: a"), ("T", "3 rows not run: a")
+    ], "the same labels twice would not tell the rows apart"  # fmt: skip
+    assert shown(*whole[:3], row("impossible one", "S", a, IMPOSSIBLE))[1] == ("S", "impossible one")
+    assert shown(*whole[:2]) == [("S", "S0"), ("S", "S1")]
+
+
+def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path, write_records) -> None:
+    (note,) = results_for(PAPER, record_dirs=[tmp_path / "nothing"]).notes
+    assert note.startswith("Missing runs (in one regime at least): baseline, main")
+    assert f"lit-ctg reproduce {PAPER} size=small makes those" in note
+    (note,) = results_for(PAPER, record_dirs=[write_records()]).notes
+    assert " main," not in note and "size=paper" in note
 
 
 @pytest.mark.parametrize(
