@@ -6,8 +6,9 @@
       - experiment: [main, baseline]                 # one or more files of conf/experiment/<paper>
         regime: [as_published, corrected]
         seed: [0, 1, 2]
-        set: {backbone.layers: [2, 6], trainer.max_epochs: 5}    # overrides; a list is swept
-        data: control_code                           # a folder of local data: data.source=local, data.root=<local>/...
+        set: {backbone.layers: [2, 6], model.file: "{local}/x"}  # overrides; a list is swept, {local} is the folder
+                                                     # of local data
+        data: control_code                           # a folder in there: data.source=local, data.root={local}/...
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import copy
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +39,12 @@ from lit_ctg.results.table import OUTPUTS, Arguments, checked_folders, chosen_pa
 
 RUNS = "runs.yaml"
 _KEYS = ("experiment", "regime", "seed", "set", "data")
+_PLACE = re.compile(r"\{\w*\}")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed: one sweep."""
+    """Runs that differ in nothing but the seed: one sweep. ``folders`` are all those that it reads real data from."""
 
     paper: str
     name: str
@@ -49,7 +52,8 @@ class Group:
     size: str
     seeds: tuple[int, ...]
     words: tuple[str, ...]
-    folder: Path | None = None
+    folders: tuple[Path, ...] = ()
+    real: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -103,14 +107,28 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
     swept = entry.get("set", {})
     folder = Path(local) / entry["data"] if "data" in entry else None
     data = [] if folder is None else ["data.source=local", f"data.root={folder}"]
+    swept = {key: [_placed(value, local, path) for value in _list(values)] for key, values in swept.items()}
     for experiment in _list(entry["experiment"]):
-        for values in itertools.product(*map(_list, swept.values())):
+        for values in itertools.product(*swept.values()):
             own = [f"{key}={_word(value)}" for key, value in zip(swept, values, strict=True)]
+            named = [value for value in values if isinstance(value, Path)]
+            folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
             chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
             name, words = _name([*chosen, *own]), [*chosen, *data, *own]
             for regime in _list(entry.get("regime", REGIMES)):
                 seeds = tuple(_list(entry.get("seed", [0])))
-                yield Group(paper, name, regime, size, seeds, (*words, f"regime={regime}"), folder)
+                asked = (*words, f"regime={regime}")
+                yield Group(paper, name, regime, size, seeds, asked, folders, real=folder is not None)
+
+
+def _placed(value: Any, local: str, path: Path) -> Any:
+    """Return a value as it is, or the path that ``{local}/...`` means."""
+    found = _PLACE.search(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    if found[0] != "{local}" or not value.startswith("{local}/"):
+        raise UserError(f"{path}: cannot fill in '{value}': only '{{local}}/<folder>' can stand there")
+    return Path(local) / value.removeprefix("{local}/")
 
 
 def _name(words: Sequence[str]) -> str:
@@ -156,7 +174,7 @@ def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group
     seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
     for group in groups:
-        wanted = None if group.folder is None else "local"
+        wanted = "local" if group.real else None
         seeds = tuple(seed for seed in group.seeds if (group.key, seed, wanted) not in seen)
         if seeds:
             left.append(Group(**{**group.__dict__, "seeds": seeds}))
@@ -185,12 +203,18 @@ def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[st
         cost = "no past run to estimate from" if seconds is None else f"about {seconds * count / 3600:.2f} h"
         total += (seconds or 0.0) * count
         unknown += count * (seconds is None)
-        where = "" if group.folder is None or group.folder.is_dir() else f"; needs {group.folder}"
+        absent = ", ".join(map(str, _absent(group)))
+        where = f"; needs {absent}" if absent else ""
         seeds = ", ".join(map(str, group.seeds))
         lines.append(f"{group.paper}/{group.name} {group.regime} {group.size}, seeds {seeds}: {cost}{where}")
     runs = sum(len(group.seeds) for group in groups)
     words = f"{runs} runs missing, about {total / 3600:.2f} h by past records"
     return [*lines, words + (f" and {unknown} runs without one" if unknown else "")]
+
+
+def _absent(group: Group) -> list[Path]:
+    """Return the folders that a group reads and that are not there."""
+    return [folder for folder in group.folders if not folder.exists()]
 
 
 def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
@@ -200,8 +224,9 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
     code = 0
     for number, group in enumerate(groups, start=1):
         label = f"[{number}/{len(groups)}] {group.paper}/{group.name} {group.regime} {group.size}"
-        if group.folder is not None and not group.folder.is_dir():
-            console.print(f"{label}: not run, there is no folder {group.folder}; give local=<folder>", markup=False)
+        if absent := _absent(group):
+            folders = ", ".join(map(str, absent))
+            console.print(f"{label}: not run, there is no folder {folders}; give local=<folder>", markup=False)
             code = 1
             continue
         console.print(f"{label}: seeds {', '.join(map(str, group.seeds))}", markup=False)
@@ -212,6 +237,7 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
 def main(words: Sequence[str], console: Console | None = None) -> int:
     """Run ``lit-ctg reproduce <paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [--dry-run]``.
 
+    The size is that of ``lit-ctg train``, small, unless it is given.
     Records in ``--records`` folders (default: the committed ones and the output root) are not run again.
 
     Raises:
@@ -245,7 +271,7 @@ def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, s
     parser.add_argument("paper")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--records", action="append", metavar="FOLDER")
-    values = {"size": "paper", "local": "local", "output_root": OUTPUTS}
+    values = {"size": "small", "local": "local", "output_root": OUTPUTS}
     flags = []
     for word in words:
         key, equals, value = word.partition("=")

@@ -11,7 +11,7 @@ import pytest
 
 from lit_ctg.config import experiments
 from lit_ctg.errors import UserError
-from lit_ctg.reproduce import RUNS, estimate, load_groups, missing, plan_lines
+from lit_ctg.reproduce import RUNS, estimate, listed, load_groups, missing, plan_lines
 from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import experiments_root, load_specs, papers
 
@@ -31,10 +31,10 @@ def test_every_paper_lists_its_runs() -> None:
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_committed_record_is_listed(paper: str, records: list) -> None:
     committed = {(r.paper, r.name, r.regime, r.size, r.seed) for r in records if r.paper == paper}
-    listed = set()
+    named = set()
     for size in {key[3] for key in committed}:
-        listed |= {(*g.key, seed) for g in load_groups(ROOT, paper, size) for seed in g.seeds}
-    assert committed <= listed
+        named |= {(*g.key, seed) for g in load_groups(ROOT, paper, size) for seed in g.seeds}
+    assert committed <= named
 
 
 @pytest.mark.parametrize("paper", WITH_RUNS)
@@ -65,7 +65,7 @@ def test_missing_and_estimate(records: list) -> None:
 
 def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
     main = next(g for g in load_groups(ROOT, "semantic_fusion", "paper") if (g.name, g.regime) == ("main", "corrected"))
-    real = dataclasses.replace(main, folder=Path("local/books"))
+    real = dataclasses.replace(main, real=True)
     done = [r for r in records if r.name == "main" and r.regime == "corrected"]
 
     def of(source: str) -> list:
@@ -95,9 +95,32 @@ def test_values_are_swept_and_data_is_local(tmp_path: Path) -> None:
     assert groups[0].command()[-2:] == ["seed=1,2", "skip_completed=true"]
 
 
+@pytest.mark.parametrize("paper", WITH_RUNS)
+def test_every_folder_of_real_data_is_in_the_folder_given(paper: str) -> None:
+    """No path of a corpus is written out: `local=` moves all of them, and all of them are checked."""
+    for size in listed(ROOT, paper):
+        for group in load_groups(ROOT, paper, size, "elsewhere/data"):
+            values = [word.partition("=")[2] for word in group.words]
+            assert not [value for value in values if value.startswith("local/")], group.words
+            assert not [value for value in values if "{" in value], group.words
+            asked = {Path(value) for value in values if value.startswith("elsewhere/data/")}
+            assert asked == set(group.folders)
+
+
+def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_path: Path) -> None:
+    for name in ("wikipedia", "yelp"):
+        (tmp_path / name).mkdir()
+    review = next(g for g in load_groups(ROOT, "graphmax", "small", str(tmp_path)) if g.name == "review")
+    assert {folder.name for folder in review.folders} == {"wikipedia", "control_code", "yelp"}
+    (line, _) = plan_lines([review], [])
+    assert line.endswith(f"; needs {tmp_path / 'control_code'}")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("smoke: [{experiment: main, set: {data.root: '{lokal}/x'}}]", "only '{local}/<folder>' can stand there"),
+        ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' can stand there"),
         ("smoke: [{experiment: main, sed: 3}]", "did you mean 'seed'"),
         ("smoke: [{regime: corrected}]", "needs 'experiment'"),
         ("tiny: []", "expected a mapping"),
@@ -135,6 +158,13 @@ def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, mon
     assert code == 0 and "semantic_fusion: no runs of size=small" in out and "0 runs missing" in out
     code, _, err = run_cli("reproduce", "semantic_fusion", "size=small", "--dry-run")
     assert code == 2 and "lists no runs of size=small" in err
+
+
+def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `lit-ctg train`; graphmax has no runs of size=paper."""
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "graphmax", "--dry-run")
+    assert code == 0 and "graphmax/review corrected small" in out and "needs local/wikipedia" in out
 
 
 def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
