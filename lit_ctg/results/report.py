@@ -24,11 +24,13 @@ from lit_ctg.results.cell_text import (
     value_text,
     verdict_text,
 )
+from lit_ctg.results.curves import training_curves
 from lit_ctg.results.files import write_atomic
 from lit_ctg.results.gap import Gap
 from lit_ctg.results.plot import legend_for, panels_for
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.report_top import filter_form, filter_rules, runs_words, section_id, slug, verdicts
+from lit_ctg.results.schema import REGIMES
 from lit_ctg.results.table import (
     AUTO,
     Arguments,
@@ -95,6 +97,7 @@ def _paper(result: Results) -> str:
     parts.append(f'<div id="{section_id(result)}"><nav>{links}</nav>\n')
     parts.append(_holes(result))
     parts += [_table(table) for table in result.tables]
+    parts.append(_curves(result))
     parts += [_samples(result.pool.records()), _runs(result), "</div></details>\n"]
     return "".join(parts)
 
@@ -181,6 +184,24 @@ def _chip(row: Row, cell: Cell) -> str:
         words = verdict_text(row, cell).split("; ")[0]
         parts += f'<br><span class="chip {slug(verdict.label)}" title="{_e(verdict.reason)}">{_e(words)}</span>'
     return parts + (f'<span class="finding">{_e(cell.finding)}</span>' if cell.finding else "")
+
+
+def _curves(result: Results) -> str:
+    """Training curves of every experiment that measured more than once."""
+    panels = training_curves(result.pool)
+    if not panels:
+        return ""
+    shown = [
+        (regime, REGIME_TITLES[regime].lower()) for regime in REGIMES if any(r == regime for _, r in result.pool.runs)
+    ]
+    keys = "".join(f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in shown)
+    alone = {record.name for record in result.pool.records()} - {experiment for experiment, _ in panels}
+    once = f'<p class="note">Measured once, at the end: {_e(", ".join(sorted(alone)))}.</p>\n' if alone else ""
+    return (
+        '<details class="fold"><summary><h3>Training curves</h3></summary><div>\n'
+        f'<p class="note">Mean over seeds, with its 95% interval from three on.</p><div class="key">{keys}</div>\n'
+        f'<div class="plots">{"".join(panels.values())}</div>\n{once}</div></details>\n'
+    )
 
 
 def _samples(records: Sequence[RunRecord]) -> str:

@@ -45,7 +45,10 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
             marks = [10.0**power for power in powers if power % step == 0]
         else:
             marks = [digit * 10.0**power for power in powers for digit in (1, 2, 3, 5)]
-        return [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
+        marks = [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
+        if len(marks) >= 3:
+            return marks
+        # within a factor of three or so steps are as good as equal
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
