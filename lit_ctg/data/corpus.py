@@ -23,7 +23,8 @@ from lit_ctg.data.source import check_source, file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 
-BATCHING = ("chunks", "windows", "streams")
+BATCHING = ("chunks", "windows", "windows_everywhere", "streams")
+_WINDOWS = ("windows", "windows_everywhere")
 # the sample generators' name of each split
 SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
 
@@ -41,7 +42,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
     Args:
         source: sample (made here), local (a folder) or hub.
         tokenizer: its vocabulary is built on the training split.
-        batching: chunks (consecutive), windows (random places) or streams (truncated back-propagation).
+        batching: chunks (consecutive), windows (random places in training), windows_everywhere (random places in
+            evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
@@ -97,8 +99,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         if batching not in BATCHING:
             hint = did_you_mean(batching, BATCHING)
             raise UserError(f"data.batching={batching}: use one of {', '.join(BATCHING)}{hint}")
-        if batching == "windows" and not steps_per_epoch:
-            raise UserError("data.batching=windows needs data.steps_per_epoch=<batches of an epoch>")
+        if batching in _WINDOWS and not steps_per_epoch:
+            raise UserError(f"data.batching={batching} needs data.steps_per_epoch=<batches of an epoch>")
         if batching == "streams" and by_source:
             raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
         self.source, self.tokenizer, self.batching = check_source(source), tokenizer, batching
@@ -225,14 +227,14 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         return self.prepare().sources
 
     def batches(self, split: str) -> PackedBatches:
-        """Return the batches of a split: training as configured, evaluation always every token exactly once."""
+        """Return the batches of a split: training as configured, evaluation every token once but with windows everywhere."""
         options: dict[str, Any] = {"length": self.length, "batch_size": self.batch_size}
         options["documents"] = self.with_documents
         packed = self.prepare()
         if self.batching == "streams":
             return StreamBatches(packed, split, **options, **self._place())
         options["by_source"] = self.by_source
-        if self.batching == "windows" and split == "train":
+        if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
         return ConsecutiveBatches(packed, split, **options)
 

@@ -57,6 +57,18 @@ def test_evaluation_reads_every_token_once_whatever_the_batching(tmp_path: Path)
     assert len(tiny(tmp_path, batching="windows", steps_per_epoch=4).train_dataloader()) == 4
 
 
+def test_windows_everywhere_are_random_places_of_the_evaluation_splits_drawn_from_the_seed(tmp_path: Path) -> None:
+    def places(seed: int) -> list[list[int]]:
+        data = tiny(tmp_path, batching="windows_everywhere", steps_per_epoch=5, length=3, seed=seed)
+        return [batch["input_ids_BT"].flatten().tolist() for batch in data.val_dataloader()]
+
+    first = [batch["input_ids_BT"].flatten().tolist() for batch in tiny(tmp_path, length=3).val_dataloader()][:5]
+    assert len(places(3)) == 5 and places(3) == places(3)
+    assert places(3) != places(4) and places(3) != first
+    with pytest.raises(UserError, match=r"batching=windows_everywhere needs data\.steps_per_epoch"):
+        tiny(tmp_path, batching="windows_everywhere")
+
+
 def test_blank_documents_are_none(tmp_path: Path) -> None:
     assert tiny(tmp_path).prepare().meta["splits"]["train"]["documents"] == 24
 
