@@ -56,16 +56,21 @@ def bar_chart(
     title: str,
     groups: Sequence[BarGroup],
     *,
+    measure: str = "",
     low: float | None = None,
     high: float | None = None,
     log: bool = False,
     about: str = "",
 ) -> str:
-    """Draw horizontal bars: label above, interval as a whisker, printed value as a diamond."""
+    """Draw horizontal bars: label above, interval as a whisker, printed value as a diamond; ``measure``: of what."""
     low, high = bar_range(groups, low, high, log)
     widest = max([len(_value_text(bar, group.digits)) for group in groups for bar in group.bars], default=4)
     axis = Axis(low, high, 8, WIDTH - 16 - LETTER * widest, log)
-    parts, at, section = [text(8, 16, title + (" (log scale)" if log else ""), "title")], 26.0, ""
+    parts, at, section = [text(8, 16, title, "title")], 26.0, ""
+    if below := " ".join(filter(None, (measure, "(log scale)" if log else ""))):
+        parts.append(text(8, 34, below, "tick"))
+        at = 44.0
+    top = at
     body: list[str] = []
     for group in groups:
         if group.section != section:
@@ -82,9 +87,9 @@ def bar_chart(
             body.append(_diamond(axis(group.printed), (start + at - 3) / 2, group.printed))
         at += 7
     marks = [(axis(mark), tick_text(mark)) for mark in ticks(low, high, log)]
-    parts += [line("grid", spot, 26, spot, at) for spot, _ in marks]
+    parts += [line("grid", spot, top, spot, at) for spot, _ in marks]
     parts += [text(spot, at + 14, words, "tick", "middle") for spot, words in without_collisions(marks)]
-    return frame(about + title, at + 22, parts + body)
+    return frame(about + ", ".join(filter(None, (title, measure))), at + 22, parts + body)
 
 
 def _value_text(one: Bar, digits: int) -> str:

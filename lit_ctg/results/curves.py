@@ -30,7 +30,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
-    """Return (experiment, measure) -> SVG, a panel for every experiment and measure; runs that measured once have none."""
+    """Return (experiment, measure) -> SVG, a panel each; runs that measured once have none."""
     panels: dict[tuple[str, str], str] = {}
     for experiment in dict.fromkeys(name for name, _ in pool.runs):
         runs = {regime: found for (name, regime), found in pool.runs.items() if name == experiment}

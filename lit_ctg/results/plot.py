@@ -135,9 +135,9 @@ def _bars(table: Table) -> Panels:
     charts = {}
     for section in plot.get("sections", [None]):
         rows = [row for row in table.rows if section in (None, row.spec.section) and row.spec.samples is None]
-        title = ", ".join(filter(None, (section, measure)))
         ran = [regime for regime in table.regimes if any(_mean(row, regime) is not None for row in rows)]
         groups = [g for row in rows if (g := _group(row, section, ran))]
+        title = section or measure
         charts[title[:1].upper() + title[1:]] = (rows, groups)
     log, low, high = bool(plot.get("log")), plot.get("low"), plot.get("high")
     shared = {}
@@ -147,8 +147,8 @@ def _bars(table: Table) -> Panels:
     panels: Panels = {}
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
-        chart = bar_chart(title, groups, low=start, high=end, log=log, about=_about(table)) if groups else None
-        panels[title] = chart
+        words = {"about": _about(table), "measure": measure if "sections" in plot else ""}
+        panels[title] = bar_chart(title, groups, low=start, high=end, log=log, **words) if groups else None
     return panels
 
 

@@ -120,6 +120,11 @@ def test_best_words_before_and_after() -> None:
     assert len(widths) == 6 and widths[4] == pytest.approx(widths[0] / 2, abs=0.1)
     assert {"be 0.155", "softmax", "graphmax"} <= {text.text for text in tree.findall(".//text")}
     assert read_words("no numbers here") == []
+    # two tokens that look the same are two tokens
+    twins = [("\ufffd", 0.2), ("\ufffd", 0.1)]
+    tree = ElementTree.fromstring(word_shift("t " * 60, twins, twins, names=("a", "b"), kind="corrected"))
+    assert all(float(one.get("y1")) == float(one.get("y2")) for one in tree.findall(".//line"))
+    assert len(tree.findall(".//text[@class='title']")) == 3
 
 
 def test_matrix_shows_counts_shares_and_holes() -> None:

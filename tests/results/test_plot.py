@@ -102,11 +102,12 @@ rows:
   - {section: D, unit: percent, label: two, metric: D}
 """
     table = table_of(tmp_path, text, {"A": 10.0, "B": 1e5, "D": -40.0}, make_record)
-    assert list(panels_for(table)) == ["A, perplexity", "B, perplexity", "C, perplexity"]
+    assert list(panels_for(table)) == ["A", "B", "C"]
     one, two = plots_for(table)
     # the widths on the axis that they share: log 10 to log 100,000
     first, second = (float(re.search(r'height="13" width="([0-9.]+)"', svg)[1]) for svg in (one, two))
     assert second == pytest.approx(5 * first, rel=0.1)
+    assert "perplexity (log scale)" in one and 'aria-label="T. A, perplexity"' in one
     assert "not run" not in one, "a regime that nobody ran takes no room"
     assert legend_for(table) == [("corrected", "corrected (95% interval)")]
 
