@@ -34,7 +34,7 @@ class Picture:
     Attributes:
         before_V, after_V: probability of each token without and with the gate, float64.
         idea_V: the idea head's probability that the token is coming.
-        clamped: share of the vocabulary whose gate stands at its lowest value.
+        clamped: share of the vocabulary whose gate stands at its lower bound; 0 where the bound is out of reach.
     """
 
     before_V: Tensor
@@ -171,10 +171,9 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
         return None
     before_V = output.extras["token_logits"][0, -1].cpu().double().softmax(-1)
     after_V = output.scores_BTV[0, -1].cpu().double().softmax(-1)
-    gate_V = module.gate(idea_BTV[:, -1:])[0, 0].cpu().double()
-    lowest = gate_V.min()
-    clamped = float((gate_V <= lowest + 1e-6).double().mean())
-    return Picture(before_V, after_V, idea_BTV[0, -1].cpu().double().sigmoid(), clamped)
+    idea_V = idea_BTV[0, -1]
+    clamped = float(module.form.clamped(idea_V, module.alpha, module.beta).double().mean())
+    return Picture(before_V, after_V, idea_V.cpu().double().sigmoid(), clamped)
 
 
 def first_token(vocabulary: Any, word: str) -> int:

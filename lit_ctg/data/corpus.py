@@ -227,7 +227,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         return self.prepare().sources
 
     def batches(self, split: str) -> PackedBatches:
-        """Return the batches of a split: training as configured, evaluation every token once but with windows everywhere."""
+        """Return the batches of a split; evaluation meets every token once (but with windows_everywhere)."""
         options: dict[str, Any] = {"length": self.length, "batch_size": self.batch_size}
         options["documents"] = self.with_documents
         packed = self.prepare()

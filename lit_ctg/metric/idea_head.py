@@ -78,12 +78,13 @@ class IdeaHead(BatchMetric):
         self.frequency_V: Tensor | None = None
         self._module: list[Any] = []  # a list: a module in an attribute would become a part of the metric
 
-    def bind(self, datamodule: Any, module: Any = None) -> IdeaHead:
-        """Take the model, which knows window and stopwords, and count the training split."""
+    def bind(self, datamodule: Any, module: Any) -> IdeaHead:
+        """Take the model, which knows window, stopwords and its output rows, and count the training split."""
         self._module = [module]
         if self.frequency_V is None:
             ids = np.asarray(datamodule.packed.ids("train"))
-            self.frequency_V = torch.from_numpy(np.bincount(ids, minlength=len(datamodule.vocabulary))).float()
+            # a pretrained head can have more rows than its tokenizer has tokens
+            self.frequency_V = torch.from_numpy(np.bincount(ids, minlength=module.vocabulary_size)).float()
         return self
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:

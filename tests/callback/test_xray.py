@@ -13,6 +13,7 @@ from lit_ctg.callback.xray import XRay, figure, first_token, look
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.model.base import LMOutput
+from lit_ctg.model.idea_gate.gate import GateForm
 
 PROMPT = "the market is"
 ALPHA, BETA = 0.5, -2.0
@@ -35,7 +36,8 @@ def gated(tiny):
         generator = torch.Generator().manual_seed(1)
         token_V = torch.randn(size, generator=generator)
         idea_V = torch.randn(size, generator=generator) * 4 - 4
-        module.gate = lambda idea: (ALPHA * (idea.sigmoid() + 1e-8).log()).clamp(min=BETA)
+        module.form, module.alpha, module.beta = GateForm(clamp="after_scaling", epsilon=1e-8), ALPHA, BETA
+        module.gate = lambda idea: module.form(idea, module.alpha, module.beta)
 
         def forward(batch):
             shape = (*batch["input_ids_BT"].shape, size)
@@ -68,7 +70,29 @@ def test_factors_are_the_equations(gated, vocabulary) -> None:
         factor = (after[number] / math.fsum(after)) / (before[number] / math.fsum(before))
         assert float(picture.factor_V[number]) == pytest.approx(factor, rel=1e-5)
     assert picture.clamped == pytest.approx(sum(g == BETA for g in gates) / len(gates))
+    assert 0 < picture.clamped < 1
     assert float(picture.after_V.sum()) == pytest.approx(1.0) == float(picture.before_V.sum())
+
+
+@pytest.mark.parametrize("clamp", ["after_scaling", "before_scaling"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, -2.0), (0.0, 0.0), (0.5, -1e3)])
+def test_where_no_token_reaches_the_bound_none_is_clamped(gated, vocabulary, clamp, alpha, beta) -> None:
+    module, _ = gated(vocabulary)
+    module.form, module.alpha, module.beta = GateForm(clamp=clamp, epsilon=1e-8), alpha, beta
+    picture = look(module, vocabulary.encode(PROMPT))
+    assert picture.clamped == 0
+    if alpha == 0:
+        assert float((picture.factor_V - 1).abs().max()) < 1e-6
+
+
+def test_clamped_counts_by_the_bound_of_the_form(gated, vocabulary) -> None:
+    """The published clamp holds from log p = beta down, Eq. 4 and 5 from log p = beta / alpha: fewer tokens."""
+    module, _ = gated(vocabulary)
+    log_p = module.tables[1].sigmoid().log()
+    for clamp, bound in (("after_scaling", BETA / ALPHA), ("before_scaling", BETA)):
+        module.form = GateForm(clamp=clamp, epsilon=1e-8)
+        clamped = look(module, vocabulary.encode(PROMPT)).clamped
+        assert clamped == pytest.approx(float((log_p <= bound).double().mean()))
 
 
 def test_the_gate_never_raises_a_score_and_boosts_all_the_same(gated, vocabulary) -> None:

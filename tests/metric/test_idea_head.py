@@ -52,10 +52,10 @@ def test_average_precision_is_scikit_learns(ties) -> None:
     assert checked > 30
 
 
-def make(threshold=0.5, stride=1):
-    module = SimpleNamespace(window=lambda ids, mask: module.windows, stopword_mask_V=case()[2])
-    packed = SimpleNamespace(ids=lambda split: np.arange(V).repeat(np.arange(V)))
-    datamodule = SimpleNamespace(packed=packed, vocabulary=range(V))
+def make(threshold=0.5, stride=1, tokens=V):
+    module = SimpleNamespace(window=lambda ids, mask: module.windows, stopword_mask_V=case()[2], vocabulary_size=V)
+    packed = SimpleNamespace(ids=lambda split: np.arange(tokens).repeat(np.arange(tokens)))
+    datamodule = SimpleNamespace(packed=packed, vocabulary=range(tokens))
     return IdeaHead(threshold=threshold, stride=stride).bind(datamodule, module), module
 
 
@@ -96,6 +96,31 @@ def batch_and_output(metric_module, rows=3):
     mask[0, 30:] = False
     batch = {"target_ids_BT": torch.zeros(rows, T, dtype=torch.long), "mask_target_BT": mask}
     return SimpleNamespace(scores_BTV=logits, extras={"token_logits": logits, "idea_logits": logits}), batch
+
+
+def test_stopwords_are_left_out_of_both_rankings() -> None:
+    """Stopwords of the highest idea score and the highest frequency change nothing: the best of the rest is first."""
+    stopword_V = torch.zeros(V, dtype=torch.bool)
+    stopword_V[[V - 1, V - 2]] = True  # the commonest tokens
+    logits_1V = torch.full((1, V), -5.0)
+    logits_1V[0, [V - 1, V - 2]] = 9.0
+    logits_1V[0, V - 3] = 1.0
+    metric, _ = make()
+    metric.update(logits_1V, torch.tensor([[V - 3, V - 1, -1, -1, -1, -1]]), stopword_V)
+    result = metric.result()
+    assert result["average_precision"].value == 1.0 and result["unigram_average_precision"].value == 1.0
+    assert result["precision"].n == 1 and result["recall"].n == 1
+
+
+def test_more_output_rows_than_tokens() -> None:
+    """A pretrained model's vocabulary is often padded; rows that no text has change nothing of the unigram ranking."""
+    logits_PV, window_PK, stopword_V = case(3)
+    window_PK = window_PK.masked_fill(window_PK >= V - 5, -1)
+    padded, whole = make(tokens=V - 5)[0], make()[0]
+    padded.update(logits_PV, window_PK, stopword_V)
+    whole.frequency_V[V - 5 :] = 0
+    whole.update(logits_PV, window_PK, stopword_V)
+    assert padded.result() == whole.result() != {}
 
 
 def test_every_stride_th_counted_position_is_measured() -> None:

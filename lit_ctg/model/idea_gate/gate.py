@@ -58,6 +58,12 @@ class GateForm:
         """Return the value of log(p + epsilon) below which the gate is flat; alpha > 0."""
         return beta / alpha if self.clamp == "after_scaling" else beta
 
+    def clamped(self, idea_logits: Tensor, alpha: float, beta: float) -> Tensor:
+        """Return where the lower bound holds, bool of the logits' shape; nowhere without strength."""
+        if alpha == 0:
+            return torch.zeros_like(idea_logits, dtype=torch.bool)
+        return (torch.sigmoid(idea_logits) + self.epsilon).log_() <= self.floor(alpha, beta)
+
 
 def check_strength(alpha: PerRow, beta: PerRow, where: str) -> None:
     """Refuse a strength below 0 and a bound above 0.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lit_ctg.build import build_datamodule
 from lit_ctg.config import compose
 
