@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,13 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
         if isinstance(cause, UserError):
             raise cause from None
         reason = str(cause or error).splitlines()[0]
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
+        if unknown:
+            target = str(node.get("_target_", where)).rpartition(".")[2]
+            raise UserError(
+                f"{where}.{unknown[1]}: {target} takes no {unknown[1]}; leave it out (~{where}.{unknown[1]} where the "
+                "experiment file gives it)"
+            ) from error
         raise UserError(f"{where}: {reason}; check the values given for {where}.*") from error
 
 

@@ -118,7 +118,8 @@ class TopicTrial(Callback):
         for domain in self.domains:
             if len(domain.prompts) < prompts:
                 raise UserError(
-                    f"domain {domain.name} has {len(domain.prompts)} prompts, callback.topic_trial.prompts={prompts}"
+                    f"domain {domain.name} has {len(domain.prompts)} prompts, callback.topic_trial.prompts={prompts} "
+                    f"asks for more: write more of them or give callback.topic_trial.prompts={len(domain.prompts)}"
                 )
         self.n, self.prompts, self.scored_tokens = samples // prompts, prompts, scored_tokens
         self.max_new_tokens = max(scored_tokens, *(last for _, last in self.spans))

@@ -240,7 +240,10 @@ class IdeaGateModule(LitLanguageModel):
     def configure_optimizers(self) -> Any:
         """AdamW with warm-up and cosine over the whole run."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
-            raise UserError("nothing to train: the backbone is frozen and the model has no gate; set model.gated=true")
+            raise UserError(
+                "nothing to train: the backbone is frozen and the model has no gate; its numbers are those of the arm "
+                "gate_off of experiment=idea_gate/main; for a baseline that is trained give backbone.frozen=false"
+            )
         total_steps = int(self.trainer.estimated_stepping_batches)
         return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
 
@@ -266,8 +269,8 @@ def _vocabulary_size(vocabulary: Any, backbone: nn.Module) -> int:
     size = getattr(backbone, "vocabulary_size", len(vocabulary))
     if size < len(vocabulary):
         raise UserError(
-            f"backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer "
-            "(GPT-2's: data/tokenizer=gpt2 data.tokenizer.root=<the model's folder>)"
+            f"backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's own: "
+            "data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
         )
     return int(size)
 

@@ -1,7 +1,10 @@
-"""The gate on a Hugging Face causal LM: the LM frozen, its own head, generation as from whole prefixes."""
+"""The gate on a Hugging Face causal LM: the LM frozen, its own head, generation, the commands of the documentation."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,3 +80,61 @@ def test_nothing_to_train(vocabulary, settings, tmp_path):
     module._trainer = SimpleNamespace(estimated_stepping_batches=10)
     with pytest.raises(UserError, match="nothing to train"):
         module.configure_optimizers()
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "idea_gate.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## On a pretrained model")[2]
+COMMANDS = [line for line in SECTION.splitlines() if line.startswith("lit-ctg ")]
+QUICK = ("size=smoke", "trainer.accelerator=cpu")
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory) -> Path:
+    """A model with its tokenizer; the model has more output rows than the tokenizer has tokens, as many have."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("padded")
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=315, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    engine.train_from_iterator(["The chemical reaction of the acid with the solution produced a salt."] * 4, trainer)
+    words = PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    words.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(words) + 7, n_positions=256, n_embd=16, n_layer=1, n_head=2, bos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    assert len(COMMANDS) == 4 and "lora" in COMMANDS[2] and "baseline" in COMMANDS[3]
+    for line in COMMANDS:
+        code, out, err = run_cli(*(word.replace("<model>", str(padded)) for word in shlex.split(line)[1:]), *QUICK)
+        assert code == 0 and out.strip(), f"{line}: {err}"
+    records = {path: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.rglob("run.json")}
+    frozen = next(path for path, record in records.items() if record["config"]["backbone"]["frozen"])
+    numbers = records[frozen]["metrics"]
+    assert 0 < numbers["val/idea/average_precision"]["value"] < 1
+    assert {"val/ungated/loss", "topic/gate_off/all/long/stickiness"} <= set(numbers)
+    (code,) = re.findall(r"```python\n(.*?)```", SECTION, flags=re.S)
+    capsys.readouterr()
+    exec(code.replace("<model>", str(padded)).replace("<run>", str(frozen.parent)), {})
+    assert capsys.readouterr().out.startswith("The stock market is")
+
+
+def test_the_matched_baseline_says_what_to_leave_out(padded, run_cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    words = ["train", "experiment=idea_gate/baseline", "backbone=huggingface", f"backbone.path={padded}", *QUICK]
+    words += ["data/tokenizer=huggingface", f"data.tokenizer.path={padded}"]
+    code, _, err = run_cli(*words)
+    assert code == 2 and "HuggingFaceBackbone takes no feedforward_dim" in err and "~backbone.feedforward_dim" in err
+    code, _, err = run_cli(*words, "~backbone.feedforward_dim")
+    assert code == 2 and "nothing to train" in err and "gate_off of experiment=idea_gate/main" in err
+    # the corpus' own tokenizer, which the model does not speak
+    code, _, err = run_cli("train", "experiment=idea_gate/main", *words[2:6])
+    assert code == 2 and "data/tokenizer=huggingface data.tokenizer.path=" in err
