@@ -43,7 +43,7 @@ class ClassReport(Callback):
             return
         module, datamodule = pl_module, trainer.datamodule  # type: ignore[attr-defined]
         packed = datamodule.prepare()
-        found = {split: module.occurrences(datamodule, split) for split in ("train", "val")}
+        found = {split: module.occurrences(datamodule, split) for split in ("train", "val", "test")}
         totals = {split: len(packed.ids(split)) for split in found}
         for count in class_counts(module.table, found, totals):
             where = f"{count.split}/{count.class_name}"

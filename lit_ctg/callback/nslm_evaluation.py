@@ -38,7 +38,7 @@ class NSLMEvaluation(Callback):
         results: ``<split>/<model>[_cache]/<group>`` perplexities: a class, ``total``, ``global``, ``first``, ``later``
             (class tokens without and with an earlier member in the document), ``rarity_<from>_<to>`` (class tokens);
             ``<split>/<model>/<class>/median_error`` and ``mean_error`` of the best guess; ``mixture_weight``;
-            ``val/perplexity`` of the final model; ``grid/...`` of the micro-models; ``share/<class>`` of test tokens.
+            ``val/perplexity`` of the final model; ``grid/...`` and ``micro_model/...`` (see ``Selection.results``).
         history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
             the steps, nats a token).
     """
@@ -137,11 +137,8 @@ class NSLMEvaluation(Callback):
                     self.results[f"{split}/{model}/{group}"] = result.to_dict()
         for number, members in enumerate(module.table.classes):
             inside_N = scores.class_N == number
-            share = float(inside_N.mean())
-            self.results[f"share/{members.name}"] = _plain(share, "share of tokens", len(scores))
-            self._errors(
-                scores, inside_N, f"{split}/{{}}/{members.name}", UNITS.get(members.attributes_KD.shape[1], "")
-            )
+            unit = members.unit or UNITS.get(members.attributes_KD.shape[1], "")
+            self._errors(scores, inside_N, f"{split}/{{}}/{members.name}", unit)
 
     def groups(self, scores: TokenScores, names: Sequence[str], count_V: np.ndarray) -> dict[str, np.ndarray]:
         """Return which tokens are in which group, [N] bool each."""

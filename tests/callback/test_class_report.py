@@ -24,9 +24,12 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
     ids_T[1::2] = (np.cumsum(rng.choice([0, 1, 1, 2], 1000)) % 60) + 1
     table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
     found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
-    packed = SimpleNamespace(ids=lambda split: ids_T)
+    texts = {"train": ids_T, "val": ids_T, "test": ids_T[:1600]}
+    packed = SimpleNamespace(ids=texts.get)
     module = SimpleNamespace(
-        table=table, selection=select(table, found, found), occurrences=lambda datamodule, split: found
+        table=table,
+        selection=select(table, found, found),
+        occurrences=lambda datamodule, split: Occurrences.from_documents(texts[split], np.zeros(1, dtype=int), table),
     )
     trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=SimpleNamespace(prepare=lambda: packed))
     report = ClassReport(curves=curves)
@@ -39,6 +42,7 @@ def test_counts_and_curves() -> None:
     report, ids_T = run(curves)
     assert report.results["count/train/year"]["value"] == 1000
     assert report.results["share/val/all"]["value"] == pytest.approx(0.5)
+    assert report.results["count/test/year"]["value"] == 800 and report.results["count/test/year"]["n"] == 1600
     steps = np.diff(ids_T[1::2])
     for value in range(-2, 4):
         observed = report.results[f"density/year/observed/{value}"]["value"]

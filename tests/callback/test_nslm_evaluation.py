@@ -99,7 +99,14 @@ def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -
     assert metrics["val/nslm/global"]["value"] <= min(parts) * (1 + 1e-9)
     assert any(name.startswith("grid/city/") for name in metrics)
     assert metrics["test/nnlm/city/median_error"]["unit"] == "km"
-    assert metrics["share/city"]["value"] > 0
+    assert metrics["test/nnlm/city/mean_error"]["unit"] == "km"
+    assert metrics["share/test/city"]["value"] > 0 and "share/city" not in metrics
+    assert metrics["count/test/all"]["value"] == metrics["test/nnlm/places"]["n"]
+    for name in ("city", "state", "country"):
+        shares = [
+            e["value"] for key, e in metrics.items() if key.startswith(f"micro_model/{name}/") and "/share" in key
+        ]
+        assert sum(shares) == pytest.approx(1.0)
     code, out, err = run_cli("generate", *words, "n=2", "prompt=The", "control.mixture_weight=1")
     assert code == 0, err
     assert len([line for line in out.splitlines() if line.startswith("The")]) == 2

@@ -27,6 +27,7 @@ class ClassMembers:
         tokens: their texts.
         attributes_KD: what the metric functions read: value, or latitude and longitude (degrees).
         metrics, densities: names of the candidates.
+        unit: of errors of guesses (``Recogniser``).
     """
 
     name: str
@@ -35,6 +36,7 @@ class ClassMembers:
     attributes_KD: np.ndarray
     metrics: tuple[str, ...]
     densities: tuple[str, ...]
+    unit: str | None = None
 
     def __len__(self) -> int:
         return len(self.ids_K)
@@ -148,9 +150,8 @@ class ClassTable:
                 kept.append(number)
                 described = np.array([attributes[number][v] for v in ids_K], dtype=np.float64)
                 texts = tuple(tokens[v] for v in ids_K)
-                classes.append(
-                    ClassMembers(recogniser.name, ids_K, texts, described, recogniser.metrics, recogniser.densities)
-                )
+                candidates = recogniser.metrics, recogniser.densities
+                classes.append(ClassMembers(recogniser.name, ids_K, texts, described, *candidates, recogniser.unit))
         renumber = np.full(len(recognisers) + 1, -1)
         renumber[kept] = np.arange(len(kept))
         class_of_SV = renumber[class_of_SV]

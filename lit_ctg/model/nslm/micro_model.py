@@ -181,7 +181,7 @@ class Blend:
     def describe(self) -> dict[str, Any]:
         """Return weights and parts as plain values."""
         parts = [
-            {"weight": float(weight)} | model.describe()
+            {"share": float(weight)} | model.describe()
             for weight, model in zip(self.weight_P, self.models, strict=True)
         ]
         return {"class": self.members.name, "blend": parts}

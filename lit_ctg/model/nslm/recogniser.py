@@ -33,12 +33,21 @@ class Recogniser(abc.ABC):
         densities: names of the candidate densities (``density.DENSITIES``).
         context: the left context the class is bound to; None: the class exists wherever no bound class takes its
             tokens.
+        unit: what errors of guesses are counted in; None: km where members have coordinates, else a difference of
+            values.
     """
 
     def __init__(
-        self, *, name: str, metrics: Sequence[str], densities: Sequence[str], context: str | None = None
+        self,
+        *,
+        name: str,
+        metrics: Sequence[str],
+        densities: Sequence[str],
+        context: str | None = None,
+        unit: str | None = None,
     ) -> None:
-        self.name, self.metrics, self.densities, self.context = name, tuple(metrics), tuple(densities), context
+        self.name, self.metrics, self.densities = name, tuple(metrics), tuple(densities)
+        self.context, self.unit = context, unit
 
     @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:

@@ -20,6 +20,9 @@ from lit_ctg.model.nslm.metric_function import METRICS, Frequency, MetricFunctio
 from lit_ctg.model.nslm.micro_model import Blend, MicroModel
 from lit_ctg.model.nslm.occurrence import Occurrences
 
+BLEND = "blend"
+NAMES = ("class", "metric", "density", "base")  # of what a micro-model describes: no parameters
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -45,7 +48,7 @@ class Trial:
     @property
     def label(self) -> str:
         """The pair (and the base, where it is not the paper's) as it is named in records."""
-        return f"{self.metric}/{self.density}" + ("" if self.base == "uniform" else f"/{self.base}")
+        return _label(self.metric, self.density, self.base)
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,13 @@ class Selection:
     Attributes:
         models: the chosen micro-model of each class, in the order of the class table.
         trials: every cell of the grid, in the order tried.
+        blends: perplexity inside the class, on validation occurrences, of the classes that have a blend; its weights
+            were found on the same.
     """
 
     models: dict[str, MicroModel | Blend]
     trials: list[Trial]
+    blends: dict[str, float]
 
     def best(self, class_name: str) -> list[Trial]:
         """Return the best trial of every (metric, density, base) of a class, the best first."""
@@ -69,23 +75,58 @@ class Selection:
         return sorted(best.values(), key=lambda trial: trial.perplexity)
 
     def table(self, most: int | None = None) -> str:
-        """Return the grid as lines of text, the chosen pair of each class first, at most ``most`` a class."""
+        """Return the grid as lines of text, what is used of each class first and starred, ``most`` pairs a class."""
         lines = [f"{'class':<12}{'metric/density':<34}{'perplexity':>12}{'n':>8}"]
         for name in self.models:
-            for place, trial in enumerate(self.best(name)[:most]):
+            rows = [(trial.label, trial.perplexity, trial.n) for trial in self.best(name)[:most]]
+            if name in self.blends:
+                rows.insert(0, (BLEND, self.blends[name], rows[0][2]))
+            for place, (label, perplexity, n) in enumerate(rows):
                 mark = "*" if place == 0 else " "
-                lines.append(f"{name:<12}{mark}{trial.label:<33}{trial.perplexity:>12.2f}{trial.n:>8}")
+                lines.append(f"{name:<12}{mark}{label:<33}{perplexity:>12.2f}{n:>8}")
         return "\n".join(lines)
 
     def results(self) -> dict[str, dict[str, Any]]:
-        """Return run-record entries ``grid/<class>/<metric>/<density>``: perplexity inside the class, validation."""
-        return {
-            f"grid/{trial.class_name}/{trial.label}": MetricResult(
-                trial.perplexity, "perplexity", "lower", trial.n, None, 1
-            ).to_dict()
-            for name in self.models
-            for trial in self.best(name)
-        }
+        """Return run-record entries.
+
+        ``grid/<class>/<metric>/<density>`` and ``grid/<class>/blend``: perplexity inside the class, validation text.
+        ``micro_model/<class>/<metric>/<density>/<what>``: what is used: its ``share`` of the blend (1: a pair alone)
+        and its fitted parameters; ``<what>/0``, ``<what>/1`` where there are several.
+        """
+        results = {}
+        for name, model in self.models.items():
+            best = self.best(name)
+            for trial in best:
+                entry = MetricResult(trial.perplexity, "perplexity", "lower", trial.n, None, 1)
+                results[f"grid/{name}/{trial.label}"] = entry.to_dict()
+            n = best[0].n if best else 0
+            if name in self.blends:
+                entry = MetricResult(self.blends[name], "perplexity", "lower", n, None, 1)
+                results[f"grid/{name}/{BLEND}"] = entry.to_dict()
+            for key, value in _plain_parameters(model).items():
+                unit = "weight" if key.endswith("/share") else "parameter"
+                results[f"micro_model/{name}/{key}"] = MetricResult(value, unit, "none", n, None, 1).to_dict()
+        return results
+
+
+def _label(metric: str, density: str, base: str) -> str:
+    return f"{metric}/{density}" + ("" if base == "uniform" else f"/{base}")
+
+
+def _plain_parameters(model: MicroModel | Blend) -> dict[str, float]:
+    """Return ``<metric>/<density>/<parameter>`` of all parts of a micro-model."""
+    found = model.describe()
+    plain: dict[str, float] = {}
+    for part in found.get("blend", [{"share": 1.0} | found]):
+        label = _label(part["metric"], part["density"], part["base"])
+        for name, value in part.items():
+            if name in NAMES:
+                continue
+            if isinstance(value, list):
+                plain |= {f"{label}/{name}/{place}": float(entry) for place, entry in enumerate(value)}
+            else:
+                plain[f"{label}/{name}"] = float(value)
+    return plain
 
 
 def _perplexity_of(trial: Trial | None) -> float:
@@ -116,15 +157,17 @@ def select(
     """
     models: dict[str, MicroModel | Blend] = {}
     trials: list[Trial] = []
+    blends: dict[str, float] = {}
     for number, members in enumerate(table.classes):
         own = _class_trials(members, train.of(number), validation.of(number), bases)
         trials += own
-        selection = Selection({}, own)
-        ranked = selection.best(members.name)
+        ranked = Selection({}, own, {}).best(members.name)
         models[members.name] = ranked[0].model if ranked else own[0].model
         if blend and len(ranked) > 1 and len(validation.of(number)):
-            models[members.name] = fit_blend([trial.model for trial in ranked], validation.of(number))
-    return Selection(models, trials)
+            mixed = fit_blend([trial.model for trial in ranked], validation.of(number))
+            models[members.name] = mixed
+            blends[members.name] = class_perplexity(mixed, validation.of(number))
+    return Selection(models, trials, blends)
 
 
 def _class_trials(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import yaml
 
+from lit_ctg.config import compose
 from lit_ctg.model.nslm.class_table import ClassTable
 from lit_ctg.model.nslm.construction import class_table, make_recogniser
 from lit_ctg.model.nslm.recogniser import Recogniser
 
-CLASSES = Path(__file__).resolve().parents[3] / "conf" / "model" / "nslm_class"
-
 
 def recognisers(kind: str) -> list[Recogniser]:
-    """Return the classes of ``conf/model/nslm_class/<kind>.yaml``, in order."""
-    found = yaml.safe_load((CLASSES / f"{kind}.yaml").read_text(encoding="utf-8"))
+    """Return the classes of ``conf/model/nslm_class/<kind>.yaml`` in the default regime, in order."""
+    found = compose([f"experiment=nslm/{kind}s"]).model.classes
     return [make_recogniser(name, {k: v for k, v in entry.items() if k != "name"}) for name, entry in found.items()]
 
 

@@ -126,7 +126,7 @@ def test_losses_are_the_negative_scores_and_reach_every_parameter() -> None:
 
 def test_a_run_with_an_adaptive_softmax(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     words = ("experiment=nslm/places", "size=smoke", "logger=none", "+data.cache_root=cache", "model.samples=null")
-    code, _, err = run_cli("train", *words, "+model.cutoffs=[200,600]")
+    code, _, err = run_cli("train", *words, "model.cutoffs=[200,600]")
     assert code == 0, err
     (path,) = tmp_path.rglob("run.json")
     metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]

@@ -102,7 +102,7 @@ def test_blend_is_the_weighted_sum() -> None:
     assert np.allclose(np.exp(blend.log_prob(evidence)), expected)
     assert np.allclose(np.exp(blend.log_prob_of(np.array([4, 5]), evidence)), expected[[0, 1], [4, 5]])
     assert len(Blend(models, np.array([0.0, 1.0])).models) == 1
-    assert blend.describe()["blend"][0]["weight"] == 0.25
+    assert blend.describe()["blend"][0]["share"] == 0.25
 
 
 def test_bad_input_is_named() -> None:

@@ -178,6 +178,14 @@ def test_deviations_3_to_5_by_regime(build: Any) -> None:
     assert corrected.blend and not published.blend
 
 
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+def test_deviation_6_great_circle_distances_only_in_corrected(regime: str) -> None:
+    classes = compose(["experiment=nslm/places", f"regime={regime}"]).model.classes
+    for name in ("city", "state", "country"):
+        metrics = list(classes[name].metrics)
+        assert "euclidean" in metrics and ("great_circle" in metrics) == (regime == "corrected")
+
+
 def test_grounded_dimensions_are_not_trained(build: Any) -> None:
     module, _ = build("data.chunk_places=true", experiment="places_grounded")
     ids = torch.from_numpy(module.table.classes[0].ids_K[:1])
@@ -212,12 +220,12 @@ def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) ->
     path = tmp_path / "classes.yaml"
     settings = "{members: {first: 1, second: 2, third: 3}, metrics: [difference, frequency], densities: [gaussian]}"
     path.write_text(f"ordinal: {settings}\nother: {{pattern: '[0-9][0-9,]*'}}\n", encoding="utf-8")
-    (plain, _), (module, _) = build(), build(f"+model.class_file={path}")
+    (plain, _), (module, _) = build(), build(f"model.class_file={path}")
     assert module.table.names == ("ordinal", *plain.table.names)
     assert set(module.table.classes[0].tokens) <= {"first", "second", "third"} and len(module.table.classes[0])
     assert plain.table.classes[-1].metrics != module.table.classes[-1].metrics == ("frequency",)
     with pytest.raises(UserError, match="cannot read classes"):
-        build(f"+model.class_file={tmp_path / 'none.yaml'}")
+        build(f"model.class_file={tmp_path / 'none.yaml'}")
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")

@@ -46,11 +46,50 @@ def test_every_pair_is_tried_and_the_right_one_chosen(table: ClassTable) -> None
 def test_table_and_record_entries_hold_the_whole_grid(table: ClassTable) -> None:
     selection = select(table, made(300, 0), made(200, 1))
     results = selection.results()
-    assert len(results) == len(selection.best("year")) + len(selection.best("small")) == 14
+    assert len([name for name in results if name.startswith("grid/")]) == 14
+    assert len(selection.best("year")) + len(selection.best("small")) == 14
     assert results["grid/year/difference/gaussian"]["n"] == len(made(200, 1).of(0))
     assert selection.table().count("*") == 2
     best = selection.best("year")[0]
     assert f"*{best.label}" in selection.table() and f"{best.perplexity:.2f}" in selection.table()
+
+
+def test_the_record_has_what_is_used_of_one_pair(table: ClassTable) -> None:
+    selection = select(table, made(300, 0), made(200, 1))
+    used, results = selection.models["year"], selection.results()
+    entries = {name: entry["value"] for name, entry in results.items() if name.startswith("micro_model/year/")}
+    where = "micro_model/year/difference/gaussian"
+    assert entries == {
+        f"{where}/share": 1.0,
+        f"{where}/mean": used.density.mean,
+        f"{where}/deviation": used.density.variance**0.5,
+        f"{where}/planar": 0.0,
+        f"{where}/fallback_smoothing": used.fallback_smoothing,
+    }
+
+
+def test_the_record_and_the_table_have_the_blend(table: ClassTable) -> None:
+    validation = made(200, 1)
+    selection = select(table, made(300, 0), validation, bases=("uniform", "unigram"), blend=True)
+    results, blend = selection.results(), selection.models["year"]
+    expected = class_perplexity(blend, validation.of(0))
+    assert results["grid/year/blend"]["value"] == pytest.approx(expected, rel=1e-12)
+    assert expected <= selection.best("year")[0].perplexity * 1.001
+    shares = {n: entry["value"] for n, entry in results.items() if n.startswith("micro_model/year/") and "share" in n}
+    assert sorted(shares.values()) == pytest.approx(sorted(blend.weight_P))
+    assert any("/unigram/share" in name for name in shares)
+    lines = [line for line in selection.table(most=2).splitlines() if line.startswith("year")]
+    assert len(lines) == 3 and "*blend" in lines[0] and f"{expected:.2f}" in lines[0]
+    assert "*" not in "".join(lines[1:])
+
+
+def test_several_parameters_of_a_density_are_numbered(table: ClassTable) -> None:
+    year = PatternRecogniser(name="year", pattern=r"19\d\d", metrics=["difference"], densities=["mixture"])
+    alone = ClassTable.build([str(number) for number in range(1900, 2000)], [year])
+    train, validation = (found.where(found.class_N == 0) for found in (made(400, 0), made(300, 1)))
+    results = select(alone, train, validation).results()
+    values = [results[f"micro_model/year/difference/mixture/weight/{place}"]["value"] for place in range(2)]
+    assert 0 < sum(values) <= 1 + 1e-9
 
 
 def test_blend_is_no_worse_than_any_part_on_validation(table: ClassTable) -> None:
