@@ -147,15 +147,21 @@ def load_record(path: Path) -> RunRecord:
     return record
 
 
-def load_records(paths: Iterable[Path | str]) -> list[RunRecord]:
-    """Read all records in files and folders (searched to any depth; a folder that does not exist holds none)."""
+def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
+    """Read all records in files and folders (searched to any depth; a folder that does not exist holds none).
+
+    Records in ``known`` are not read again, those that are read are put there.
+    """
+    known = {} if known is None else known
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
             files += sorted(file for file in path.rglob("*.json") if _is_record(file.relative_to(path)))
         elif path.suffix == ".json":
             files.append(path)
-    return [load_record(file) for file in dict.fromkeys(file.resolve() for file in files)]
+    wanted = list(dict.fromkeys(file.resolve() for file in files))
+    known |= {file: load_record(file) for file in wanted if file not in known}
+    return [known[file] for file in wanted]
 
 
 def _is_record(path: Path) -> bool:

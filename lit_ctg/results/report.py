@@ -69,7 +69,8 @@ def write_report(
         UserError: no such paper, a damaged record, or ``out`` cannot be written.
     """
     folders = None if record_dirs is None else list(record_dirs)
-    results = [result for paper in papers for result in all_results(paper, root, folders, size)]
+    known: dict[Path, RunRecord] = {}
+    results = [result for paper in papers for result in all_results(paper, root, folders, size, known)]
     write_atomic(Path(out), page(results))
     return Path(out)
 

@@ -44,6 +44,8 @@ from lit_ctg.results.plot_spec import check_plot
 from lit_ctg.results.schema import REGIMES
 from lit_ctg.results.verdict import Tolerance
 
+# the same language, several times as fast where libyaml is there
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean")
 _TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "defaults", "rows")
 
@@ -169,7 +171,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
         UserError: not YAML, an unknown key, or a row that does not say what it measures.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(data, dict):

@@ -91,6 +91,7 @@ def results_for(
     record_dirs: Iterable[Path | str] | None = None,
     size: str = AUTO,
     extra: Iterable[RunRecord] = (),
+    known: dict[Path, RunRecord] | None = None,
 ) -> Results:
     """Join printed numbers, specifications and records of one paper.
 
@@ -100,6 +101,7 @@ def results_for(
         record_dirs: folders and files with records; default: the committed ones and ``outputs``.
         size: only runs of this size count; "auto" is the largest size that has finished runs.
         extra: records that lie in no folder yet.
+        known: records that were read before, by file (see ``load_records``).
 
     Raises:
         UserError: no such paper, a damaged record or specification.
@@ -109,7 +111,7 @@ def results_for(
         raise UserError(f"no paper '{paper}' in {root}{did_you_mean(paper, papers(root))}")
     committed = root / paper / "results"
     folders = [committed, Path(OUTPUTS)] if record_dirs is None else [Path(folder) for folder in record_dirs]
-    records = [*load_records(folders), *extra]
+    records = [*load_records(folders, known), *extra]
     if size == AUTO:
         size = next(iter(sizes_run(records, paper)), "small")
     pool = RecordPool(records, paper, size, committed)
@@ -144,13 +146,20 @@ def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list
     ]
 
 
-def all_results(paper: str, root: Path | None, record_dirs: Sequence[Path | str] | None, size: str) -> list[Results]:
+def all_results(
+    paper: str,
+    root: Path | None,
+    record_dirs: Sequence[Path | str] | None,
+    size: str,
+    known: dict[Path, RunRecord] | None = None,
+) -> list[Results]:
     """Return the results of one size; of size "auto", those of every size with finished runs (at least one)."""
     if size != AUTO:
-        return [results_for(paper, root, record_dirs, size)]
-    largest = results_for(paper, root, record_dirs)
+        return [results_for(paper, root, record_dirs, size, known=known)]
+    known = {} if known is None else known
+    largest = results_for(paper, root, record_dirs, known=known)
     others = [other for other in sizes_run(largest.pool.seen, paper) if other not in (largest.size, "smoke")]
-    return [largest, *(results_for(paper, root, record_dirs, other) for other in others)]
+    return [largest, *(results_for(paper, root, record_dirs, other, known=known) for other in others)]
 
 
 def tables_for(
@@ -223,7 +232,8 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     add_common(parser)
     options = parser.parse_args(list(words))
     folders = checked_folders(options.records)
-    results = [results_for(paper, None, folders, options.size) for paper in chosen_papers(options.paper)]
+    known: dict[Path, RunRecord] = {}
+    results = [results_for(paper, None, folders, options.size, known=known) for paper in chosen_papers(options.paper)]
     tables = [table for result in results for table in result.tables]
     notes = [note for result in results for note in result.notes]
     if options.out is not None:

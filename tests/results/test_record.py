@@ -163,3 +163,11 @@ def test_samples_come_from_beside_the_record(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"text": "a"}\n{"tex')
     with pytest.raises(UserError, match="line 2"):
         load_record(tmp_path / "run.json")
+
+
+def test_records_that_are_known_are_not_read_again(make_record, tmp_path: Path, monkeypatch) -> None:
+    write_record(make_record("main", "corrected", 1), tmp_path / "a" / "run.json")
+    known: dict = {}
+    (first,) = load_records([tmp_path], known)
+    monkeypatch.setattr("lit_ctg.results.record.load_record", lambda path: pytest.fail(f"read {path} again"))
+    assert load_records([tmp_path, tmp_path / "a" / "run.json"], known) == [first] and len(known) == 1
