@@ -13,7 +13,7 @@ from lit_ctg.errors import UserError
 
 
 def generate(words: list[str]) -> list[Any]:
-    """Print ``n`` texts continuing ``prompt`` under ``control`` along the control paths in ``path``.
+    """Print ``n`` texts continuing ``prompt`` under ``control`` along the control paths in ``path``; notes below them.
 
     Sentence i is a function of (seed, i) and the checkpoint.
 
@@ -38,4 +38,15 @@ def generate(words: list[str]) -> list[Any]:
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
         console.print(text.text, markup=False)
+        if found := note(text):
+            console.print(f"    {found}", markup=False)
     return texts
+
+
+def note(text: Any) -> str:
+    """Return in one line what ``fired`` of a text says of its tokens; "" where there is none.
+
+    ``fired`` holds (token, class, earlier member of the class or "") of every class token (NSLM).
+    """
+    fired = getattr(text, "fired", ())
+    return ", ".join(f"{token}: {kind}" + (f" after {before}" if before else "") for token, kind, before in fired)
