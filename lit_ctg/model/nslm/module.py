@@ -51,7 +51,8 @@ class NSLMModule(LitLanguageModel):
         warmup_fraction, weight_decay: of adamw.
         character_dim: hidden size of the character RNNs, 0 for none.
         character_every: steps whose class tokens are gathered for one step of the character RNNs.
-        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token).
+        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token, a sum over its
+            characters: more than 1 diverges).
         renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
@@ -88,7 +89,7 @@ class NSLMModule(LitLanguageModel):
         cutoffs: Sequence[int] | None = None,
         character_dim: int = 48,
         character_every: int = 4,
-        character_rate: float = 10.0,
+        character_rate: float = 0.3,
         bases: tuple[str, ...] = ("uniform",),
         blend: bool = False,
         grounding: bool = False,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import math
+
+import numpy as np
 import torch
 
-from lit_ctg.model.nslm.character import END, CharacterRNN
+from lit_ctg.model.nslm.character import END, CharacterRNN, CharacterRNNs
+from lit_ctg.model.nslm.module import NSLMModule
+from lit_ctg.model.nslm.optimisation import clip_apart
 
 TOKENS = ("1914", "1918", "19", "7", "1,000")
 
@@ -45,3 +51,36 @@ def test_deviation_2_strings_outside_the_class_take_a_share() -> None:
     mass = model.log_probs(context).exp().sum(1)
     assert (mass < 0.99).all()
     torch.testing.assert_close(model.log_probs(context).log_softmax(1).exp().sum(1), torch.ones(3))
+
+
+NAMES = "Addis_Ababa Amsterdam Baltimore Bangkok Buenos_Aires Cape_Town Cologne Copenhagen Dar_es_Salaam Edinburgh".split()
+
+
+def trained(rate: float, steps: int = 150) -> list[float]:
+    """Return -log P in nats a name, raw and renormalised, before and after training as the module trains."""
+    torch.manual_seed(0)
+    networks = CharacterRNNs([NAMES], context_dim=8, dim=24, every=1, renormalise=True)
+    share_K = 1 / torch.arange(1, len(NAMES) + 1)
+    optimizer = torch.optim.SGD(networks.parameters(), lr=1.0)
+
+    def cost() -> list[float]:
+        context_ND, drawn_N = torch.randn(200, 8), share_K.multinomial(200, replacement=True)
+        with torch.no_grad():
+            raw_N = networks[0](context_ND, drawn_N)
+            return [-float(log_N.mean()) for log_N in (raw_N, networks.log_prob_of(context_ND, drawn_N, 0))]
+
+    before = cost()
+    for _ in range(steps):
+        networks.gather(torch.randn(20, 8), np.zeros(20, int), share_K.multinomial(20, replacement=True).numpy())
+        optimizer.zero_grad()
+        (rate * networks.cost()).backward()
+        clip_apart(networks, networks, 5.0)
+        optimizer.step()
+    return [*before, *cost()]
+
+
+def test_trained_it_spells_better_than_untrained_and_than_a_uniform_guess() -> None:
+    rate = inspect.signature(NSLMModule).parameters["character_rate"].default
+    raw, renormalised, raw_after, renormalised_after = trained(rate)
+    assert raw_after < math.log(len(NAMES)) < 20 < raw
+    assert renormalised_after < math.log(len(NAMES)) < renormalised
