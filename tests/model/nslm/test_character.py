@@ -53,7 +53,18 @@ def test_deviation_2_strings_outside_the_class_take_a_share() -> None:
     torch.testing.assert_close(model.log_probs(context).log_softmax(1).exp().sum(1), torch.ones(3))
 
 
-NAMES = "Addis_Ababa Amsterdam Baltimore Bangkok Buenos_Aires Cape_Town Cologne Copenhagen Dar_es_Salaam Edinburgh".split()
+NAMES = [
+    "Addis_Ababa",
+    "Amsterdam",
+    "Baltimore",
+    "Bangkok",
+    "Buenos_Aires",
+    "Cape_Town",
+    "Cologne",
+    "Copenhagen",
+    "Dar_es_Salaam",
+    "Edinburgh",
+]
 
 
 def trained(rate: float, steps: int = 150) -> list[float]:
