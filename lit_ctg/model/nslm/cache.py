@@ -71,9 +71,3 @@ class NeuralCache:
         log_BT = log_BTX.masked_fill(~same_BTX, -torch.inf).logsumexp(2)
         empty_BT = (log_BTX == -torch.inf).all(2)
         return log_BT.masked_fill(empty_BT, torch.nan), state
-
-    def distribution(self, log_BTX: Tensor, words_BX: Tensor, size: int) -> Tensor:
-        """Return p_cache of all words [B, T, V]; zeros where the cache is empty."""
-        batch, length, _ = log_BTX.shape
-        index_BTX = words_BX.clamp(min=0).unsqueeze(1).expand_as(log_BTX)
-        return log_BTX.new_zeros(batch, length, size).scatter_add(2, index_BTX, log_BTX.exp())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,19 @@ class NSLMDecoding:
         """Return what generates with a trained module; fits the micro-models where that has not been done."""
         if module.micro_models is None:
             module.choose_micro_models(datamodule)
-        return TextGenerator(module, self)
+        return TextGenerator(module, self, getattr(datamodule, "transform", str))
 
 
 class TextGenerator:
-    """Draws texts; row i is a function of (seed, i)."""
+    """Draws texts; row i is a function of (seed, i).
 
-    def __init__(self, module: NSLMModule, decoding: NSLMDecoding) -> None:
-        self.module, self.decoding = module, decoding
+    Args:
+        module, decoding: what is drawn from, and how.
+        prepare: what the corpus does to a text before its tokens are split (numbers joined, places chunked).
+    """
+
+    def __init__(self, module: NSLMModule, decoding: NSLMDecoding, prepare: Callable[[str], str] = str) -> None:
+        self.module, self.decoding, self.prepare = module, decoding, prepare
 
     def generate(
         self,
@@ -71,6 +76,7 @@ class TextGenerator:
         """Continue ``prompt`` ``n`` times.
 
         Args:
+            prompt: as the corpus writes it (``New York , 3 @.@ 5``); prepared as its texts are.
             control: ``mixture_weight``: 0 draws from the NNLM alone, 1 from Eq. 4 alone; default: the tuned weight.
             paths: nothing to choose here.
 
@@ -86,7 +92,7 @@ class TextGenerator:
                 raise UserError(f"control.{name}={value}: give a number from 0 to 1")
             weight = float(value)
         # a line end begins the text, as in WikiText
-        ids = [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in prompt.split())]
+        ids = [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in self.prepare(prompt).split())]
         rules = RuleList([Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)])
         tuned = module.mixture_weight.clone()
         try:

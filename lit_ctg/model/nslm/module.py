@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.backbone.huggingface import HuggingFaceBackbone
 from lit_ctg.backbone.recurrent import RecurrentBackbone, forget
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
@@ -66,7 +67,7 @@ class NSLMModule(LitLanguageModel):
         mixture_weight: the present weight, a tensor that checkpoints keep.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, or an option that does not exist.
+        UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
     """
 
     def __init__(
@@ -104,6 +105,12 @@ class NSLMModule(LitLanguageModel):
         if mixture_weight is not None and not 0 <= mixture_weight <= 1:
             raise UserError(
                 f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
+            )
+        if isinstance(backbone, HuggingFaceBackbone):
+            raise UserError(
+                "backbone=huggingface: NSLM has word rows of its own, which a pretrained model does not know; use "
+                "backbone=recurrent or gpt2, or put the micro-models on the model's own vocabulary with "
+                "lit_ctg.model.nslm.rule.MicroModelRule (docs/papers/nslm.md)"
             )
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)

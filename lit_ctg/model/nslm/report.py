@@ -73,14 +73,6 @@ class Curve:
     observed: list[float]
     fitted: list[float]
 
-    def history(self, name: str) -> dict[str, list[list[float]]]:
-        """Return ``<name>/observed`` and ``<name>/fitted`` as [middle of the bin, share] for a run record."""
-        middle = [(low + high) / 2 for low, high in zip(self.edges[:-1], self.edges[1:], strict=True)]
-        columns = {"observed": self.observed, "fitted": self.fitted}
-        return {
-            f"{name}/{key}": [[x, y] for x, y in zip(middle, column, strict=True)] for key, column in columns.items()
-        }
-
 
 def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray) -> Curve:
     """Return how often metric values in the bins ``edges`` occur, and how often the micro-model expects them.

@@ -60,6 +60,23 @@ def test_class_tokens_are_explained(generator: TextGenerator) -> None:
     assert fired == ((tokens[second], "year", tokens[first]), (tokens[second], "year", tokens[second]))
 
 
+def test_a_prompt_is_prepared_as_the_corpus_is(tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = tmp_path_factory.mktemp("places")
+    cfg = compose(["experiment=nslm/places", "size=smoke", "data.sample_size=6000", f"+data.cache_root={cache}"])
+    datamodule = build_datamodule(cfg)
+    module: Any = build_model(cfg, datamodule)
+    place = next(token for members in module.table.classes for token in members.tokens if "_" in token)
+    made = NSLMDecoding(temperature=1.0, top_p=1.0, max_new_tokens=1).generator(module, datamodule)
+    assert made.generate(1, prompt=f"in {place.replace('_', ' ')} in")[0].text.startswith(f"in {place} in")
+
+
+def test_numbers_of_a_prompt_are_joined(generator: TextGenerator) -> None:
+    tokens = generator.module.vocabulary.tokens
+    number = next(token for token in tokens if "," in token and token.replace(",", "").isdigit())
+    split = " @,@ ".join(number.split(","))
+    assert generator.generate(1, prompt=f"in {split}")[0].text.startswith(f"in {number} ")
+
+
 def test_bad_input(generator: TextGenerator) -> None:
     with pytest.raises(UserError, match="did you mean 'mixture_weight'"):
         generator.generate(1, control={"mixture_weigth": 0.5})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from lit_ctg.backbone.huggingface import HuggingFaceBackbone
 from lit_ctg.build import build as experiment_of
 from lit_ctg.build import build_datamodule, build_model
 from lit_ctg.callback.causality_probe import probe
@@ -258,6 +260,11 @@ def test_bad_input(build: Any) -> None:
         build("model.optimizer=adam")
     with pytest.raises(UserError, match=r"mixture_weight=2.0 is outside"):
         build("model.mixture_weight=2.0")
+    options = inspect.signature(NSLMModule).parameters.items()
+    required: dict[str, Any] = {name: None for name, option in options if option.default is option.empty}
+    with pytest.raises(UserError, match=r"backbone=huggingface.*MicroModelRule"):
+        pretrained = HuggingFaceBackbone.__new__(HuggingFaceBackbone)
+        NSLMModule(**required | {"optimizer": "sgd", "backbone": pretrained})
     module, datamodule = build("data.documents=false")
     with pytest.raises(UserError, match=r"data\.documents=true"):
         module(next(iter(datamodule.val_dataloader())))

@@ -45,4 +45,3 @@ def test_curve_of_a_table_is_what_was_observed() -> None:
     assert np.allclose(curve.observed, curve.fitted, atol=0.01)
     gaussian = density_curve(MicroModel(Difference(), Gaussian()).fit(found, model.members), found, edges)
     assert not np.allclose(curve.fitted, gaussian.fitted, atol=0.02)
-    assert curve.history("density/year")["density/year/observed"][3][0] == 0.0
