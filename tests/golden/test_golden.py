@@ -18,9 +18,15 @@ from lit_ctg.build import build
 from lit_ctg.config import compose
 
 GOLDEN = Path(__file__).with_name("losses.json")
+# experiment -> what makes its epochs at size=smoke four batches long
+EPOCHS: dict[str, list[str]] = {
+    "semantic_fusion/main": [],
+    "semantic_fusion/baseline": [],
+    "idea_gate/main": ["data.steps_per_epoch=4"],
+}
 RUNS = {
-    f"{name} {regime}": [f"experiment={name}", f"regime={regime}"]
-    for name in ("semantic_fusion/main", "semantic_fusion/baseline")
+    f"{name} {regime}": [f"experiment={name}", f"regime={regime}", *words]
+    for name, words in EPOCHS.items()
     for regime in ("as_published", "corrected")
 }
 
