@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -128,3 +130,57 @@ def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
     module, datamodule = tiny()
     with pytest.raises(UserError, match="is no NSLM"):
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
+
+
+class Scored(torch.nn.Module):
+    """A module whose test text is dearer for the NNLM than its validation text, by one nat a token."""
+
+    token_scores = None
+
+    def __init__(self, *, tuned: bool) -> None:
+        super().__init__()
+        self.tuned, self.mixture_weight = tuned, torch.tensor(0.5, dtype=torch.float64)
+        self.cache, self.vocabulary = SimpleNamespace(weight=0.25), range(8)
+        classes = [SimpleNamespace(name=name, unit=None, attributes_KD=np.zeros((1, 1))) for name in "ab"]
+        self.table = SimpleNamespace(names=("a", "b"), classes=classes)
+        self.selection = SimpleNamespace(results=dict)
+
+    def log_dict(self, values: dict[str, float]) -> None:
+        self.logged = values
+
+    def on_test_epoch_start(self) -> None:
+        self.began = True
+
+    def test_step(self, batch: str, index: int) -> TokenScores:
+        assert batch == "test text" and self.began and not self.training
+        return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it(tuned: bool) -> None:
+    module: Any = Scored(tuned=tuned)
+    datamodule = SimpleNamespace(
+        prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8)), test_dataloader=lambda: ["test text"]
+    )
+    trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(fn="validate"),
+        datamodule=datamodule,
+        limit_test_batches=1.0,
+        precision_plugin=SimpleNamespace(forward_context=contextlib.nullcontext),
+        strategy=SimpleNamespace(batch_to_device=lambda batch: batch),
+    )
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1])
+    evaluation.on_validation_epoch_start(trainer, module)
+    evaluation.on_validation_batch_end(trainer, module, scores(), None, 0)
+    evaluation.on_validation_epoch_end(trainer, module)
+    found, weight = evaluation.results, float(module.mixture_weight)
+    weights = np.linspace(0, 1, 1001)
+    costs = [-scores().models(tried)["nslm"].mean() for tried in weights]
+    best = weights[int(np.argmin(costs))]
+    assert abs(best - 0.5) > 0.05 and weight == (pytest.approx(best, abs=2e-3) if tuned else 0.5)
+    assert found["mixture_weight"]["value"] == weight == module.logged["val/mixture_weight"]
+    for split, nats in (("val", 0), ("test", 1)):
+        expected = math.exp(-np.mean(scores().nnlm_N) + nats)
+        assert found[f"{split}/nnlm/global"]["value"] == pytest.approx(expected)
+    moved = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1).models(weight)["nslm"]
+    assert found["test/nslm/global"]["value"] == pytest.approx(math.exp(-moved.mean()))
