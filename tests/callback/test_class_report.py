@@ -48,6 +48,12 @@ def test_counts_and_curves() -> None:
         observed = report.results[f"density/year/observed/{value}"]["value"]
         assert observed == pytest.approx((steps == value).mean(), abs=1e-9)
         assert report.results[f"density/year/multinomial/{value}"]["value"] == pytest.approx(observed, abs=0.03)
+    # a Gaussian spreads beyond the steps that there are
+    mean, variance = steps.mean(), steps.var()
+    x = np.arange(-59, 60)
+    density = np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    assert report.results["density/year/observed/3"]["value"] == 0
+    assert report.results["density/year/gaussian/3"]["value"] == pytest.approx(density[x == 3][0], rel=0.5)
     assert {name.split("/")[2] for name in report.results if name.startswith("density")} == {
         "observed", "gaussian", "multinomial"
     }  # fmt: skip

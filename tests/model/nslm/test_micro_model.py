@@ -67,6 +67,27 @@ def test_difference_gaussian_against_the_equation() -> None:
     assert found.tolist() == pytest.approx([weight / sum(weights) for weight in weights], abs=1e-12)
 
 
+def test_deviation_4_a_unigram_base_multiplies_the_density() -> None:
+    model, train = fitted("difference", "gaussian", "unigram"), occurrences()
+    counts = np.bincount(train.index_N, minlength=40) + model.fallback_smoothing
+    bare = fitted("difference", "gaussian")
+    assert (bare.density.mean, bare.density.variance) == (model.density.mean, model.density.variance)
+    for previous in (0, 10, 35):
+        evidence = Evidence.of_previous([previous])
+        weights = np.exp(bare.log_prob(evidence)[0]) * counts
+        assert np.exp(model.log_prob(evidence)[0]).tolist() == pytest.approx((weights / weights.sum()).tolist())
+
+
+def test_deviation_4_a_multinomial_is_smoothed_towards_the_unigram() -> None:
+    model, train = fitted("difference", "multinomial", "unigram"), occurrences()
+    counts = np.bincount(train.index_N, minlength=40) + model.fallback_smoothing
+    steps = (train.index_N - train.evidence.previous_N)[train.evidence.previous_N >= 0]
+    seen = [int((steps == k - 10).sum()) for k in range(40)]
+    weights = np.array(seen) + model.density.smoothing * 40 * counts / counts.sum()
+    found = np.exp(model.log_prob(Evidence.of_previous([10]))[0])
+    assert found.tolist() == pytest.approx((weights / weights.sum()).tolist())
+
+
 def test_first_occurrences_and_unseen_members_fall_back_to_the_smoothed_unigram() -> None:
     model, train = fitted("difference", "multinomial"), occurrences()
     counts = [int((train.index_N == k).sum()) for k in range(40)]

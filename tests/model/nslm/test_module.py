@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from lit_ctg.backbone.huggingface import HuggingFaceBackbone
 from lit_ctg.build import build as experiment_of
@@ -18,6 +19,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.model.base import evaluating
 from lit_ctg.model.nslm.distribution import MODELS, distributions
+from lit_ctg.model.nslm.micro_model import Blend, MicroModel
 from lit_ctg.model.nslm.module import NSLMModule
 from lit_ctg.model.nslm.occurrence import Evidence
 from lit_ctg.model.nslm.stream import Stream
@@ -178,6 +180,92 @@ def test_deviations_3_to_5_by_regime(build: Any) -> None:
     assert corrected.tuned and not published.tuned and float(published.mixture_weight) == 0.5
     assert corrected.bases == ("uniform", "unigram") and published.bases == ("uniform",)
     assert corrected.blend and not published.blend
+    # and what they do: pairs over the unigram among those tried, all mixed, against the best pair alone
+    assert {trial.base for trial in corrected.selection.trials} == {"uniform", "unigram"}
+    assert {trial.base for trial in published.selection.trials} == {"uniform"}
+    for module, kind in ((corrected, Blend), (published, MicroModel)):
+        for name, model in module.selection.models.items():
+            best = module.selection.best(name)
+            assert isinstance(model, kind) or len(best) == 1 or not best[0].n, name
+            if kind is MicroModel:
+                assert model is best[0].model
+    assert any(isinstance(model, Blend) and len(model.models) > 1 for model in corrected.micro_models)
+
+
+def test_the_cost_of_a_step_has_all_heads(build: Any) -> None:
+    module, datamodule = build("+model.character_every=1")
+    batch = next(iter(datamodule.train_dataloader()))
+    module.on_train_epoch_start()
+    losses = module.losses(batch)
+    tokens = int(batch["mask_target_BT"].sum())
+    classes = torch.from_numpy(module.table.any_class_V)[batch["target_ids_BT"]]
+    inside = int((classes & batch["mask_target_BT"]).sum())
+    assert inside > 0 and float(losses["within"]) > 0
+    # every number is in a class wherever it stands; summed over time, mean over streams
+    expected = (losses["nnlm"] + losses["tag"]) * tokens + losses["within"] * inside
+    expected = expected / len(batch["input_ids_BT"]) + module.character_rate * losses["characters"]
+    torch.testing.assert_close(losses["loss"], expected)
+    losses["loss"].backward()
+    for parameter in (module.heads.within_RD, module.heads.tag_CD, module.heads.word_VD, module.embedding.weight):
+        assert float(parameter.grad.abs().sum()) > 0
+
+
+def test_character_networks_are_clipped_by_themselves_and_share_no_gradient(build: Any) -> None:
+    module, datamodule = build("+model.character_every=1")
+    batch = next(iter(datamodule.train_dataloader()))
+    gradients = []
+    for rate in (1000.0, 0.0):
+        module.character_rate = rate
+        module.on_train_epoch_start()
+        module.zero_grad()
+        torch.manual_seed(0)
+        module.losses(batch)["loss"].backward()
+        own = {id(parameter) for parameter in module.characters.parameters()}
+        gradients.append([p.grad.clone() for p in module.parameters() if id(p) not in own and p.grad is not None])
+        if rate:
+            module.configure_gradient_clipping(None, 1e-3)
+            norms = [
+                float(torch.stack([p.grad.norm() for p in network.parameters() if p.grad is not None]).norm())
+                for network in module.characters
+                if any(p.grad is not None for p in network.parameters())
+            ]
+            assert norms and norms == pytest.approx([1e-3] * len(norms), rel=1e-3)
+    # the language model learns nothing from the characters
+    for with_characters, without in zip(*gradients, strict=True):
+        assert torch.equal(with_characters, without)
+
+
+PRINTED = {  # sec. 5.2 and the medium LSTM of Zaremba et al. (2014)
+    "backbone.dim": 650,
+    "backbone.layers": 2,
+    "backbone.dropout": 0.5,
+    "model.init_range": 0.05,
+    "model.samples": None,
+    "model.cutoffs": None,
+    "model.sum_over_time": True,
+    "model.optimizer": "sgd",
+    "model.learning_rate": 1.0,
+    "model.rate_decay": 1 / 1.2,
+    "model.constant_epochs": 6,
+    "model.cache.window": 500,
+    "model.cache.weight": 0.25,
+    "model.cache.temperature": 0.75,
+    "data.length": 35,
+    "data.batch_size": 20,
+    "data.batching": "streams",
+    "data.minimum_population": 500_000,
+    "trainer.max_epochs": 20,
+    "trainer.gradient_clip_val": 5.0,
+}
+
+
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+@pytest.mark.parametrize("corpus", ["numbers", "places"])
+def test_what_the_paper_prints_is_what_size_paper_has(corpus: str, regime: str) -> None:
+    cfg = compose([f"experiment=nslm/{corpus}", "size=paper", f"regime={regime}"])
+    assert {name: OmegaConf.select(cfg, name) for name in PRINTED} == pytest.approx(PRINTED)
+    prepared = cfg.data.join_numbers, cfg.data.chunk_places
+    assert prepared == ((True, False) if corpus == "numbers" else (False, True))
 
 
 @pytest.mark.parametrize("regime", ["as_published", "corrected"])

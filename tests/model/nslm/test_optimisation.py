@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_ctg.model.nslm.optimisation import clip_by_norm, sgd_with_decay
+from lit_ctg.model.nslm.optimisation import clip_apart, clip_by_norm, sgd_with_decay
 
 
 def test_the_rate_is_constant_and_then_falls() -> None:
@@ -35,6 +35,15 @@ def test_equals_torch_on_dense_gradients(largest: float) -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert a.grad is not None and b.grad is not None
         torch.testing.assert_close(a.grad.to_dense() if a.grad.is_sparse else a.grad, b.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_are_clipped_apart() -> None:
+    whole = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in ("rest", "wild", "calm")})
+    for name, size in (("rest", 30.0), ("wild", 4000.0), ("calm", 0.3)):
+        whole[name].weight.grad = torch.tensor([[0.6, 0.8]]) * size
+    clip_apart(whole, [whole["wild"], whole["calm"]], 5.0)
+    norms = {name: float(part.weight.grad.norm()) for name, part in whole.items()}
+    assert norms == pytest.approx({"rest": 5.0, "wild": 5.0, "calm": 0.3}, rel=1e-5)
 
 
 def test_nothing_to_clip() -> None:
