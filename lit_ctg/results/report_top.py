@@ -85,7 +85,7 @@ def verdicts(results: Sequence[Results]) -> str:
     for result in results:
         bars = "".join(
             f'<div class="in-{regime}">'
-            f'<span class="muted">{escape(title)}, {sum(result.verdicts(regime).values())} judged</span>'
+            f'<span class="muted">{escape(title)}, {sum(result.verdicts(regime).values())} statements</span>'
             f"{share(result.verdicts(regime))}</div>"
             for regime, title in REGIME_TITLES.items()
             if result.verdicts(regime)
