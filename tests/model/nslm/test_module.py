@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,72 @@ def test_every_model_sums_to_one_on_real_contexts(numbers: Any, model: str) -> N
             log_probs = distributions(module, hidden, contexts, (model,))[model]
             total = log_probs.double().exp().sum(2)
             torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
+
+
+ALL_MODELS = [f"{name}{cache}" for name in (*MODELS, "summed") for cache in ("", "_cache")]
+
+
+@pytest.fixture(scope="module")
+def places(build: Any) -> tuple[NSLMModule, Any]:
+    return build("data.sample_size=6000", experiment="places")
+
+
+def rows_with_class_tokens(module: NSLMModule, datamodule: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield the rows of validation batches that have a class token at place 8 to 18, [1, T]."""
+    for batch in datamodule.val_dataloader():
+        for row, ids in enumerate(batch["input_ids_BT"]):
+            if module.table.any_class_V[ids[8:19].numpy()].any():
+                yield {name: batch[name][row : row + 1] for name in batch if name.endswith("_BT")}
+
+
+@pytest.fixture(scope="module")
+def whole_vocabulary(numbers: Any, places: Any) -> dict[tuple[str, str], np.ndarray]:
+    """Return what the evaluation says of every word of the vocabulary after some texts, [2, V], by corpus and model.
+
+    Each text stands in as many streams as there are words, and ends with another word in each.
+    """
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    for corpus, (module, datamodule) in (("numbers", numbers), ("places", places)):
+        size = len(module.vocabulary)
+        for row in itertools.islice(rows_with_class_tokens(module, datamodule), 2):
+            text = {name: value[:, :20].expand(size, -1) for name, value in row.items()}
+            before = {name: value[:, :16] for name, value in text.items()}
+            after = {name: value[:, 16:].clone() for name, value in text.items()}
+            after["target_ids_BT"][:, -1] = torch.arange(size)
+            module.streams["evaluation"] = Stream()
+            with torch.no_grad():
+                module.token_scores(before | {"reset_B": torch.ones(size, dtype=torch.bool)}, characters=False)
+                resumed = after | {"reset_B": torch.zeros(size, dtype=torch.bool)}
+                scores = module.token_scores(resumed, characters=True)
+            models = scores.models(float(module.mixture_weight))
+            models |= scores.cached(models, module.cache.weight)
+            for name, log_prob_N in models.items():
+                found.setdefault((corpus, name), []).append(log_prob_N.reshape(size, -1)[:, -1])
+    return {key: np.stack(rows) for key, rows in found.items()}
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+@pytest.mark.parametrize("corpus", ["numbers", "places"])
+def test_every_model_sums_to_one_as_it_is_scored(whole_vocabulary: Any, corpus: str, model: str) -> None:
+    assert {name for _, name in whole_vocabulary} == set(ALL_MODELS)
+    np.testing.assert_allclose(np.exp(whole_vocabulary[corpus, model]).sum(1), 1, atol=1e-5)
+
+
+REAL = Path(__file__).resolve().parents[3] / "local" / "wikitext2"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no WikiText-2 in local/wikitext2")
+@pytest.mark.parametrize("corpus", ["numbers", "places"])
+def test_every_model_sums_to_one_on_wikitext(build: Any, corpus: str) -> None:
+    real = ("data.source=local", f"data.root={REAL}", "data.max_documents=12", "data.length=70")
+    module, datamodule = build(*real, experiment=corpus)
+    assert len(module.vocabulary) > 3000
+    batch = next(rows_with_class_tokens(module, datamodule)) | {"reset_B": torch.ones(1, dtype=torch.bool)}
+    with torch.no_grad():
+        hidden, contexts = module._run(batch, Stream())
+        for name, log_probs in distributions(module, hidden, contexts).items():
+            total = log_probs.double().exp().sum(2)
+            torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0, msg=name)
 
 
 def test_deviation_2_without_renormalisation_the_character_model_loses_mass(build: Any) -> None:
