@@ -23,6 +23,7 @@ EPOCHS: dict[str, list[str]] = {
     "semantic_fusion/main": [],
     "semantic_fusion/baseline": [],
     "idea_gate/main": ["data.steps_per_epoch=4"],
+    "nslm/numbers": ["trainer.limit_train_batches=4"],
 }
 RUNS = {
     f"{name} {regime}": [f"experiment={name}", f"regime={regime}", *words]
