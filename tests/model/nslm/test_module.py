@@ -376,12 +376,13 @@ def test_training_lowers_the_loss_and_saves(build: Any) -> None:
 
 def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) -> None:
     path = tmp_path / "classes.yaml"
-    settings = "{members: {first: 1, second: 2, third: 3}, metrics: [difference, frequency], densities: [gaussian]}"
-    path.write_text(f"ordinal: {settings}\nother: {{pattern: '[0-9][0-9,]*'}}\n", encoding="utf-8")
+    # the example of docs/papers/nslm.md
+    page = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "nslm.md").read_text(encoding="utf-8")
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
     (plain, _), (module, _) = build(), build(f"model.class_file={path}")
     assert module.table.names == ("ordinal", *plain.table.names)
     assert set(module.table.classes[0].tokens) <= {"first", "second", "third"} and len(module.table.classes[0])
-    assert plain.table.classes[-1].metrics != module.table.classes[-1].metrics == ("frequency",)
+    assert plain.table.classes[-1].unit is None and module.table.classes[-1].unit == "points"
     with pytest.raises(UserError, match="cannot read classes"):
         build(f"model.class_file={tmp_path / 'none.yaml'}")
 

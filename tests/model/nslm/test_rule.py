@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +107,49 @@ def test_inside_hugging_face_generate(rule: MicroModelRule) -> None:
         written = model.generate(ids_BT, logits_processor=rules, **options)[:, 1:]
         spread[name] = (written[:, 1:] - written[:, :-1]).abs().float().mean().item()
     assert spread["rule"] < 2.5 < 4 < spread["bare"]
+
+
+def byte_level_model(folder: Path, text: str) -> None:
+    """Save a tiny GPT-2 whose byte-level vocabulary has the words of a text, each behind a blank."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+
+
+def test_the_snippet_of_the_page_on_a_byte_level_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    articles = []
+    for _ in range(60):
+        years = 1900 + np.cumsum(rng.integers(0, 5, 12))
+        articles.append("It began in 1914 . " + " ".join(f"In {year} it went on and ended in" for year in years))
+    (tmp_path / "articles.txt").write_text("\n\n".join(articles), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    byte_level_model(tmp_path / "gpt2", " ".join(articles))
+    page = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "nslm.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)  # a page of ours
+    assert names["table"].names == ("year",) and len(names["table"].classes[0]) > 20
+    assert "*difference/" in capsys.readouterr().out
+    (fired,) = names["rule"].explain(names["prompt"].input_ids, names["model"](**names["prompt"]).logits[:, -1])[0]
+    assert (fired.class_name, fired.previous) == ("year", "1914") and 0 < fired.mass < 1
+    # inside the class the next year is near the one before; without the rule it is anywhere
+    scores = names["model"](**names["prompt"]).logits[:, -1]
+    members = names["table"].classes[0]
+    inside_K = names["rule"](names["prompt"].input_ids, scores)[0, members.ids_K].softmax(0).detach().numpy()
+    bare_K = scores[0, members.ids_K].softmax(0).detach().numpy()
+    near_K = np.abs(members.attributes_KD[:, 0] - 1914) <= 6
+    assert inside_K[near_K].sum() > 0.6 > 0.5 > bare_K[near_K].sum()
 
 
 def test_words_of_a_byte_level_vocabulary() -> None:
