@@ -163,7 +163,7 @@ def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, mon
 def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `lit-ctg train`; graphmax has no runs of size=paper."""
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_cli("reproduce", "graphmax", "--dry-run")
+    code, out, _ = run_cli("reproduce", "graphmax", "--dry-run", "--records", str(tmp_path))
     assert code == 0 and "graphmax/review corrected small" in out and "needs local/wikipedia" in out
 
 

@@ -12,7 +12,7 @@ from lit_ctg.results.svg import WIDTH, frame, line, text
 _PAIR = re.compile(r"(.*?) (\d\.\d+)(?:, |$)")
 ROW = 20
 # letters of a title that fit a line
-_LINE = 56
+_LINE = 50
 _LEFT, _RIGHT, _FULL = 190.0, WIDTH - 190.0, 60.0
 
 Words = list[tuple[str, float]]
