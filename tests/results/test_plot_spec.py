@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.spec import load_spec
+from lit_ctg.results.spec import TableSpec, load_spec
 
 SERIES = "{label: A, metric: m, series: s, x: 1, unit: rate}"
 OTHER = "{label: B, metric: m, series: s, x: 2, unit: perplexity}"
@@ -14,10 +15,10 @@ CHANGE = "{label: D, metric: m, section: S, unit: percent, combine: percent_chan
 TEXTS = "{label: E, samples: {where: {}}}"
 
 
-def load(tmp_path: Path, plot: str, *rows: str) -> None:
+def load(tmp_path: Path, plot: str, *rows: str) -> TableSpec:
     path = tmp_path / "table_1.yaml"
     path.write_text(f"title: T\nplot: {plot}\nrows: [{', '.join(rows)}]\n")
-    load_spec(path, "p")
+    return load_spec(path, "p")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,8 @@ def load(tmp_path: Path, plot: str, *rows: str) -> None:
     ],
 )
 def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
-    load(tmp_path, plot, *rows)
+    spec = load(tmp_path, plot, *rows)
+    assert spec.plot == yaml.safe_load(plot) and len(spec.rows) == len(rows)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,12 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 
+from lit_ctg.model.graphmax.certificate import FAR
+from lit_ctg.model.graphmax.descent import SEGMENT_STEPS, SEGMENT_WIDTH, SMALL
+from lit_ctg.model.graphmax.reduced import ABSENT, CG_ITERATIONS, CG_TOL, NEWTON_STEPS, SURE
+
 LANES = 16  # rows of a graph that are summed side by side
 LONG = 4096  # longer rows are summed on their own
-SMALL = 1e-4  # see descent.newton_candidate
-ABSENT = -1e30
-NEWTON_STEPS = 60
-CG_TOL, CG_ITERATIONS = 0.01, 60
-SURE, FAR = 0.5, 60.0
-SEGMENT_STEPS, SEGMENT_WIDTH = 30, 1e-3
 SEPARABLE_STEPS, SEPARABLE_TOL = 30, 1e-2
 
 # sums may be taken in any order; NaN and inf keep their meaning
