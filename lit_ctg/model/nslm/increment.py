@@ -19,6 +19,7 @@ from lit_ctg.model.nslm.recogniser import PatternRecogniser
 from lit_ctg.model.nslm.selection import class_perplexity, select
 
 BLOCK = 1 << 24  # scores at one time
+IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
 MOST_PAIRS = 500  # on which micro-models are chosen and tried: all are alike
 
 
@@ -47,13 +48,23 @@ class IncrementModule(LitLanguageModel):
 
     def forward(self, batch: Batch) -> LMOutput:
         """Score the word after each position."""
-        hidden_BTD, _ = self.lstm(self.embedding(batch["input_ids_BT"]))
+        hidden_BTD = self._hidden(batch)
         return LMOutput(self.output(hidden_BTD), hidden_BTD)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        return self.lstm(self.embedding(batch["input_ids_BT"]))[0]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cross-entropy of the second integer."""
-        scores_BTV = self(batch).scores_BTV
-        return {"loss": nn.functional.cross_entropy(scores_BTV.flatten(0, 1), batch["target_ids_BT"].flatten())}
+        target_N = batch["target_ids_BT"].flatten()
+        if len(target_N) * self.output.out_features <= BLOCK:
+            return {"loss": nn.functional.cross_entropy(self(batch).scores_BTV.flatten(0, 1), target_N)}
+        # n = 100,000: scores of a whole batch would be 800 MB, their gradient as much
+        hidden_ND = self._hidden(batch).flatten(0, 1)
+        loss = nn.functional.linear_cross_entropy(
+            hidden_ND, self.output.weight, target_N, linear_bias=self.output.bias, options=IN_CHUNKS
+        )
+        return {"loss": loss}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate, fused=True)

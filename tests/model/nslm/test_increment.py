@@ -57,3 +57,22 @@ def test_vectors_from_a_file(tmp_path: Path) -> None:
     assert module.embedding.weight[8].tolist() == [7, 8, 9] and module.vectors_found == 2
     with pytest.raises(UserError):
         IncrementModule(embedding_file=str(tmp_path / "none.txt"), **options)
+
+
+def test_loss_in_chunks_is_the_loss_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    datamodule = IncrementDataModule(n=400, held_out=0.1, batch_size=300, seed=0)
+    module = IncrementModule(vocabulary=datamodule.vocabulary, dim=8, learning_rate=0.02).double()
+    batch = next(iter(datamodule.train_dataloader()))
+
+    def found() -> list[torch.Tensor]:
+        module.zero_grad()
+        loss = module.losses(batch)["loss"]
+        loss.backward()
+        return [loss.detach(), *(parameter.grad.clone() for parameter in module.parameters())]
+
+    at_once = found()
+    monkeypatch.setattr("lit_ctg.model.nslm.increment.BLOCK", 1000)
+    monkeypatch.setattr(IncrementModule, "forward", None)  # the scores of all pairs are never made
+    for one, other in zip(at_once, found(), strict=True):
+        torch.testing.assert_close(other, one)
