@@ -25,7 +25,7 @@ def random_rows(size: int, rng: np.random.Generator) -> sp.csr_array:
 @pytest.mark.parametrize("size", [3, 16, 37, 200])
 @pytest.mark.parametrize("long", [4096, 20])
 def test_the_product_of_one_vector(size, dtype, long, monkeypatch) -> None:
-    monkeypatch.setattr(compiled, "LONG", long)
+    monkeypatch.setattr("lit_ctg.model.graphmax.compiled.sliced_rows.LONG", long)
     rng = np.random.default_rng(size)
     matrix = random_rows(size, rng)
     x = rng.random(size).astype(dtype)
