@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lit_ctg.model.graphmax.acceleration import kernels_for
+
 ROUNDING = 1e-14  # float64 noise of a gap that is 0
 FAR = 60.0  # nats beyond which exp() is left to the plain form; e^-60 is no mass
 
@@ -27,6 +29,19 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor, x_BV: Tensor | None = None) 
     range of that form, the plain float64 form is taken.
     """
     x_BV = log_probs_BV.exp() if x_BV is None else x_BV
+    kernels = kernels_for(x_BV)
+    if kernels is None:
+        gap_B, plain_B = _centred_gap(log_probs_BV, y_BV, x_BV)
+    else:
+        parts = (part.detach().contiguous().numpy() for part in (log_probs_BV, y_BV, x_BV))
+        gap_B, plain_B = (torch.from_numpy(found_B) for found_B in kernels.centred_gaps(*parts))
+    if plain_B.any():
+        gap_B[plain_B] = _plain_gap(log_probs_BV[plain_B].double(), y_BV[plain_B].double())
+    return gap_B.masked_fill((gap_B < 0) & (gap_B >= -ROUNDING), 0.0)
+
+
+def _centred_gap(log_probs_BV: Tensor, y_BV: Tensor, x_BV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gap in the centred form, and where that form does not hold."""
     d_BV = log_probs_BV - y_BV
     # x is 0 somewhere where the row's least is; a NaN compares as neither and is found in the gap
     empty_BV = x_BV == 0 if (x_BV.amin(dim=-1) == 0).any() else None
@@ -42,9 +57,7 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor, x_BV: Tensor | None = None) 
     plain_B = lowest_B < -FAR
     if empty_BV is not None:
         plain_B = plain_B | _mass_outside(y_BV, empty_BV)
-    if plain_B.any():
-        gap_B[plain_B] = _plain_gap(log_probs_BV[plain_B].double(), y_BV[plain_B].double())
-    return gap_B.masked_fill((gap_B < 0) & (gap_B >= -ROUNDING), 0.0)
+    return gap_B, plain_B
 
 
 def _mass_outside(y_BV: Tensor, empty_BV: Tensor) -> Tensor:

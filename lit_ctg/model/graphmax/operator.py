@@ -94,8 +94,8 @@ class GraphOperator:
             return torch.from_numpy(self._product_of_one(x_BV[0].detach().numpy()))[None]
         # [V, B] in between: sparse rows then read B neighbours at once
         x_VB = x_BV.T.contiguous()
-        residual_VB = x_VB - self.forward_VV @ x_VB
-        return (residual_VB - self.backward_VV @ residual_VB).T.contiguous()
+        residual_VB = torch.addmm(x_VB, self.forward_VV, x_VB, alpha=-1)
+        return torch.addmm(residual_VB, self.backward_VV, residual_VB, alpha=-1).T.contiguous()
 
     def _product_of_one(self, x_V: np.ndarray) -> np.ndarray:
         """Do the same for a single vector: compiled, or by scipy, twice as fast as torch."""

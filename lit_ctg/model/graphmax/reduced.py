@@ -33,8 +33,8 @@ CG_ITERATIONS = 60
 
 def model_step(
     operator: GraphOperator, y_BV: Tensor, log_x_BV: Tensor | None, strength_B1: Tensor, tol: float
-) -> Tensor:
-    """Return log x of the model problem around the last iterate, ``[B, V]``.
+) -> tuple[Tensor, Tensor]:
+    """Return log x and x of the model problem's solution around the last iterate, ``[B, V]``.
 
     Args:
         operator: the graph.
@@ -43,11 +43,31 @@ def model_step(
         strength_B1: lambda > 0.
         tol: gap in nats to which the reduced problem is solved.
     """
+    kernels = kernels_for(y_BV)
+    if kernels is not None:
+        return _compiled_step(kernels, operator, y_BV, log_x_BV, strength_B1, tol)
     x_BV = None if log_x_BV is None else log_x_BV.exp()
     extras = _pick_extras(operator, y_BV, x_BV, strength_B1)
     problem = _reduce(operator, y_BV, x_BV, strength_B1, extras)
     log_x_BN = problem.solve(tol, None if log_x_BV is None else _gather(operator, log_x_BV, extras))
-    return _expand(operator, problem, log_x_BN, y_BV)
+    log_x_BV = _expand(operator, problem, log_x_BN, y_BV)
+    return log_x_BV, log_x_BV.exp()
+
+
+def _compiled_step(
+    kernels: ModuleType,
+    operator: GraphOperator,
+    y_BV: Tensor,
+    log_x_BV: Tensor | None,
+    strength_B1: Tensor,
+    tol: float,
+) -> tuple[Tensor, Tensor]:
+    """Do the same row after row, the reduced problem in float64 but for the Gram block."""
+    log_x_BV = y_BV[:0] if log_x_BV is None else log_x_BV
+    graph = (operator.hubs_K, operator.gram_KK, operator.diagonal_V, operator.extra_diagonal_V)
+    parts = (part.contiguous().numpy() for part in (y_BV, log_x_BV, strength_B1[:, 0].double(), *graph))
+    log_x_BV, x_BV = (torch.from_numpy(found_BV) for found_BV in kernels.model_steps(*parts, tol))
+    return log_x_BV, x_BV
 
 
 @dataclass(frozen=True)
@@ -164,9 +184,6 @@ class ReducedProblem:
 
     def solve(self, tol: float, start_BN: Tensor | None = None) -> Tensor:
         """Return log x, normalised: Newton-CG in log space, from the separable solution, until the gap is below tol."""
-        kernels = kernels_for(self.linear_BN)
-        if kernels is not None:
-            return self.solve_by(kernels, tol, start_BN)
         log_x_BN = start_BN
         if log_x_BN is None:
             log_x_BN = solve_separable(self.linear_BN, 2 * self.strength_B1 * self.diagonal_BN)
@@ -184,15 +201,6 @@ class ReducedProblem:
             log_x_bN, y_bN, gap_b = problem.newton(log_x_bN, y_bN, gap_b)
         log_x_BN[open_b] = log_x_bN
         return log_x_BN
-
-    def solve_by(self, kernels: ModuleType, tol: float, start_BN: Tensor | None) -> Tensor:
-        """Do the same by the compiled kernels, row after row, in float64 but for the Gram block."""
-        linear_BN, curvature_BX = self.linear_BN.double(), self.curvature_BX.double()
-        start_BN = linear_BN[:0] if start_BN is None else start_BN.double()
-        count_B, strength_B = self.extras.real_BX.sum(dim=-1), self.strength_B1[:, 0].double()
-        parts = (linear_BN, self.gram_KK, curvature_BX, count_B, strength_B, start_BN)
-        log_x_BN = kernels.solve_reduced(*(part.contiguous().numpy() for part in parts), tol)
-        return torch.from_numpy(log_x_BN).to(self.linear_BN)
 
     def field(self, image_BN: Tensor) -> Tensor:
         """Return ``linear - 2 lambda Q x`` for ``image = Q x``."""

@@ -119,10 +119,15 @@ class _Point:
 
     @classmethod
     def at(
-        cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, log_x_BV: Tensor, extra_cost: Tensor | int = 0
+        cls,
+        operator: GraphOperator,
+        z_BV: Tensor,
+        strength_B1: Tensor,
+        log_x_BV: Tensor,
+        x_BV: Tensor,
+        extra_cost: Tensor | int = 0,
     ) -> _Point:
         """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
-        x_BV = log_x_BV.exp()
         y_BV = torch.addcmul(z_BV, operator.product(x_BV), strength_B1, value=-2)
         cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
         return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV, x_BV), cost_B)
@@ -133,7 +138,8 @@ class _Point:
         if warm_BV is not None:
             floor = torch.finfo(warm_BV.dtype).min / 4
             log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= _floor(operator, strength_B1), floor)
-            return cls.at(operator, z_BV, strength_B1, log_normalized(log_x_BV))
+            log_x_BV = log_normalized(log_x_BV)
+            return cls.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp())
         zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
         point = cls(None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
         point.iterations_B = zeros_B
@@ -191,8 +197,8 @@ class _Rows:
 
 
 def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
-    log_x_BV = model_step(operator, now.y_BV, now.log_x_BV, strength_B1, tol / 20)
-    return _Point.at(operator, z_BV, strength_B1, log_x_BV)
+    log_x_BV, x_BV = model_step(operator, now.y_BV, now.log_x_BV, strength_B1, tol / 20)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV, x_BV)
 
 
 def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
@@ -207,7 +213,7 @@ def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Po
         max_iterations=CG_ITERATIONS,
     )
     log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, strength_B1, solution)
-    return _Point.at(operator, z_BV, strength_B1, log_x_BV, solution.products_B)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp(), solution.products_B)
 
 
 def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
 from lit_ctg.model.graphmax import CooccurrenceGraph, acceleration, graphmax
+from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.reduced import model_step
 
 compiled = pytest.importorskip("lit_ctg.model.graphmax.compiled", reason="numba is not installed")
+highest, write_exp = compiled.jit.highest, compiled.jit.write_exp
 
 
 def random_rows(size: int, rng: np.random.Generator) -> sp.csr_array:
@@ -53,9 +57,10 @@ def test_a_model_step_is_that_of_torch(zipf_graph, zipf_logits, strength, hubs, 
     found = []
     for kernels in (compiled, None):
         monkeypatch.setattr(acceleration, "_kernels", lambda kernels=kernels: kernels)
-        log_x = model_step(operator, z, None, strengths, 1e-13)
-        y = z - 2 * strength * operator.product(log_x.exp())
-        found += [log_x.exp(), model_step(operator, y, log_x, strengths, 1e-13).exp()]
+        log_x, x = model_step(operator, z, None, strengths, 1e-13)
+        torch.testing.assert_close(x, log_x.exp())
+        y = z - 2 * strength * operator.product(x)
+        found += [x, model_step(operator, y, log_x, strengths, 1e-13)[1]]
     # two points whose gap is at most 1e-13 lie within 2 sqrt(1e-13 / 2) of each other; the second step doubts y, too
     assert (found[0] - found[2]).abs().sum(dim=-1).max() < 1e-6
     assert (found[1] - found[3]).abs().sum(dim=-1).max() < 1e-4 * max(strength, 1)
@@ -65,10 +70,46 @@ def test_a_row_does_not_depend_on_its_batch(zipf_graph, zipf_logits) -> None:
     # rows of other numbers of extras are padded, which must not be seen
     operator = zipf_graph.operator(zipf_logits)
     strength = torch.full((len(zipf_logits), 1), 1.0)
-    together = model_step(operator, zipf_logits, None, strength, 1e-8)
+    together, _ = model_step(operator, zipf_logits, None, strength, 1e-8)
     for row in range(len(zipf_logits)):
-        alone = model_step(operator, zipf_logits[row : row + 1], None, strength[:1], 1e-8)
+        alone, _ = model_step(operator, zipf_logits[row : row + 1], None, strength[:1], 1e-8)
         torch.testing.assert_close(alone[0], together[row], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 1e-15)])
+def test_the_vectorised_exponential(dtype, error) -> None:
+    u = np.concatenate([np.linspace(-87, 88, 30_001), [0, -np.inf, np.nan]]).astype(dtype)
+    found = np.empty_like(u)
+    total = write_exp(u[:-1], 0.0, found[:-1])
+    np.testing.assert_allclose(found[:-1], np.exp(u[:-1].astype(np.float64)), rtol=error)
+    assert found[-3] == 1 and found[-2] == 0 and total == pytest.approx(found[:-1].sum(dtype=np.float64), rel=1e-12)
+    assert np.isnan(write_exp(u[-1:], 0.0, found[-1:])) and np.isnan(found[-1])
+    assert write_exp(np.full(3, -1e30, dtype), 0.0, found[:3]) == 0
+
+
+def test_the_largest_entry_passes_over_nan() -> None:
+    u = np.random.default_rng(0).normal(size=200).astype(np.float32)
+    for size in (1, 63, 64, 65, 200):
+        assert highest(u[:size]) == u[:size].max()
+    assert highest(np.array([np.nan, 3, -np.inf])) == 3 and highest(np.full(70, -np.inf)) == -np.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("distance", [1e-6, 1e-3, 1.0, 20.0, 200.0])
+def test_gaps_are_those_of_torch_in_float64(dtype, distance, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    log_x = (3 * torch.randn(9, 700, generator=generator, dtype=torch.float64)).log_softmax(dim=-1)
+    y = log_x + distance * torch.randn(9, 700, generator=generator, dtype=torch.float64)
+    log_x[1, 5], log_x[2], y[2], y[3, 7] = -math.inf, log_x[0], log_x[0] + 5, math.nan
+    log_x[4, 0], y[4, 0] = -200.0, y[4].max() + 3  # mass where x has none
+    log_x, y = log_x.to(dtype), y.to(dtype)
+    found = duality_gap(log_x, y)
+    monkeypatch.setattr(acceleration, "_kernels", lambda: None)
+    expected = duality_gap(log_x.double(), y.double())
+    assert found[3].isnan() and expected[3].isnan()
+    # float32 knows a gap to second order in what it rounds: here log x and y themselves, which differ by distance
+    noise = {torch.float32: 1e-10 + 1e-6 * distance, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(found, expected, rtol=2e-5, atol=noise, equal_nan=True)
 
 
 def test_without_numba_torch_does_it(zipf_graph, zipf_logits, monkeypatch) -> None:

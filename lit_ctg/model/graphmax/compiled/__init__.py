@@ -1,10 +1,15 @@
-"""Kernels for the CPU, compiled by numba: the product with one vector and the reduced problem of one context.
+"""Kernels for the CPU, compiled by numba: the product with one vector, the model step and the gap of each row.
 
-The same mathematics as in operator.py and reduced.py, which run where numba is not installed, on another device and in
-batches (products). Arrays are numpy. Shape suffixes: B rows, V vocabulary, K hubs, X extras, N = K + X + 1.
+The same mathematics as in operator.py, reduced.py and certificate.py, which run where numba is not installed, on
+another device and in batches (products). Arrays are numpy. Shape suffixes: B rows, V vocabulary, K hubs, X extras,
+N = K + X + 1 (n of one row).
 """
 
-from lit_ctg.model.graphmax.compiled.reduced import solve_reduced
-from lit_ctg.model.graphmax.compiled.sliced_rows import SlicedRows, product, sliced
+from lit_ctg.model.graphmax.compiled.jit import kept_by_digest
 
-__all__ = ["SlicedRows", "product", "sliced", "solve_reduced"]
+with kept_by_digest():
+    from lit_ctg.model.graphmax.compiled.gap import centred_gaps
+    from lit_ctg.model.graphmax.compiled.sliced_rows import SlicedRows, product, sliced
+    from lit_ctg.model.graphmax.compiled.step import model_steps
+
+__all__ = ["SlicedRows", "centred_gaps", "model_steps", "product", "sliced"]

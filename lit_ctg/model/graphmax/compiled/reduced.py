@@ -1,4 +1,4 @@
-"""The reduced problem of one context after the other."""
+"""The reduced problem of one context, solved (reduced.ReducedProblem.solve)."""
 
 from __future__ import annotations
 
@@ -9,52 +9,13 @@ import numpy as np
 from lit_ctg.model.graphmax.certificate import FAR
 from lit_ctg.model.graphmax.compiled.jit import compiled, highest, normalized
 from lit_ctg.model.graphmax.compiled.segment import segment, slope_along
-from lit_ctg.model.graphmax.compiled.separable import separable
 from lit_ctg.model.graphmax.compiled.tangent import apply, tangent
 from lit_ctg.model.graphmax.descent import SMALL
-from lit_ctg.model.graphmax.reduced import ABSENT, NEWTON_STEPS, SURE
+from lit_ctg.model.graphmax.reduced import NEWTON_STEPS, SURE
 
 
 @compiled
-def solve_reduced(linear_BN, gram_KK, curvature_BX, count_B, strength_B, start_BN, tol):
-    """Solve the reduced problem of each row (see reduced.ReducedProblem.solve).
-
-    Args:
-        linear_BN: logits of hubs, extras (padded after ``count_B`` of them) and lump, float64.
-        gram_KK: the block of M on the hubs.
-        curvature_BX: ``M_jj`` of the extras, float64.
-        count_B: extras of a row.
-        strength_B: lambda.
-        start_BN: log x to start from, float64; no rows: the separable solution.
-        tol: gap in nats.
-
-    Returns:
-        log x, ``[B, N]``; ``ABSENT`` where padded.
-    """
-    result_BN = np.full(linear_BN.shape, ABSENT)
-    hubs, last = len(gram_KK), linear_BN.shape[1] - 1
-    for row in range(len(linear_BN)):
-        size = hubs + count_B[row] + 1
-        linear_n, diagonal_n, log_x_n = np.empty(size), np.empty(size), np.empty(size)
-        for place in range(size):
-            column = last if place == size - 1 else place
-            linear_n[place] = linear_BN[row, column]
-            if len(start_BN):
-                log_x_n[place] = start_BN[row, column]
-            if place < hubs:
-                diagonal_n[place] = gram_KK[place, place]
-            else:
-                diagonal_n[place] = 0.0 if column == last else curvature_BX[row, place - hubs]
-        if not len(start_BN):
-            separable(linear_n, diagonal_n, 2 * strength_B[row], log_x_n)
-        log_x_n = _newton(linear_n, gram_KK, diagonal_n, strength_B[row], log_x_n, tol)
-        for place in range(size):
-            result_BN[row, last if place == size - 1 else place] = log_x_n[place]
-    return result_BN
-
-
-@compiled
-def _newton(linear_n, gram_KK, diagonal_n, strength, log_x_n, tol):
+def newton(linear_n, gram_KK, diagonal_n, strength, log_x_n, tol):
     """Newton-CG in log space until the gap is below tol."""
     size = len(log_x_n)
     x_n, y_n, new_x_n, new_y_n = np.empty(size), np.empty(size), np.empty(size), np.empty(size)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from lit_ctg.model.graphmax.compiled.jit import compiled
 
 LANES = 16  # rows of a graph that are summed side by side
-LONG = 4096  # longer rows are summed on their own
+LONG = 32  # longer rows are summed on their own, by gathers
 
 
 class SlicedRows(NamedTuple):
@@ -88,7 +88,14 @@ def residual(order, starts, columns, values, alone, pointers, alone_columns, alo
             row = order[part * LANES + lane]
             out_V[row] = x_V[row] - sums[lane]
     for place in range(len(alone)):
-        total = x_V.dtype.type(0)
-        for edge in range(pointers[place], pointers[place + 1]):
-            total += alone_values[edge] * x_V[alone_columns[edge]]
-        out_V[alone[place]] = x_V[alone[place]] - total
+        row, first, last = alone[place], pointers[place], pointers[place + 1]
+        out_V[row] = x_V[row] - _dot(alone_columns[first:last], alone_values[first:last], x_V)
+
+
+@compiled
+def _dot(columns, values, x_V):
+    # a function of its own: inside the loop over rows it would not be vectorised
+    result = x_V.dtype.type(0)
+    for edge in range(len(columns)):
+        result += values[edge] * x_V[columns[edge]]
+    return result
