@@ -19,6 +19,19 @@ from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.model.graphmax.variant import Variant
 
 BLOCK = 64
+FLOOR = 1e-3  # uniform share mixed into a distribution with zeros
+
+
+def target_nll(log_x_BV: Tensor, target_B: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """Return the negative log-probability of each target ``[B]``, in nats, and whether it has no probability ``[B]``.
+
+    The NLL of a distribution with zeros is that of (1 - ``floor``) of it and ``floor`` uniform.
+    """
+    hit_B1 = target_B.unsqueeze(1)
+    zero_BV = log_x_BV == -math.inf
+    log_p_B = log_x_BV.gather(1, hit_B1).squeeze(1)
+    floored_B = ((1 - floor) * log_p_B.exp() + floor / log_x_BV.shape[-1]).log()
+    return -torch.where(zero_BV.any(dim=1), floored_B, log_p_B), zero_BV.gather(1, hit_B1).squeeze(1)
 
 
 class NextWordNll:
@@ -48,7 +61,7 @@ class NextWordNll:
     first_fold_only = False
 
     def __init__(
-        self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = 1e-3
+        self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = FLOOR
     ) -> None:
         where = "callback.graphmax_trial.parts.likelihood"
         self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
@@ -116,14 +129,11 @@ class NextWordNll:
     ) -> dict[str, Tensor]:
         log_x_BV = variant(logits_BV, last_B, strength).double().log_softmax(dim=-1)
         x_BV, softmax_BV = log_x_BV.exp(), logits_BV.double().softmax(dim=-1)
-        hit_B1 = target_B.unsqueeze(1)
-        zero_BV = log_x_BV == -math.inf
-        log_p_B = log_x_BV.gather(1, hit_B1).squeeze(1)
-        floored_B = ((1 - self.floor) * x_BV.gather(1, hit_B1).squeeze(1) + self.floor / x_BV.shape[-1]).log()
+        nll_B, zero_B = target_nll(log_x_BV, target_B, self.floor)
         attested_BV = fold.graph.successors(last_B, x_BV) > 0
         return {
-            "nll": -torch.where(zero_BV.any(dim=1), floored_B, log_p_B),
-            "zero": zero_BV.gather(1, hit_B1).squeeze(1),
+            "nll": nll_B,
+            "zero": zero_B,
             "shift": (x_BV - softmax_BV).abs().sum(dim=1) / 2,
             "top": x_BV.argmax(dim=1) != softmax_BV.argmax(dim=1),
             "attested": (x_BV * attested_BV).sum(dim=1),

@@ -78,18 +78,21 @@ class TranslationModel(LitLanguageModel):
     def forward(self, batch: Batch) -> LMOutput:
         """Score every target position from the whole source and the target before it."""
         source_BS, mask_BS = self.source(batch["source_ids_BS"], batch["mask_source_BS"])
-        start_BP = self._start(batch["input_ids_BT"])
         found = self.network(
             input_ids=source_BS,
             attention_mask=mask_BS,
-            decoder_input_ids=torch.cat([start_BP, batch["input_ids_BT"][:, 1:]], dim=1),
+            decoder_input_ids=self.decoder_ids(batch["input_ids_BT"]),
             use_cache=False,
             output_hidden_states=True,
         )
         # of the ids that start a target only the last one predicts
-        first, real_BT1 = start_BP.shape[1] - 1, batch["mask_input_BT"].unsqueeze(-1)
+        first, real_BT1 = len(self.decoder_start) - 1, batch["mask_input_BT"].unsqueeze(-1)
         hidden_BTD = found.decoder_hidden_states[-1][:, first:]
         return LMOutput(found.logits[:, first:] * real_BT1, hidden_BTD * real_BT1)
+
+    def decoder_ids(self, input_ids_BT: Tensor) -> Tensor:
+        """Return what the decoder reads, ``[B, P + T - 1]``: its own start in the place of the batch's <bos>."""
+        return torch.cat([self._start(input_ids_BT), input_ids_BT[:, 1:]], dim=1)
 
     def _start(self, like_BT: Tensor) -> Tensor:
         return torch.tensor([self.decoder_start], device=like_BT.device).expand(len(like_BT), -1)
