@@ -200,33 +200,32 @@ def _solve_rows(
 ) -> Solution:
     if isinstance(solver, AlgorithmOne):
         return solver.solve(operator, logits_BV, strength_B1)
-    zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
     rows_b = (strength_B1[:, 0] > 0).nonzero()[:, 0]
-    # with strength 0 graphmax is softmax
-    plain = len(rows_b) < len(logits_BV)
-    log_probs_BV = logits_BV.log_softmax(dim=-1) if plain else torch.empty_like(logits_BV)
-    solution = Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
-    if not len(rows_b):
-        return solution
-    for some_b in rows_b.split(CPU_ROWS if logits_BV.device.type == "cpu" else len(rows_b)):
-        part = solve(
-            operator,
-            logits_BV[some_b],
-            strength_B1[some_b],
-            tol=tol,
-            max_iterations=max_iterations,
-            warm_start_BV=None if warm_BV is None else warm_BV[some_b],
-        )
-        _overwrite(solution, some_b, part)
+    at_once = CPU_ROWS if logits_BV.device.type == "cpu" else len(logits_BV)
+    settings = {"tol": tol, "max_iterations": max_iterations}
+    if 0 < len(rows_b) == len(logits_BV) <= at_once:
+        # nothing to put together
+        solution = solve(operator, logits_BV, strength_B1, warm_start_BV=warm_BV, **settings)
+    else:
+        solution = _unsolved(logits_BV, len(rows_b) < len(logits_BV))
+        for some_b in rows_b.split(at_once):
+            warm_bV = None if warm_BV is None else warm_BV[some_b]
+            part = solve(operator, logits_BV[some_b], strength_B1[some_b], warm_start_BV=warm_bV, **settings)
+            _overwrite(solution, some_b, part)
     hard_b = rows_b[~is_certified(solution.gap_B[rows_b], tol)]
     if len(hard_b) and (logits_BV.dtype == torch.float32 or warm_BV is not None):
         found = Solution(*(whole[hard_b] for whole in solution))
-        part = solve_carefully(
-            operator, logits_BV[hard_b], strength_B1[hard_b], found, tol=tol, max_iterations=max_iterations
-        )
+        part = solve_carefully(operator, logits_BV[hard_b], strength_B1[hard_b], found, **settings)
         better_b = ~(found.gap_B <= part.gap_B)
         _overwrite(solution, hard_b[better_b], Solution(*(rows[better_b] for rows in part)))
     return solution
+
+
+def _unsolved(logits_BV: Tensor, some_at_zero: bool) -> Solution:
+    """Return softmax, which is graphmax at strength 0 and costs nothing, or rows that are all to be overwritten."""
+    log_probs_BV = logits_BV.log_softmax(dim=-1) if some_at_zero else torch.empty_like(logits_BV)
+    zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
+    return Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
 
 
 def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:

@@ -54,7 +54,10 @@ def solve(
         warm_start_BV: log-probabilities to start from (costs a product).
     """
     shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    z_BV = _clamped(operator, shifted_BV, strength_B1)
+    # no penalty, at most 2 lambda max M_jj, can lift a token from the floor to any mass
+    floor_B1 = _floor(operator, strength_B1)
+    low_B1 = shifted_BV.amin(dim=-1, keepdim=True) < floor_B1
+    z_BV = torch.maximum(shifted_BV, floor_B1) if low_B1.any() else shifted_BV
     best = _Rows.empty(z_BV)
     open_b = torch.arange(len(z_BV), device=z_BV.device)
     now = _Point.start(operator, z_BV, strength_B1, warm_start_BV)
@@ -63,7 +66,8 @@ def solve(
     for step in range(max_iterations):
         if not len(open_b):
             break
-        z_bV, strength_b1 = z_BV[open_b], strength_B1[open_b]
+        whole = len(open_b) == len(z_BV)
+        z_bV, strength_b1 = (z_BV, strength_B1) if whole else (z_BV[open_b], strength_B1[open_b])
         new = (_model if step < MODEL_STEPS else _newton)(operator, z_bV, strength_b1, now, tol)
         new.counts(now)
         if now.log_x_BV is not None:
@@ -74,7 +78,7 @@ def solve(
     lost_B = best.gap_B.isnan()
     if lost_B.any():
         log_probs_BV[lost_B] = z_BV[lost_B].log_softmax(dim=-1)
-    if (shifted_BV.amin(dim=-1, keepdim=True) < z_BV.amin(dim=-1, keepdim=True)).any():
+    if low_B1.any():
         log_probs_BV = log_probs_BV + (shifted_BV - z_BV)
     return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
 
@@ -99,11 +103,6 @@ def solve_carefully(
         found.iterations_B + better.iterations_B,
         found.products_B + better.products_B + 1,
     )
-
-
-def _clamped(operator: GraphOperator, shifted_BV: Tensor, strength_B1: Tensor) -> Tensor:
-    """Replace -inf by a logit so low that no penalty, at most ``2 lambda max M_jj``, can lift it to any mass."""
-    return torch.maximum(shifted_BV, _floor(operator, strength_B1))
 
 
 def _floor(operator: GraphOperator, strength_B1: Tensor) -> Tensor:
