@@ -5,7 +5,7 @@ another device and in batches (products). Arrays are numpy. Shape suffixes: B ro
 N = K + X + 1 (n of one row).
 """
 
-from lit_ctg.model.graphmax.compiled.jit import kept_by_digest
+from lit_ctg.model.graphmax.compiled.cache import kept_by_digest
 
 with kept_by_digest():
     from lit_ctg.model.graphmax.compiled.gap import centred_gaps

@@ -1,16 +1,9 @@
-"""How the kernels are compiled, and the arithmetic that they share.
-
-numba keeps compiled code beside the file it comes from and looks at that file only; what a kernel calls may lie in
-another one. So everything of this package is kept under a digest of all its files (see ``kept_by_digest``).
-"""
+"""How the kernels are compiled, and the arithmetic that they share."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -22,18 +15,6 @@ LANES = 64
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})
 # for what must be done in the order it is written
 _IN_ORDER = {"error_model": "numpy", "fastmath": {"contract"}}
-
-
-@contextlib.contextmanager
-def kept_by_digest() -> Iterator[None]:
-    """Let kernels that are defined within be kept under a digest of all files of this package."""
-    here, before = Path(__file__).parent, numba.config.CACHE_DIR
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()
-    numba.config.CACHE_DIR = str(Path(before or here / "__pycache__") / f"kernels-{digest[:16]}")
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
 
 
 LOG2_E = np.float32(1.44269504)
