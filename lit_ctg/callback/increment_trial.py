@@ -46,7 +46,9 @@ class IncrementTrial(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop when the pairs are learned."""
-        if trainer.callback_metrics["train/loss"] <= self.stop_at_loss:
+        learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)
+        # all of several processes stop, or none: each has seen other pairs
+        if trainer.strategy.reduce_boolean_decision(learned, all=True):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:

@@ -77,8 +77,14 @@ class IncrementDataModule(LightningDataModule):
         pairs_N2 = self.pairs(split)
         # no word stands for padding: all sentences are equally long
         batches = SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
+        trainer = self.trainer
         sampler = EpochBatches(
-            len(pairs_N2), self.batch_size, seed=self.seed, shuffle=split == "train", rank=0, world_size=1
+            len(pairs_N2),
+            self.batch_size,
+            seed=self.seed,
+            shuffle=split == "train",
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
         )
         return whole_batch_loader(batches, sampler, 0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lit_ctg.data.increment import IncrementDataModule
@@ -27,6 +29,15 @@ def test_batches_and_texts() -> None:
     first, second = datamodule.texts(1)[0].split()
     assert int(second) == int(first) + 1
     assert datamodule.vocabulary.tokens[-1] == "200" and len(datamodule.vocabulary) == 201
+
+
+def test_processes_share_the_batches() -> None:
+    datamodule = IncrementDataModule(n=500, held_out=0.1, batch_size=50, seed=3)
+    rows = []
+    for rank in range(2):
+        datamodule.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        rows += [number for batch in datamodule.train_dataloader() for number in batch["input_ids_BT"][:, 0].tolist()]
+    assert sorted(rows) == datamodule.pairs("train")[:, 0].tolist()
 
 
 def test_too_few_pairs() -> None:
