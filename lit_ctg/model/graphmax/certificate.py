@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_ctg.model.graphmax.acceleration import kernels_for
+from lit_ctg.model.graphmax.acceleration import kernels_for, over_rows
 
 ROUNDING = 1e-14  # float64 noise of a gap that is 0
 FAR = 60.0  # nats beyond which exp() is left to the plain form; e^-60 is no mass
@@ -33,8 +33,9 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor, x_BV: Tensor | None = None) 
     if kernels is None:
         gap_B, plain_B = _centred_gap(log_probs_BV, y_BV, x_BV)
     else:
-        parts = (part.detach().contiguous().numpy() for part in (log_probs_BV, y_BV, x_BV))
-        gap_B, plain_B = (torch.from_numpy(found_B) for found_B in kernels.centred_gaps(*parts))
+        gap_B, plain_B = torch.empty(len(x_BV), dtype=torch.float64), torch.empty(len(x_BV), dtype=torch.bool)
+        parts = (part.detach().contiguous() for part in (log_probs_BV, y_BV, x_BV))
+        over_rows(kernels.centred_gaps, [part.numpy() for part in (*parts, gap_B, plain_B)])
     if plain_B.any():
         gap_B[plain_B] = _plain_gap(log_probs_BV[plain_B].double(), y_BV[plain_B].double())
     return gap_B.masked_fill((gap_B < 0) & (gap_B >= -ROUNDING), 0.0)

@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from lit_ctg.model.graphmax.acceleration import kernels_for
+from lit_ctg.model.graphmax.acceleration import kernels_for, over_rows
 from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.model.graphmax.linear import solve_tangent
@@ -63,11 +63,13 @@ def _compiled_step(
     tol: float,
 ) -> tuple[Tensor, Tensor]:
     """Do the same row after row, the reduced problem in float64 but for the Gram block."""
-    log_x_BV = y_BV[:0] if log_x_BV is None else log_x_BV
+    y_BV = y_BV.contiguous()
+    before_BV = y_BV[:0] if log_x_BV is None else log_x_BV.contiguous()
+    new_BV, x_BV = torch.empty_like(y_BV), torch.empty_like(y_BV)
+    rows = (y_BV, before_BV, strength_B1[:, 0].double().contiguous(), new_BV, x_BV)
     graph = (operator.hubs_K, operator.gram_KK, operator.diagonal_V, operator.extra_diagonal_V)
-    parts = (part.contiguous().numpy() for part in (y_BV, log_x_BV, strength_B1[:, 0].double(), *graph))
-    log_x_BV, x_BV = (torch.from_numpy(found_BV) for found_BV in kernels.model_steps(*parts, tol))
-    return log_x_BV, x_BV
+    over_rows(kernels.model_steps, [part.numpy() for part in rows], *(part.numpy() for part in graph), tol)
+    return new_BV, x_BV
 
 
 @dataclass(frozen=True)

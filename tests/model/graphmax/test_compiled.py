@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.operator import GraphOperator
 from lit_ctg.model.graphmax.reduced import model_step
 
+numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("lit_ctg.model.graphmax.compiled", reason="numba is not installed")
 highest, write_exp = compiled.jit.highest, compiled.jit.write_exp
 
@@ -76,6 +79,16 @@ def test_a_row_does_not_depend_on_its_batch(zipf_graph, zipf_logits) -> None:
         torch.testing.assert_close(alone[0], together[row], rtol=1e-5, atol=1e-5)
 
 
+def test_code_is_kept_under_the_digest_of_all_files() -> None:
+    before = numba.config.CACHE_DIR
+    with pytest.raises(ZeroDivisionError), compiled.cache.kept_by_digest():
+        folder = Path(numba.config.CACHE_DIR).name
+        raise ZeroDivisionError
+    assert before == numba.config.CACHE_DIR and re.fullmatch("kernels-[0-9a-f]{16}", folder)
+    for kernel in (compiled.model_steps, compiled.centred_gaps, write_exp):
+        assert folder in Path(kernel.stats.cache_path).parts
+
+
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 1e-15)])
 def test_the_vectorised_exponential(dtype, error) -> None:
     u = np.concatenate([np.linspace(-87, 88, 30_001), [0, -np.inf, np.nan]]).astype(dtype)
@@ -110,6 +123,33 @@ def test_gaps_are_those_of_torch_in_float64(dtype, distance, monkeypatch) -> Non
     # float32 knows a gap to second order in what it rounds: here log x and y themselves, which differ by distance
     noise = {torch.float32: 1e-10 + 1e-6 * distance, torch.float64: 1e-12}[dtype]
     torch.testing.assert_close(found, expected, rtol=2e-5, atol=noise, equal_nan=True)
+
+
+def test_rows_are_shared_among_threads(zipf_graph, zipf_logits) -> None:
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(graphmax(zipf_logits, zipf_graph))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        torch.testing.assert_close(other.gap_B, found[0].gap_B, rtol=1e-2, atol=1e-9)
+        torch.testing.assert_close(other.probs_BV, found[0].probs_BV, rtol=1e-4, atol=1e-7)
+
+
+def test_what_goes_wrong_in_a_thread_is_told(monkeypatch) -> None:
+    def kernel(rows, out, factor):
+        out[:] = rows * factor
+        assert 3 not in rows
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    rows, out = np.arange(3.0), np.zeros(3)
+    acceleration.over_rows(kernel, [rows, out], 2)
+    assert out.tolist() == [0, 2, 4]
+    with pytest.raises(AssertionError):
+        acceleration.over_rows(kernel, [rows + 1, out], 2)
 
 
 def test_without_numba_torch_does_it(zipf_graph, zipf_logits, monkeypatch) -> None:

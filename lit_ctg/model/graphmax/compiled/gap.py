@@ -36,9 +36,8 @@ def _phi(d) -> Callable:
 
 
 @compiled
-def centred_gaps(log_x_BV, y_BV, x_BV):
-    """Return the gap of each row in the centred form, float64, and whether that form does not hold there."""
-    gap_B, plain_B = np.empty(len(x_BV)), np.empty(len(x_BV), np.bool_)
+def centred_gaps(log_x_BV, y_BV, x_BV, gap_B, plain_B):
+    """Write the gap of each row in the centred form, float64, and whether that form does not hold there."""
     d_V, work_V = np.empty_like(x_BV[0]), np.empty_like(x_BV[0])
     for row in range(len(x_BV)):
         y_V, x_V = y_BV[row], x_BV[row]
@@ -49,7 +48,6 @@ def centred_gaps(log_x_BV, y_BV, x_BV):
         mean, spread = _weighted(x_V, d_V) / mass, total(work_V) / mass
         gap_B[row] = math.log1p(spread - mean) + mean
         plain_B[row] = far > 0 or (empties > 0 and _mass_outside(y_V, x_V))
-    return gap_B, plain_B
 
 
 @compiled

@@ -15,17 +15,18 @@ SCAN = 64  # tokens that are looked at together
 
 
 @compiled
-def model_steps(y_BV, log_x_BV, strength_B, hubs_K, gram_KK, diagonal_V, extra_diagonal_V, tol):
-    """Return log x of each row's model problem around its last iterate, and x.
+def model_steps(y_BV, log_x_BV, strength_B, new_BV, x_BV, hubs_K, gram_KK, diagonal_V, extra_diagonal_V, tol):
+    """Write log x of each row's model problem around its last iterate, and x.
 
     Args:
         y_BV: ``z - 2 lambda M x`` at the last iterate, z at the start.
         log_x_BV: the last iterate; no rows at the start.
         strength_B: lambda.
+        new_BV, x_BV: to write to.
         hubs_K, gram_KK, diagonal_V, extra_diagonal_V: of the operator.
         tol: gap in nats to which the reduced problems are solved.
     """
-    new_BV, x_BV, work_V = np.empty_like(y_BV), np.empty_like(y_BV), np.empty_like(y_BV[0])
+    work_V = np.empty_like(y_BV[0])
     started = len(log_x_BV) > 0
     for row in range(len(y_BV)):
         y_V, new_V, x_V, twice = y_BV[row], new_BV[row], x_BV[row], 2 * strength_B[row]
@@ -43,7 +44,6 @@ def model_steps(y_BV, log_x_BV, strength_B, hubs_K, gram_KK, diagonal_V, extra_d
             separable(linear_n, diagonal_n, twice, log_x_n)
         log_x_n = newton(linear_n, gram_KK, diagonal_n, strength_B[row], log_x_n, tol)
         _expand(y_V, linear_n[-1], log_x_n, hubs_K, extras_X, new_V, x_V)
-    return new_BV, x_BV
 
 
 @compiled
