@@ -24,6 +24,7 @@ usage: lit-ctg COMMAND [OVERRIDE ...]
              target=wandb entity=NAME [project=lit_ctg]     dashboards at W&B (--out FOLDER: only files)
   reproduce  <paper>|all [size=small|paper] [local=FOLDER] [--dry-run]    runs what the tables lack, then both
   data       prepare|info|sample data=<corpus> [data.source=sample|local|hub] [data.root=FOLDER] ... [-n 5]
+             graph data=<corpus>|experiment=graphmax/<name> --out FILE     scene graph of graphmax
   --config   with train: print the composed configuration and stop
 
 Overrides are Hydra's (key=value); experiments: {experiments}"""

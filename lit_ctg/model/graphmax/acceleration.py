@@ -1,4 +1,7 @@
-"""Whether the compiled kernels can be used: numba is installed (extra ``compiled``) and the tensors lie on a CPU."""
+"""Whether the compiled kernels can be used: numba is installed (extra ``compiled``) and the tensors lie on a CPU.
+
+And how: on consecutive rows side by side.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def graphmax(
         max_iterations: iterates judged at most.
         strict: raise unless every row is certified.
         solver: ``certified``, or an :class:`AlgorithmOne` for the paper's own (no gradient).
-        warm_start_BV: log-probabilities to start from, e.g. of the previous decode step.
+        warm_start_BV: log-probabilities to start from; pays only where the logits hardly changed.
         edge_weights_E: weights in place of the graph's, in its order (``graph.weights_E``): a differentiable graph. The
             operator is then made anew at each call.
 

@@ -62,7 +62,7 @@ def _compiled_step(
     strength_B1: Tensor,
     tol: float,
 ) -> tuple[Tensor, Tensor]:
-    """Do the same row after row, the reduced problem in float64 but for the Gram block."""
+    """Do the same row by row, on several threads, the reduced problem in float64 but for the Gram block."""
     y_BV = y_BV.contiguous()
     before_BV = y_BV[:0] if log_x_BV is None else log_x_BV.contiguous()
     new_BV, x_BV = torch.empty_like(y_BV), torch.empty_like(y_BV)

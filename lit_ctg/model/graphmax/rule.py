@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_ctg.decoding.filters import top_k as keep_top_k
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError
-from lit_ctg.model.graphmax.function import MAX_ITERATIONS, graphmax
+from lit_ctg.model.graphmax.function import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.model.graphmax.graph import CooccurrenceGraph
 from lit_ctg.model.graphmax.published import AlgorithmOne
 
@@ -27,7 +27,8 @@ class GraphmaxRule(ScoreRule):
         strength: lambda, one number or one a row; a row with 0 keeps its scores untouched.
         top_k: solve over the k best tokens of each row only, all others become -inf; None takes the whole vocabulary.
         tol, max_iterations, solver: as in :func:`~lit_ctg.model.graphmax.function.graphmax`.
-        strict: raise when a row is not certified (with Algorithm 1, which never is, set it to False).
+        strict: raise when a row is not certified (with Algorithm 1, which never is, set it to False); else such rows of
+            the certified solver are counted in a warning.
     """
 
     def __init__(
@@ -54,4 +55,6 @@ class GraphmaxRule(ScoreRule):
             return kept_BV
         with torch.no_grad():
             result = graphmax(kept_BV, self.graph, strength_B1, **self.settings)
+        if self.settings["solver"] == "certified":
+            warn_uncertified(result, "the graphmax rule")
         return torch.where(strength_B1 == 0, kept_BV, result.log_probs_BV.to(scores.dtype))

@@ -82,3 +82,11 @@ def test_inside_hugging_face_generate(slow) -> None:
         logits = model(ids).logits[:, -1]
         ids = torch.cat([ids, graphmax(logits.detach(), graph, 20.0).probs_BV.argmax(-1, keepdim=True)], dim=-1)
     assert torch.equal(steered, ids)
+
+
+def test_rows_that_are_not_certified_raise_or_warn(zipf_graph, zipf_logits) -> None:
+    settings = {"tol": 1e-14, "max_iterations": 1}
+    with pytest.raises(NotConverged):
+        GraphmaxRule(zipf_graph, **settings)(IDS, zipf_logits)
+    with pytest.warns(RuntimeWarning, match="the graphmax rule: graphmax certified 0 of 12 rows"):
+        GraphmaxRule(zipf_graph, strict=False, **settings)(IDS, zipf_logits)

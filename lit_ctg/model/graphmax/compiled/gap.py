@@ -12,7 +12,7 @@ from numba.extending import overload
 from lit_ctg.model.graphmax.certificate import FAR
 from lit_ctg.model.graphmax.compiled.jit import compiled, exponential, total
 
-# phi(d) = d^2 (1/2 - d/6 + d^2/24 - ...): up to here the series, whose next term is below 1e-7 of it
+# phi(d) = d^2 (1/2 - d/6 + d^2/24 - ...): up to here the series, whose next term is below 1e-6 of it
 NEAR = np.float32(0.5)
 P2, P3, P4, P5, P6, P7 = (np.float32((-1) ** n / math.factorial(n)) for n in range(2, 8))
 
