@@ -14,7 +14,7 @@ import torch
 from lit_ctg.model.graphmax import CooccurrenceGraph, acceleration, graphmax
 from lit_ctg.model.graphmax.certificate import duality_gap
 from lit_ctg.model.graphmax.operator import GraphOperator
-from lit_ctg.model.graphmax.reduced import model_step
+from lit_ctg.model.graphmax.reduced import MOST_EXTRAS, model_step
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("lit_ctg.model.graphmax.compiled", reason="numba is not installed")
@@ -98,6 +98,18 @@ def test_the_vectorised_exponential(dtype, error) -> None:
     assert found[-3] == 1 and found[-2] == 0 and total == pytest.approx(found[:-1].sum(dtype=np.float64), rel=1e-12)
     assert np.isnan(write_exp(u[-1:], 0.0, found[-1:])) and np.isnan(found[-1])
     assert write_exp(np.full(3, -1e30, dtype), 0.0, found[:3]) == 0
+
+
+def test_of_too_many_extras_the_weightiest_are_kept() -> None:
+    size = MOST_EXTRAS + 900
+    y = np.random.default_rng(0).permutation(np.linspace(-3, 0, size)).astype(np.float32)
+    diagonal, work = np.ones(size, np.float32), np.empty_like(y)
+    found = compiled.step._extras(y, y, False, diagonal, 1e-9, work)
+    assert sorted(found) == sorted(np.argsort(-y)[: MOST_EXTRAS - 1])
+    few = compiled.step._extras(
+        y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y)
+    )
+    assert sorted(few) == sorted(np.flatnonzero(y > -0.5))
 
 
 def test_the_largest_entry_passes_over_nan() -> None:
