@@ -160,7 +160,9 @@ def test_killed_ten_times(start: Start, tmp_path: Path, seed: int) -> None:
         kill(process)
         kills += 1
     finish(start(folder, runs))
-    check(folder, found(tmp_path / "undisturbed"))
+    records = found(tmp_path / "undisturbed")
+    assert sorted(records) == list(range(12))
+    check(folder, records)
 
 
 @pytest.mark.slow
