@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
 
 VOCABULARY, CACHE = 50_257, 128
 # one decode step: share of it at batch 1, per context at batch 64; how many times faster than Algorithm 1; MB; products

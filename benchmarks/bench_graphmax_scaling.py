@@ -22,7 +22,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from lit_ctg.model.graphmax import CooccurrenceGraph, graphmax
+from lit_ctg.papers.graphmax import CooccurrenceGraph, graphmax
 
 VOCABULARY, EDGES = 50_257, 1_500_000
 MEAN_PRODUCTS = 5.0

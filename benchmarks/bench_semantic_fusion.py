@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from straight_semantic_fusion import SentenceDataset, StraightFusion, generate_one, perplexity, train
 
-from lit_ctg.build import build, build_datamodule, build_model, instantiate
 from lit_ctg.config import compose
+from lit_ctg.run.build import build, build_datamodule, build_model, instantiate
 
 
 def ours(regime: str, epochs: int, seed: int, folder: Path) -> tuple[float, float, object]:

@@ -24,12 +24,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from lit_ctg.build import build_datamodule
 from lit_ctg.config import compose
 from lit_ctg.data.byte_pair import GPT2Tokenizer
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.model.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
-from lit_ctg.model.graphmax.scene import token_ids
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
+from lit_ctg.papers.graphmax.scene import token_ids
+from lit_ctg.run.build import build_datamodule
 
 RUN, BLOCK = 8, 16
 # total variation to the reference; certificate anew in float64; products

@@ -87,7 +87,7 @@ def _bad_input(error: UserError, debug: bool) -> int:
 
 def _train(words: list[str]) -> int:
     if any(word in ("-m", "--multirun") for word in words):
-        from lit_ctg.sweep import sweep
+        from lit_ctg.run.sweep import sweep
 
         return sweep([word for word in words if word not in ("-m", "--multirun")])
     show = "--config" in words
@@ -97,21 +97,21 @@ def _train(words: list[str]) -> int:
 
         print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
         return 0
-    from lit_ctg.train import train
+    from lit_ctg.run.train import train
 
     train(cfg)
     return 0
 
 
 def _evaluate(words: list[str]) -> int:
-    from lit_ctg.evaluate import evaluate
+    from lit_ctg.run.evaluate import evaluate
 
     evaluate(words)
     return 0
 
 
 def _generate(words: list[str]) -> int:
-    from lit_ctg.generate import generate
+    from lit_ctg.run.generate import generate
 
     generate(words)
     return 0
@@ -132,13 +132,13 @@ def _report(words: list[str]) -> int:
 
 
 def _reproduce(words: list[str]) -> int:
-    from lit_ctg.reproduce import main as reproduce
+    from lit_ctg.run.reproduce import main as reproduce
 
     return reproduce(words)
 
 
 def _data(words: list[str]) -> int:
-    from lit_ctg.data.command import main as data
+    from lit_ctg.run.data import main as data
 
     return data(words)
 

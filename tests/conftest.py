@@ -44,7 +44,7 @@ class TinyLanguageModel(lightning.LightningModule):
         self.dropout = torch.nn.Dropout(0.5)
 
     def forward(self, batch: dict[str, torch.Tensor]) -> Any:
-        from lit_ctg.model.base import LMOutput
+        from lit_ctg.core.model import LMOutput
 
         hidden_BTD = self.dropout(self.embedding(batch["input_ids_BT"]))
         return LMOutput(hidden_BTD @ self.embedding.weight.T, hidden_BTD)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_ctg import checkpoint, evaluate, generate, sweep
+from lit_ctg.run import checkpoint, evaluate, generate, sweep
 
 SMOKE = ("size=smoke", "logger=none", "trainer.accelerator=cpu")
 MAIN = ("experiment=semantic_fusion/main", *SMOKE)
@@ -18,7 +18,7 @@ MAIN = ("experiment=semantic_fusion/main", *SMOKE)
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One trained smoke model of the corrected regime; returns its run directory."""
     from lit_ctg.config import compose
-    from lit_ctg.train import train
+    from lit_ctg.run.train import train
 
     return train(compose([*MAIN, f"output_root={tmp_path_factory.mktemp('outputs')}"])).folder
 

@@ -15,7 +15,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
-from lit_ctg.model.base import evaluating
+from lit_ctg.core.model import evaluating
 from lit_ctg.results.files import write_samples
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.spec import experiments_root, papers

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
+from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.metric.result import MetricResult
 
 REFERENCES = ("aligned", "flat")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_ctg.metric.base import RateMetric
-from lit_ctg.metric.result import MetricResult
+from lit_ctg.core.metric import RateMetric
+from lit_ctg.core.result import MetricResult
 from lit_ctg.statistics import newcombe_interval
 
 

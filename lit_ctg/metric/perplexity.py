@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.metric.base import RatioMetric, pick_mask, token_nll
-from lit_ctg.metric.result import MetricResult
+from lit_ctg.core.metric import RatioMetric, pick_mask, token_nll
+from lit_ctg.core.result import MetricResult
 
 
 class Perplexity(RatioMetric):

@@ -44,11 +44,14 @@ PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "omegaconf", "tr
 def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED) -> str:
     """Return the SHA-256 of the canonical JSON of a resolved configuration, less keys that change no result.
 
+    Of a class to build (``_target_``) only its name counts, not the module it lies in: a class that moves within the
+    package is the same class, and its finished runs stay found.
+
     Args:
         config: plain nested dicts, lists, numbers and strings.
         without: dotted keys, from the root, left out with all below them.
     """
-    kept = drop_keys(config, frozenset(without))
+    kept = without_modules(drop_keys(config, frozenset(without)))
     text = json.dumps(named_floats(kept), sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -61,6 +64,16 @@ def drop_keys(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = 
         if dotted not in ignored:
             kept[key] = drop_keys(value, ignored, f"{dotted}.") if isinstance(value, Mapping) else value
     return kept
+
+
+def without_modules(config: Any) -> Any:
+    """Return a copy of ``config`` with every ``_target_`` cut to the name of its class."""
+    if isinstance(config, Mapping):
+        return {
+            key: str(value).rpartition(".")[2] if key == "_target_" else without_modules(value)
+            for key, value in config.items()
+        }
+    return [without_modules(value) for value in config] if isinstance(config, list | tuple) else config
 
 
 def environment() -> dict[str, dict[str, Any]]:

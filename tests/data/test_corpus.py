@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lit_ctg import config
-from lit_ctg.build import build_datamodule
 from lit_ctg.data.corpus import CorpusDataModule, sample_checksum
 from lit_ctg.data.document import Document
 from lit_ctg.data.packing import digest
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.run.build import build_datamodule
 
 
 class Tiny(CorpusDataModule):

@@ -14,8 +14,8 @@ import pytest
 import torch
 from lightning import Callback
 
-from lit_ctg.build import build
 from lit_ctg.config import compose
+from lit_ctg.run.build import build
 
 GOLDEN = Path(__file__).with_name("losses.json")
 # experiment -> what makes its epochs at size=smoke four batches long

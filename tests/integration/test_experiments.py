@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.config import compose, experiments
-from lit_ctg.train import train
+from lit_ctg.run.train import train
 
 QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.accelerator=cpu")
 # they need a pretrained model: tests/model/graphmax/test_pretrained.py runs them on tiny ones

@@ -15,8 +15,8 @@ import pytest
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
-from lit_ctg.sweep import _new_folder
-from lit_ctg.train import train
+from lit_ctg.run.sweep import _new_folder
+from lit_ctg.run.train import train
 
 SMOKE = ["size=smoke", "logger=none", "trainer.accelerator=cpu"]
 EXPERIMENT = "experiment=semantic_fusion/main"
@@ -48,9 +48,9 @@ def test_killed_after_two_epochs_and_resumed_equals_uninterrupted(tmp_path: Path
     script = f"""
 import os, signal, sys
 from lightning import Callback
-import lit_ctg.build as build
+import lit_ctg.run.build as build
 from lit_ctg.config import compose
-from lit_ctg.train import train
+from lit_ctg.run.train import train
 import torch
 torch.set_num_threads(1)
 class Kill(Callback):

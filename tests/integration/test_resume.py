@@ -11,9 +11,9 @@ import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lit_ctg import build
 from lit_ctg.config import compose
-from lit_ctg.train import train
+from lit_ctg.run import build
+from lit_ctg.run.train import train
 
 WORDS = [
     "size=smoke",

@@ -13,7 +13,7 @@ import pytest
 
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
-from lit_ctg.train import train
+from lit_ctg.run.train import train
 
 WORDS = ["experiment=semantic_fusion/baseline", "size=smoke", "logger=wandb", "trainer.accelerator=cpu"]
 QUICK = ["callback=[run_record,checkpoint,epoch_seed,finite_loss]", "metric=[perplexity]"]

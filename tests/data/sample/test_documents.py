@@ -12,7 +12,9 @@ from functools import cache
 import pytest
 
 from lit_ctg.data.document import Document
-from lit_ctg.data.sample import books, encyclopedia, parallel, reviews, scripts
+from lit_ctg.data.sample import encyclopedia, reviews
+from lit_ctg.papers.control_code.sample import books, scripts
+from lit_ctg.papers.graphmax.sample import parallel
 
 Generator = Callable[[str, int, int], Iterator[Document]]
 GENERATORS: dict[str, Generator] = {
@@ -43,7 +45,8 @@ def test_the_same_seed_gives_the_same_documents_and_another_seed_others(name: st
 
 def test_string_hash_randomisation_changes_nothing() -> None:
     code = (
-        "from lit_ctg.data.sample import encyclopedia, books; from zlib import crc32\n"
+        "from lit_ctg.data.sample import encyclopedia; "
+        "from lit_ctg.papers.control_code.sample import books; from zlib import crc32\n"
         "docs = [*encyclopedia.documents('train', 0, 3000), *books.documents('train', 0, 3000)]\n"
         "print(crc32(''.join(d.text for d in docs).encode()))"
     )

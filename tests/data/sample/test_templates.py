@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
-from lit_ctg.data.sample import review_words, script_words
-from lit_ctg.data.sample.book.style import Teller
-from lit_ctg.data.sample.books import BOOKS
+from lit_ctg.data.sample import review_words
 from lit_ctg.data.sample.domain import common
 from lit_ctg.data.sample.encyclopedia import DOMAINS
 from lit_ctg.data.sample.grammar import Slot, Template, parse
-from lit_ctg.data.sample.scripts import _Day
 from lit_ctg.data.sample.world import World
+from lit_ctg.papers.control_code.sample import script_words
+from lit_ctg.papers.control_code.sample.book.style import Teller
+from lit_ctg.papers.control_code.sample.books import BOOKS
+from lit_ctg.papers.control_code.sample.scripts import _Day
 
 # set by the chapter writers
 _BOOK_FACTS = {

@@ -1,0 +1,282 @@
+"""What all metrics share: float64 sums that add up over batches and processes, divided once at the end.
+
+Shape suffixes: B sentences, T positions, V vocabulary, F features, K groups (focus tokens), N trials.
+"""
+
+from __future__ import annotations
+
+import html
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from lit_ctg.core.result import Direction, MetricResult
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+MASKS = ("target", "input")
+
+# scores turned into float64 at one time: 4 M of them are 32 MB, whatever the vocabulary
+_CHUNK = 1 << 22
+
+
+class LitMetric(Metric):
+    """A ``torchmetrics.Metric`` with this package's conventions.
+
+    States are float64 sums with ``dist_reduce_fx="sum"`` and stay float64 under every ``.to``, ``.half`` and
+    ``set_dtype``. Subclasses declare states with ``add_sum``, feed them with ``add``, and give ``update``,
+    ``compute`` and ``_result``.
+
+    Class attributes: ``unit``, ``direction`` (sets ``higher_is_better``), ``version``.
+    """
+
+    unit: ClassVar[str]
+    direction: ClassVar[Direction]
+    version: ClassVar[int] = 1
+    is_differentiable = False
+    full_state_update = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if hasattr(cls, "direction"):
+            cls.higher_is_better = {"lower": False, "higher": True, "none": None}[cls.direction]
+
+    def bind(self, datamodule: Any, module: Any = None) -> LitMetric:
+        """Take what the metric needs from the set-up data module or the model; returns itself.
+
+        Called once, before the first ``update``. Most metrics need nothing.
+        """
+        return self
+
+    def result(self) -> MetricResult | dict[str, MetricResult]:
+        """Return plain numbers with unit, count and interval, over all processes.
+
+        In a distributed run every process must call it, as for ``compute``.
+        """
+        with self.merged():
+            return self._result()
+
+    def merged(self) -> AbstractContextManager[None]:
+        """Context in which the states hold the sums over all processes."""
+        should_sync = self.sync_on_compute and not self._is_synced
+        return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=should_sync)
+
+    @abstractmethod
+    def _result(self) -> MetricResult | dict[str, MetricResult]:
+        """Turn the (already merged) states into results."""
+
+    def plot(self, values: Sequence[Any] | None = None) -> Figure:
+        """Draw the metric as a plotly figure (plotly, as in the report; matplotlib is no dependency).
+
+        Args:
+            values: what ``compute`` returned at successive moments, drawn as lines; without it the present
+                ``result`` is drawn as points with their 95% intervals.
+        """
+        if values is not None:
+            return _plot_history(values, type(self).__name__, self.unit)
+        result = self.result()
+        named = result if isinstance(result, dict) else {type(self).__name__: result}
+        return _plot_results(named, type(self).__name__, self.unit)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add another metric's sums to this one's, as for results of processes that ran apart."""
+        super().merge_state(incoming_state)
+        # torchmetrics keeps the old cached value and the old "never updated" flag
+        self._computed = None
+        self._update_count += incoming_state._update_count if isinstance(incoming_state, Metric) else 1
+
+    def add_sum(self, name: str, shape: tuple[int, ...] = ()) -> None:
+        """Declare a float64 state that starts at zero and is summed over processes."""
+        self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def add(self, **increments: Tensor) -> None:
+        """Add to the states of these names. Not in place: a state made under inference mode cannot be changed so."""
+        for name, increment in increments.items():
+            state = getattr(self, name)
+            setattr(self, name, state + float64(increment).to(state))
+
+    def follow(self, tensor: Tensor) -> None:
+        """Move the states to where ``tensor`` lives (a no-op when there); MPS has no float64, so there they stay."""
+        if tensor.device != self.device and tensor.device.type != "mps":
+            self.to(tensor.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> LitMetric:
+        def move_only(tensor: Tensor) -> Tensor:
+            if tensor.dtype != torch.float64:
+                return fn(tensor)
+            target = fn(torch.zeros(0, device=tensor.device))
+            return tensor if target.device.type == "mps" else tensor.to(target.device)
+
+        return super()._apply(move_only, exclude_state)
+
+
+class BatchMetric(LitMetric):
+    """A metric of what a language model says on a batch; the metric callback feeds it."""
+
+    @abstractmethod
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Take what ``update`` needs from a model's ``LMOutput`` and its batch, and call ``update``."""
+
+
+class RatioMetric(BatchMetric):
+    """A corpus ratio: a sum over positions divided once by their number, or K such ratios side by side.
+
+    Beside the two sums it keeps their second moments over sentences, for the delta-method interval. That interval
+    takes sentences as independent and the weights as given: it does not cover what another seed would have learned.
+
+    Args:
+        mask: which positions count: ``"target"`` (target is not pad) or ``"input"`` (input is not pad; the authors'
+            choice, which also counts the pad target after ``<eos>``).
+        groups: number of ratios K; ``None`` for a single one.
+
+    Raises:
+        UserError: unknown mask.
+    """
+
+    _SUMS = ("total", "count", "total_sq", "cross", "count_sq", "rows")
+
+    def __init__(self, *, mask: str, groups: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mask = checked_mask(self, mask)
+        for name in self._SUMS:
+            self.add_sum(name, () if groups is None else (groups,))
+
+    def add_rows(self, total_B: Tensor, count_B: Tensor) -> None:
+        """Add sentences: per sentence (B,) or (B, K) the sum and how many positions it rests on."""
+        total_B, count_B = float64(total_B), float64(count_B)
+        self.add(
+            total=total_B.sum(0),
+            count=count_B.sum(0),
+            total_sq=total_B.square().sum(0),
+            cross=(total_B * count_B).sum(0),
+            count_sq=count_B.square().sum(0),
+            rows=(count_B > 0).sum(0),
+        )
+
+    def ratio(self) -> Tensor:
+        """Return sum divided by count, float64, () or (K,); NaN where nothing was counted."""
+        return self.total / self.count
+
+    def intervals(self) -> list[Interval | None]:
+        """Return the 95% interval of each ratio (a list of one for a single ratio)."""
+        sums = torch.stack([getattr(self, name).reshape(-1) for name in self._SUMS], dim=1).tolist()
+        return [
+            ratio_interval(total=t, count=c, total_sq=tt, cross=tc, count_sq=cc, rows=int(rows))
+            for t, c, tt, tc, cc, rows in sums
+        ]
+
+
+class RateMetric(LitMetric):
+    """A share of trials, with its Wilson interval; NaN before the first trial."""
+
+    unit = "rate"
+    direction = "higher"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_sum("hits")
+        self.add_sum("trials")
+
+    def add_trials(self, hit_N: Tensor) -> None:
+        """Add N trials, each a hit (True) or not."""
+        self.add(hits=hit_N.sum(), trials=torch.tensor(hit_N.numel()))
+
+    def compute(self) -> Tensor:
+        """Return hits / trials, float64, ()."""
+        return self.hits / self.trials
+
+    def counts(self) -> tuple[int, int]:
+        """Return (hits, trials) over all processes."""
+        with self.merged():
+            return int(self.hits), int(self.trials)
+
+    def _result(self) -> MetricResult:
+        hits, trials = int(self.hits), int(self.trials)
+        rate = hits / trials if trials else float("nan")
+        return MetricResult(rate, self.unit, self.direction, trials, wilson_interval(hits, trials), self.version)
+
+
+def checked_mask(metric: Metric, mask: str) -> str:
+    """Return ``mask``; UserError unless it is ``"target"`` or ``"input"``."""
+    if mask not in MASKS:
+        hint = did_you_mean(str(mask), MASKS)
+        raise UserError(f"metric {type(metric).__name__}: mask must be 'target' or 'input', got '{mask}'{hint}")
+    return mask
+
+
+def pick_mask(batch: Mapping[str, Tensor], mask: str) -> Tensor:
+    """Return the batch's mask_BT of this kind."""
+    return batch[f"mask_{mask}_BT"]
+
+
+def float64(tensor: Tensor) -> Tensor:
+    """Return the tensor in float64, where it lives or, as MPS has no float64, from there on the CPU."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int = _CHUNK) -> Tensor:
+    """Return the negative log-probability of each target in nats, float64 (B, T); 0 where masked out.
+
+    ``scores_BTV`` are logits or normalised log-probabilities of any float type; float64 comes before the
+    log-softmax, so nothing overflows and normalised scores change nothing. Masked-out positions are never read:
+    their targets may be any number and their scores NaN.
+
+    Args:
+        chunk: how many scores are held in float64 at one time.
+
+    Raises:
+        ValueError: shapes do not fit, or a counted target lies outside the vocabulary.
+    """
+    if scores_BTV.shape[:-1] != target_BT.shape or target_BT.shape != mask_BT.shape:
+        shapes = [tuple(tensor.shape) for tensor in (scores_BTV, target_BT, mask_BT)]
+        raise ValueError("scores {}, targets {} and mask {} do not fit".format(*shapes))
+    vocabulary = scores_BTV.shape[-1]
+    if scores_BTV.device.type == "mps":  # see float64
+        scores_BTV, target_BT, mask_BT = scores_BTV.cpu(), target_BT.cpu(), mask_BT.cpu()
+    rows_PV, targets_P = scores_BTV.reshape(-1, vocabulary), target_BT.reshape(-1)
+    counted_P = mask_BT.reshape(-1).nonzero().squeeze(1)
+    chosen_P = targets_P[counted_P]
+    if chosen_P.numel() and not 0 <= int(chosen_P.min()) <= int(chosen_P.max()) < vocabulary:
+        raise ValueError(f"a counted target lies outside the {vocabulary} scores of the vocabulary")
+    nll_P = torch.zeros(targets_P.shape, dtype=torch.float64, device=rows_PV.device)
+    for index in counted_P.split(max(1, chunk // vocabulary)):
+        log_probs_PV = rows_PV[index].double().log_softmax(dim=-1)
+        nll_P[index] = -log_probs_PV.gather(1, targets_P[index].unsqueeze(1)).squeeze(1)
+    return nll_P.reshape(target_BT.shape)
+
+
+def _plot_results(results: Mapping[str, MetricResult], title: str, unit: str) -> Figure:
+    import plotly.graph_objects as go  # only drawing needs it, and importing it takes a while
+
+    up = [r.ci95[1] - r.value if r.ci95 else 0.0 for r in results.values()]
+    down = [r.value - r.ci95[0] if r.ci95 else 0.0 for r in results.values()]
+    figure = go.Figure(
+        go.Scatter(
+            x=[html.escape(name) for name in results],
+            y=[r.value for r in results.values()],
+            error_y={"type": "data", "symmetric": False, "array": up, "arrayminus": down},
+            customdata=[r.n for r in results.values()],
+            hovertemplate="%{x}: %{y} (n = %{customdata})<extra></extra>",
+            mode="markers",
+        )
+    )
+    return figure.update_layout(title=title, yaxis_title=unit, xaxis_type="category")
+
+
+def _plot_history(values: Sequence[Any], title: str, unit: str) -> Figure:
+    import plotly.graph_objects as go
+
+    points = [value if isinstance(value, Mapping) else {title: value} for value in values]
+    figure = go.Figure()
+    for name in dict.fromkeys(name for point in points for name in point):
+        line = [float(point[name]) if name in point else None for point in points]
+        figure.add_scatter(x=list(range(len(line))), y=line, name=html.escape(name), mode="lines+markers")
+    return figure.update_layout(title=title, yaxis_title=unit, xaxis_title="step")

@@ -1,1 +1,0 @@
-"""One LightningModule a paper; papers never import each other."""

@@ -1,5 +1,0 @@
-"""Semantic fusion: fuzzy features fused into a Transformer, grammar-constrained control."""
-
-from lit_ctg.model.semantic_fusion.module import SemanticFusionModule
-
-__all__ = ["SemanticFusionModule"]

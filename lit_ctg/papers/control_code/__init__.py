@@ -1,0 +1,5 @@
+"""Neuron-level control codes (Orten and Fulda)."""
+
+from lit_ctg.papers.control_code.module import ControlCodeModule
+
+__all__ = ["ControlCodeModule"]

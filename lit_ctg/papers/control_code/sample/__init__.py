@@ -1,0 +1,1 @@
+"""Sample texts of the control-code experiments."""

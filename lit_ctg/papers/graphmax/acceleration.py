@@ -1,0 +1,51 @@
+"""Whether the compiled kernels can be used: numba is installed (extra ``compiled``) and the tensors lie on a CPU.
+
+And how: on consecutive rows side by side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def kernels_for(tensor: Tensor) -> ModuleType | None:
+    """Return the module of compiled kernels, or None where torch has to do."""
+    return _kernels() if tensor.device.type == "cpu" else None
+
+
+def over_rows(kernel: Callable[..., None], arrays: Sequence[np.ndarray], *shared: Any) -> None:
+    """Run ``kernel(*arrays, *shared)`` on consecutive rows of all arrays, side by side on torch's number of threads.
+
+    The first array tells the number of rows; an array without rows stays so. Kernels hold no lock while they run.
+    """
+    count = len(arrays[0])
+    threads = min(torch.get_num_threads(), count)
+    if threads <= 1:
+        kernel(*arrays, *shared)
+        return
+    bounds = [count * place // threads for place in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        runs = [
+            pool.submit(kernel, *(array[first:last] for array in arrays), *shared)
+            for first, last in itertools.pairwise(bounds)
+        ]
+    for run in runs:
+        run.result()
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    if importlib.util.find_spec("numba") is None:
+        return None
+    return importlib.import_module("lit_ctg.papers.graphmax.compiled")

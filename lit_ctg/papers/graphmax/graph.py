@@ -1,0 +1,287 @@
+"""The scene graph: how often one token follows another in a small corpus, row-normalised and sparse (sec. 2.4).
+
+Shape suffixes: V vocabulary, E edges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.graphmax.counting import count_bigrams
+from lit_ctg.papers.graphmax.operator import GraphOperator
+
+FORMAT = "lit-ctg scene graph 1"
+NORMALIZATIONS = ("row", "spectral")
+
+
+@dataclass(frozen=True, eq=False)
+class CooccurrenceGraph:
+    """The weighted directed graph ``A~`` over a language model's vocabulary.
+
+    Attributes:
+        matrix: ``[V, V]`` CSR, float32 (the weights *are* these float32 numbers, whatever the solver computes in).
+        information: how it was built (order, normalization, pruning and the mass it dropped, ...), plain values.
+        total_V: how often each token was followed by another, float64; None where it is not known. With it a
+            row-normalised graph of order 1 gives its counts back.
+    """
+
+    matrix: sp.csr_array
+    information: dict[str, object] = field(default_factory=dict)
+    total_V: np.ndarray | None = None
+
+    @classmethod
+    def from_token_ids(
+        cls,
+        sequences: Iterable[Sequence[int]],
+        vocab_size: int,
+        *,
+        order: int = 1,
+        transposed: bool = False,
+        normalization: str = "row",
+        minimum_count: int = 1,
+        row_edges: int = 256,
+    ) -> CooccurrenceGraph:
+        """Count the bigrams of ``sequences`` and normalise them.
+
+        Args:
+            sequences: one text's token ids each; read once, never held as a whole.
+            vocab_size: V.
+            order: n of ``A~ + A~^2 + ... + A~^n`` (sec. 5.3).
+            transposed: take ``count(j, i)`` in place of ``count(i, j)`` (predecessors), before normalising.
+            normalization: ``row`` is ``D^-1 A`` (eps of the paper's ``D_ii = sum_j A_ij + eps`` tends to 0: rows
+                without successors stay zero); ``spectral`` is the counts over their largest eigenvalue ``mu_max``.
+            minimum_count: rarer bigrams are dropped before normalising.
+            row_edges: for order > 1, only so many of the largest weights of a row of each power are kept, as powers
+                fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
+
+        Raises:
+            UserError: empty corpus, an id outside the vocabulary, an argument out of range.
+        """
+        if order < 1 or minimum_count < 1 or row_edges < 1:
+            raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")
+        if normalization not in NORMALIZATIONS:
+            hint = did_you_mean(normalization, NORMALIZATIONS)
+            raise UserError(f"unknown normalization '{normalization}' of the scene graph{hint}")
+        counts = count_bigrams(sequences, vocab_size)
+        bigrams = float(counts.sum())
+        counts.data[counts.data < minimum_count] = 0
+        counts.eliminate_zeros()
+        if counts.nnz == 0:
+            raise UserError(f"no bigram of the scene corpus occurs {minimum_count} times: lower minimum_count")
+        facts = {"minimum_count": minimum_count, "bigrams": bigrams}
+        return cls._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+
+    @classmethod
+    def _from_counts(
+        cls,
+        counts: sp.csr_array,
+        order: int,
+        transposed: bool,
+        normalization: str,
+        row_edges: int,
+        **information: object,
+    ) -> CooccurrenceGraph:
+        counts = counts.T.tocsr() if transposed else counts
+        weights, dropped = _sum_of_powers(_normalized(counts, normalization), order, row_edges)
+        graph = cls.from_matrix(
+            weights,
+            **information,
+            order=order,
+            transposed=transposed,
+            normalization=normalization,
+            row_edges=row_edges if order > 1 else None,
+            dropped_mass=dropped,
+        )
+        keeps_counts = order == 1 and normalization == "row"
+        return replace(graph, total_V=np.asarray(counts.sum(axis=1))) if keeps_counts else graph
+
+    def reweighted(
+        self, *, order: int = 1, transposed: bool = False, normalization: str = "row", row_edges: int = 256
+    ) -> CooccurrenceGraph:
+        """Return another graph of the same counts; ``transposed`` is relative to this one.
+
+        Raises:
+            UserError: this graph does not know its counts (only row-normalised graphs of order 1 do).
+        """
+        if self.total_V is None:
+            raise UserError("this scene graph does not hold its counts: build it with order=1 and normalization=row")
+        # float32 weights times totals are within a rounding of the whole numbers they came from
+        counts = (sp.diags_array(self.total_V) @ self.matrix.astype(np.float64)).tocsr()
+        counts.data = np.rint(counts.data)
+        facts = {key: self.information[key] for key in ("minimum_count", "bigrams") if key in self.information}
+        transposed_now = bool(self.information.get("transposed")) != transposed
+        graph = self._from_counts(counts, order, transposed, normalization, row_edges, **facts)
+        return replace(graph, information={**graph.information, "transposed": transposed_now})
+
+    @classmethod
+    def from_matrix(cls, matrix: sp.sparray | sp.spmatrix | np.ndarray, **information: object) -> CooccurrenceGraph:
+        """Take ``A~`` as given (square, finite, non-negative); ``information`` is kept beside it."""
+        weights = sp.csr_array(matrix, dtype=np.float32)
+        weights.sum_duplicates()
+        weights.eliminate_zeros()
+        weights.sort_indices()
+        if weights.shape[0] != weights.shape[1]:
+            raise UserError(f"a scene graph is square, not {weights.shape[0]} x {weights.shape[1]}")
+        if not np.isfinite(weights.data).all() or (weights.data < 0).any():
+            raise UserError("the weights of a scene graph are finite and not negative")
+        weights.indptr, weights.indices = weights.indptr.astype(np.int32), weights.indices.astype(np.int32)
+        return cls(weights, dict(information))
+
+    def __getstate__(self) -> dict[str, object]:
+        # copies and pickles leave the prepared operators behind
+        return {"matrix": self.matrix, "information": self.information, "total_V": self.total_V}
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.matrix.shape[0]
+
+    @property
+    def edges(self) -> int:
+        """Number of weights that are not zero."""
+        return self.matrix.nnz
+
+    @property
+    def weights_E(self) -> torch.Tensor:
+        """A copy of the ``[E]`` float32 weights, row by row, columns ascending: what ``edge_weights`` replaces."""
+        return torch.from_numpy(self.matrix.data.copy())
+
+    def operator(self, like: torch.Tensor) -> GraphOperator:
+        """Return ``x -> (I - A~)^T (I - A~) x`` in the dtype and on the device of ``like``; made once, then kept."""
+        cache = self.__dict__.setdefault("_operators", {})
+        key = (like.dtype, like.device)
+        if key not in cache:
+            cache[key] = GraphOperator.from_scipy(self.matrix).like(like)
+        return cache[key]
+
+    def successors(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``."""
+        return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
+
+    def describe(self) -> dict[str, object]:
+        """Return nodes, edges, memory and the strongest hubs: plain values, for a page or a record."""
+        penalty_V = GraphOperator.from_scipy(self.matrix).diagonal_V
+        hubs = penalty_V.topk(min(10, self.vocab_size))
+        successors_V = np.diff(self.matrix.indptr)
+        return {
+            **self.information,
+            "nodes": self.vocab_size,
+            "edges": self.edges,
+            "rows_without_successors": int((successors_V == 0).sum()),
+            "largest_row": int(successors_V.max()),
+            "megabytes": (self.matrix.data.nbytes + self.matrix.indices.nbytes + self.matrix.indptr.nbytes) / 1e6,
+            "hubs": [(int(token), float(value)) for value, token in zip(hubs.values, hubs.indices, strict=True)],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file with a checksum of its content; a half-written file never bears the name."""
+        path = Path(path)
+        tensors = {"row": self.matrix.indptr, "column": self.matrix.indices, "weight": self.matrix.data}
+        if self.total_V is not None:
+            tensors["total"] = self.total_V
+        metadata = {
+            "format": FORMAT,
+            "vocab_size": str(self.vocab_size),
+            "information": json.dumps(self.information),
+            "sha256": _checksum(tensors),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        save_file(tensors, part, metadata=metadata)
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> CooccurrenceGraph:
+        """Read a graph that :meth:`save` wrote.
+
+        Raises:
+            UserError: no such file, another format, or a checksum that does not agree.
+        """
+        if not Path(path).is_file():
+            raise UserError(f"no scene graph at {path}: build one with CooccurrenceGraph.from_token_ids and save it")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except SafetensorError as error:
+            raise UserError(f"{path} is not a safetensors file ({error}): build the scene graph again") from None
+        if metadata.get("format") != FORMAT:
+            raise UserError(f"{path} is no scene graph of this version: build it again")
+        if metadata.get("sha256") != _checksum(tensors):
+            raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
+        size = int(metadata["vocab_size"])
+        matrix = sp.csr_array((tensors["weight"], tensors["column"], tensors["row"]), shape=(size, size))
+        graph = cls.from_matrix(matrix, **json.loads(metadata["information"]))
+        return replace(graph, total_V=tensors.get("total"))
+
+
+def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
+    if normalization == "spectral":
+        return counts / _largest_eigenvalue(counts)
+    total_V = counts.sum(axis=1)
+    inverse_V = np.divide(1.0, total_V, out=np.zeros_like(total_V), where=total_V > 0)
+    return (sp.diags_array(inverse_V) @ counts).tocsr()
+
+
+def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
+    """Spectral radius of a non-negative matrix; A + sI has the same leading vector and no cycle to swing round."""
+    components, _ = sp.csgraph.connected_components(matrix, connection="strong")
+    if components == matrix.shape[0] and not matrix.diagonal().any():
+        raise UserError("the bigram counts have no cycle, so mu_max is 0: use normalization=row")
+    shift = float(matrix.sum(axis=1).mean())
+    vector_V = np.full(matrix.shape[0], matrix.shape[0] ** -0.5)
+    value = 0.0
+    for _ in range(steps):
+        image_V = matrix @ vector_V + shift * vector_V
+        previous, value = value, float(np.linalg.norm(image_V))
+        vector_V = image_V / value
+        if abs(value - previous) <= 1e-12 * value:
+            break
+    return value - shift
+
+
+def _sum_of_powers(weights: sp.csr_array, order: int, row_edges: int) -> tuple[sp.csr_array, float]:
+    """Return ``A + ... + A^order``, each power cut to its largest weights a row, and the share of weight lost."""
+    total, power, dropped = weights, weights, 0.0
+    for _ in range(order - 1):
+        power, lost = _multiply_pruned(power, weights, row_edges)
+        dropped += lost
+        total = total + power
+    return total.tocsr(), dropped / (float(total.sum()) + dropped)
+
+
+def _multiply_pruned(
+    left: sp.csr_array, right: sp.csr_array, row_edges: int, rows: int = 512
+) -> tuple[sp.csr_array, float]:
+    blocks, lost = [], 0.0
+    for start in range(0, left.shape[0], rows):
+        product = (left[start : start + rows] @ right).tocsr()
+        before = float(product.sum())
+        for row in range(product.shape[0]):
+            values = product.data[product.indptr[row] : product.indptr[row + 1]]
+            if len(values) > row_edges:
+                # a stable order, so that ties are cut the same way everywhere
+                values[np.argsort(-values, kind="stable")[row_edges:]] = 0
+        product.eliminate_zeros()
+        lost += before - float(product.sum())
+        blocks.append(product)
+    return sp.vstack(blocks, format="csr"), lost
+
+
+def _checksum(tensors: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
+    return digest.hexdigest()

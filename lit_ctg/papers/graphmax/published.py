@@ -1,0 +1,65 @@
+"""Algorithm 1 of the paper: projected gradient descent from x = 0, every choice spelled out.
+
+It does not compute graphmax (see docs/papers/graphmax.md); it is here so that its output can be compared. Shape
+suffixes: B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.graphmax.certificate import duality_gap
+from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.simplex import SORTS, project_on_simplex
+from lit_ctg.papers.graphmax.solver import Solution
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmOne:
+    """The published solver.
+
+    Attributes:
+        step_size: alpha (sec. 4.1: 1e-4).
+        steps: T, the most steps taken (sec. 4.1: 20).
+        threshold: stop a row when ``||x_{t+1} - x_t||_2`` is below this (sec. 4.1: 1e-4).
+        sort: ``descending`` (a projection) or ``ascending`` (as printed, sec. 3.2).
+        log_floor: ``log max(x, log_floor)`` in the gradient; 0 is as printed, where x = 0 gives an infinite step.
+    """
+
+    step_size: float
+    steps: int
+    threshold: float
+    sort: str
+    log_floor: float
+
+    def __post_init__(self) -> None:
+        if self.sort not in SORTS:
+            raise UserError(f"Algorithm 1 cannot sort '{self.sort}'{did_you_mean(self.sort, SORTS)}: use {SORTS}")
+        if self.steps < 1 or self.step_size <= 0 or self.threshold < 0 or self.log_floor < 0:
+            raise UserError("Algorithm 1 needs steps >= 1, step_size > 0, threshold >= 0 and log_floor >= 0")
+
+    def solve(self, operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor) -> Solution:
+        """Run Algorithm 1 on each row. The gap is NaN where the output is no distribution."""
+        x_BV = torch.zeros_like(logits_BV)
+        open_B1 = torch.ones_like(strength_B1, dtype=torch.bool).expand(len(x_BV), 1)
+        iterations_B = torch.zeros(len(x_BV), dtype=torch.long, device=x_BV.device)
+        for _ in range(self.steps):
+            gradient_BV = (
+                -logits_BV + x_BV.clamp(min=self.log_floor).log() + 1 + 2 * strength_B1 * operator.product(x_BV)
+            )
+            new_BV = project_on_simplex(x_BV - self.step_size * gradient_BV, self.sort)
+            moved_B1 = (new_BV - x_BV).norm(dim=-1, keepdim=True)
+            x_BV = torch.where(open_B1, new_BV, x_BV)
+            iterations_B += open_B1[:, 0]
+            open_B1 = open_B1 & ~(moved_B1 < self.threshold)
+            if not open_B1.any():
+                break
+        log_x_BV = x_BV.log()
+        y_BV = logits_BV - 2 * strength_B1 * operator.product(x_BV)
+        sums_to_one_B = (x_BV.sum(dim=-1) - 1).abs() < 1e-3
+        gap_B = duality_gap(log_x_BV, y_BV).masked_fill(~sums_to_one_B, float("nan"))
+        return Solution(log_x_BV, gap_B, iterations_B, iterations_B + 1)

@@ -1,0 +1,229 @@
+"""The solver: model steps with a full product each, until the certificate holds; Newton-CG on all of M if they fail.
+
+Every iterate is judged by a full product with M, so what is returned is certified over the whole vocabulary. A row
+whose gap is not below tol in the end says so. Shape suffixes: B rows (b those still open), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
+from lit_ctg.papers.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
+from lit_ctg.papers.graphmax.linear import solve_tangent
+from lit_ctg.papers.graphmax.logspace import log_normalized
+from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.reduced import model_step
+
+MODEL_STEPS = 8  # then Newton-CG with full products takes over
+PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
+LOWEST_WARM = -200.0  # a token without mass in the warm start may need some now
+CG_TOL = 0.1
+CG_ITERATIONS = 40
+
+
+class Solution(NamedTuple):
+    """``log_probs_BV``, ``gap_B`` (nats, float64), ``iterations_B`` and ``products_B`` (full products with M)."""
+
+    log_probs_BV: Tensor
+    gap_B: Tensor
+    iterations_B: Tensor
+    products_B: Tensor
+
+
+def solve(
+    operator: GraphOperator,
+    logits_BV: Tensor,
+    strength_B1: Tensor,
+    *,
+    tol: float,
+    max_iterations: int,
+    warm_start_BV: Tensor | None = None,
+) -> Solution:
+    """Minimise Eq. 3 for each row.
+
+    Args:
+        operator: the graph in the dtype of the logits.
+        logits_BV: z, ``-inf`` for a token that may not be drawn; at least one finite a row.
+        strength_B1: lambda > 0.
+        tol: certified gap in nats at which a row is done.
+        max_iterations: iterates at most; the best is returned with its gap.
+        warm_start_BV: log-probabilities to start from (costs a product).
+    """
+    shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    # no penalty, at most 2 lambda max M_jj, can lift a token from the floor to any mass
+    floor_B1 = _floor(operator, strength_B1)
+    low_B1 = shifted_BV.amin(dim=-1, keepdim=True) < floor_B1
+    z_BV = torch.maximum(shifted_BV, floor_B1) if low_B1.any() else shifted_BV
+    best = _Rows.empty(z_BV)
+    open_b = torch.arange(len(z_BV), device=z_BV.device)
+    now = _Point.start(operator, z_BV, strength_B1, warm_start_BV)
+    if warm_start_BV is not None:
+        open_b, now = best.keep(open_b, now, tol)
+    for step in range(max_iterations):
+        if not len(open_b):
+            break
+        whole = len(open_b) == len(z_BV)
+        z_bV, strength_b1 = (z_BV, strength_B1) if whole else (z_BV[open_b], strength_B1[open_b])
+        new = (_model if step < MODEL_STEPS else _newton)(operator, z_bV, strength_b1, now, tol)
+        new.counts(now)
+        if now.log_x_BV is not None:
+            new = _search_segment(z_bV, strength_b1, now, new, tol)
+        open_b, now = best.keep(open_b, new, tol)
+    # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
+    log_probs_BV = best.log_x_BV
+    lost_B = best.gap_B.isnan()
+    if lost_B.any():
+        log_probs_BV[lost_B] = z_BV[lost_B].log_softmax(dim=-1)
+    if low_B1.any():
+        log_probs_BV = log_probs_BV + (shifted_BV - z_BV)
+    return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
+
+
+def solve_carefully(
+    operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor, found: Solution, *, tol: float, max_iterations: int
+) -> Solution:
+    """Start anew in float64 where float32 or a warm start did not get there; the result, rounded back, is judged anew.
+
+    Rounding x to float32 alone can cost more than tol when lambda M_jj reaches 1e5 or so: such a row stays uncertified.
+    """
+    z_BV, strength_B1 = logits_BV.double(), strength_B1.double()
+    operator = operator.like(z_BV)
+    better = solve(operator, z_BV, strength_B1, tol=tol / 10, max_iterations=max_iterations)
+    log_probs_BV = better.log_probs_BV.to(logits_BV.dtype)
+    # judged as it is given out, with what rounding did to it
+    log_x_BV = log_probs_BV.double().log_softmax(dim=-1)
+    y_BV = z_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
+    return Solution(
+        log_probs_BV,
+        duality_gap(log_x_BV, y_BV),
+        found.iterations_B + better.iterations_B,
+        found.products_B + better.products_B + 1,
+    )
+
+
+def _floor(operator: GraphOperator, strength_B1: Tensor) -> Tensor:
+    return -(8 * strength_B1 * operator.diagonal_V.max() + 1000)
+
+
+class _Point:
+    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the gap between them."""
+
+    def __init__(self, log_x_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
+        self.log_x_BV, self.y_BV, self.gap_B = log_x_BV, y_BV, gap_B
+        self.products_B, self.iterations_B = cost_B, torch.ones_like(cost_B)
+
+    @classmethod
+    def at(
+        cls,
+        operator: GraphOperator,
+        z_BV: Tensor,
+        strength_B1: Tensor,
+        log_x_BV: Tensor,
+        x_BV: Tensor,
+        extra_cost: Tensor | int = 0,
+    ) -> _Point:
+        """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
+        y_BV = torch.addcmul(z_BV, operator.product(x_BV), strength_B1, value=-2)
+        cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
+        return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV, x_BV), cost_B)
+
+    @classmethod
+    def start(cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, warm_BV: Tensor | None) -> _Point:
+        """Return the beginning: the given log-probabilities, or nothing but z."""
+        if warm_BV is not None:
+            floor = torch.finfo(warm_BV.dtype).min / 4
+            log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= _floor(operator, strength_B1), floor)
+            log_x_BV = log_normalized(log_x_BV)
+            return cls.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp())
+        zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
+        point = cls(None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
+        point.iterations_B = zeros_B
+        return point
+
+    def counts(self, before: _Point) -> None:
+        """Add what the rows have cost before."""
+        self.products_B = self.products_B + before.products_B
+        self.iterations_B = self.iterations_B + before.iterations_B
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log x, y and gap."""
+        return self.log_x_BV, self.y_BV, self.gap_B
+
+    def rows(self, index: Tensor) -> _Point:
+        """Return some rows."""
+        point = _Point(self.log_x_BV[index], self.y_BV[index], self.gap_B[index], self.products_B[index])
+        point.iterations_B = self.iterations_B[index]
+        return point
+
+
+class _Rows:
+    """The best iterate of every row so far."""
+
+    def __init__(self, log_x_BV: Tensor, gap_B: Tensor, iterations_B: Tensor, products_B: Tensor):
+        self.log_x_BV, self.gap_B = log_x_BV, gap_B
+        self.iterations_B, self.products_B = iterations_B, products_B
+        self.stale_B = torch.zeros_like(products_B)
+
+    @classmethod
+    def empty(cls, z_BV: Tensor) -> _Rows:
+        zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
+        gap_B = torch.full((len(z_BV),), float("nan"), dtype=torch.float64, device=z_BV.device)
+        return cls(torch.empty_like(z_BV), gap_B, zeros_B, zeros_B.clone())
+
+    def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point]:
+        """Take the rows of ``point`` that are better than before; return those to go on with."""
+        self.iterations_B[open_b], self.products_B[open_b] = point.iterations_B, point.products_B
+        sound_b = point.gap_B >= 0
+        better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
+        moved_b = sound_b & ~(0.9 * self.gap_B[open_b] <= point.gap_B)
+        self.stale_B[open_b] = (self.stale_B[open_b] + 1).masked_fill(moved_b, 0)
+        if better_b.all() and len(open_b) == len(self.gap_B):
+            # the iterate is not changed any more, so it need not be copied
+            self.log_x_BV, self.gap_B = point.log_x_BV, point.gap_B.clone()
+        else:
+            rows_b = open_b[better_b]
+            self.log_x_BV = self.log_x_BV.index_copy(0, rows_b, point.log_x_BV[better_b])
+            self.gap_B[rows_b] = point.gap_B[better_b]
+        stay_b = ~is_certified(point.gap_B, tol) & (self.stale_B[open_b] < PATIENCE)
+        if stay_b.all():
+            return open_b, point
+        return open_b[stay_b], point.rows(stay_b)
+
+
+def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
+    log_x_BV, x_BV = model_step(operator, now.y_BV, now.log_x_BV, strength_B1, tol / 20)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV, x_BV)
+
+
+def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
+    """Take a Newton-CG step with products by all of M."""
+    solution = solve_tangent(
+        operator.product,
+        operator.diagonal_V,
+        now.log_x_BV.exp(),
+        strength_B1,
+        gradient_slack(now.log_x_BV, now.y_BV),
+        tol=CG_TOL,
+        max_iterations=CG_ITERATIONS,
+    )
+    log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, strength_B1, solution)
+    return _Point.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp(), solution.products_B)
+
+
+def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:
+    """Where f rises again before the new iterate, go to its minimum on the segment between the two."""
+    open_B = ~is_certified(new.gap_B, tol)
+    if not open_B.any():
+        return new
+    far_B = needs_search(now.parts, new.parts, 0.0) & open_B
+    if not far_B.any():
+        return new
+    log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)
+    new.log_x_BV[far_B], new.y_BV[far_B] = log_x_bV, y_bV
+    new.gap_B[far_B] = duality_gap(log_x_bV, y_bV)
+    return new

@@ -1,0 +1,170 @@
+"""What may stand in softmax's place: Eq. 3, its ablations and its baselines as functions of one signature.
+
+Shape suffixes: B contexts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.graphmax.baseline import sparsemax
+from lit_ctg.papers.graphmax.function import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from lit_ctg.papers.graphmax.published import AlgorithmOne
+from lit_ctg.papers.graphmax.successor import divergence_pull, interpolation, squared_pull
+
+# (logits_BV, last_ids_B, strength) -> log_probs_BV
+Variant = Callable[[Tensor, Tensor, PerRow], Tensor]
+
+NAMES = {
+    "softmax": "Eq. 1; strength is ignored",
+    "sparsemax": "sec. 5.1; strength is ignored; -inf for tokens it drops",
+    "graphmax": "Eq. 3, certified",
+    "algorithm_one": "the published solver, where its numbers are given",
+    "transposed": "Eq. 3 on predecessors: counts transposed, then row-normalised",
+    "spectral": "Eq. 3 on raw counts over mu_max",
+    "second_order": "Eq. 3 on A~ + A~^2 (sec. 5.3, {2,3,4,5}-grams)",
+    "successor": "lambda ||x - a||^2 with a the successors of the last token",
+    "successor_divergence": "lambda KL(a || x)",
+    "interpolation": "(softmax + lambda a) / (1 + lambda)",
+}
+OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified": "graphmax"}
+
+
+@dataclass
+class Certificates:
+    """How many rows the certified solver was given and how many it certified, by variant."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    certified: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, result: GraphmaxResult) -> None:
+        """Count the rows of one call."""
+        self.rows[name] = self.rows.get(name, 0) + result.converged_B.numel()
+        self.certified[name] = self.certified.get(name, 0) + int(result.converged_B.sum())
+
+
+def variants(
+    graph: CooccurrenceGraph,
+    *,
+    published: AlgorithmOne | None = None,
+    row_edges: int = 256,
+    certificates: Certificates | None = None,
+) -> dict[str, Variant]:
+    """Return every variant over one scene graph by name (``NAMES`` says what each is).
+
+    A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
+    one a row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
+    the certified solver does not certify is told in a warning, and the run goes on.
+
+    Args:
+        graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
+        published: Algorithm 1; without it there is no ``algorithm_one``.
+        row_edges: edges a row that ``second_order`` keeps of A~^2.
+        certificates: where the rows that were certified are counted.
+
+    Raises:
+        UserError: from a variant, for what :func:`~lit_ctg.papers.graphmax.function.graphmax` refuses, and for a graph
+            without counts (``transposed``, ``spectral``, ``second_order``).
+    """
+
+    @cache
+    def derived(name: str) -> CooccurrenceGraph:
+        settings = {
+            "transposed": {"transposed": True},
+            "spectral": {"normalization": "spectral"},
+            "second_order": {"order": 2, "row_edges": row_edges},
+        }
+        return graph.reweighted(**settings[name]) if name in settings else graph
+
+    def on_graph(name: str, solver: str | AlgorithmOne = "certified") -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            strength_B1 = per_row(strength, logits_BV)
+            with torch.no_grad():
+                result = graphmax(logits_BV, derived(name), strength_B1, solver=solver)
+            if solver == "certified":
+                warn_uncertified(result, f"output layer {name}")
+                if certificates is not None:
+                    certificates.add(name, result)
+            return result.log_probs_BV
+
+        return solve
+
+    def on_successors(pull: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            with torch.no_grad():
+                flat_BV, strength_B1 = sound_inputs(logits_BV, graph, per_row(strength, logits_BV))
+                return pull(flat_BV, graph.successors(last_ids_B, flat_BV), strength_B1)
+
+        return solve
+
+    def plain(function: Callable[[Tensor], Tensor]) -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            with torch.no_grad():
+                return function(sound_inputs(logits_BV, graph, 0.0)[0])
+
+        return solve
+
+    found = {
+        "softmax": plain(lambda logits_BV: logits_BV.log_softmax(dim=-1)),
+        "sparsemax": plain(lambda logits_BV: sparsemax(logits_BV).log()),
+        "graphmax": on_graph("graphmax"),
+        "transposed": on_graph("transposed"),
+        "spectral": on_graph("spectral"),
+        "second_order": on_graph("second_order"),
+        "successor": on_successors(squared_pull),
+        "successor_divergence": on_successors(divergence_pull),
+        "interpolation": on_successors(interpolation),
+    }
+    return found if published is None else {**found, "algorithm_one": on_graph("graphmax", published)}
+
+
+def chosen(name: str, found: dict[str, Variant]) -> Variant:
+    """Return the variant of that name.
+
+    Raises:
+        UserError: no such variant.
+    """
+    if name not in found:
+        raise UserError(f"no softmax variant '{name}'{hint_of(name, found)}; there are {', '.join(found)}")
+    return found[name]
+
+
+def checked_name(name: Any, where: str) -> str:
+    """Return the name of a variant.
+
+    Raises:
+        UserError: no such variant; ``where`` is the setting it was given for.
+    """
+    if not isinstance(name, str) or name not in NAMES:
+        raise UserError(f"{where}={name}{hint_of(str(name))}: use one of {', '.join(NAMES)}")
+    return name
+
+
+def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:
+    """Return ``"; did you mean 'x'?"`` for a variant under another name or a near one, else ``""``."""
+    return did_you_mean(OTHER_NAMES.get(name, name), options)
+
+
+class VariantRule(ScoreRule):
+    """Any variant as a score rule: in our decoding loop and in ``generate(logits_processor=[rule])``.
+
+    It sees the last token of each prefix (of the decoder's, for an encoder-decoder model), so the variants that pull
+    towards its successors work too. A row with strength 0 keeps its scores.
+    """
+
+    def __init__(self, variant: Variant, strength: PerRow = 1.0):
+        self.variant, self.strength = variant, strength
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        strength_B1 = per_row(self.strength, scores)
+        log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1).to(scores.dtype)
+        return torch.where(strength_B1 == 0, scores, log_probs_BV)

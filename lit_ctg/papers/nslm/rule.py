@@ -1,0 +1,120 @@
+"""Micro-models as a score rule: the mass a language model gives to a class is dealt out anew inside the class (Eq. 4).
+
+Works in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``, with any vocabulary in which
+members of the classes are single tokens. Shape letters: B rows, T prefix tokens, V vocabulary, K members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.class_table import ClassTable
+from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
+from lit_ctg.papers.nslm.occurrence import Contexts, ContextTracker
+
+
+def word_texts(tokenizer: Any) -> tuple[str, ...]:
+    """Return the words of a Hugging Face tokenizer's vocabulary, by id, for ``class_table``.
+
+    In a byte-level vocabulary (GPT-2) a token that begins a word has a blank in front; the others are pieces of words
+    and get the text "", which is in no class. A token may still be the first piece of a longer word.
+    """
+    ids = range(len(tokenizer))
+    texts = [tokenizer.decode([number]) for number in ids]
+    if any(text.startswith(" ") for text in texts):
+        return tuple(text[1:] if text.startswith(" ") else "" for text in texts)
+    return tuple(texts)
+
+
+@dataclass(frozen=True)
+class Fired:
+    """What the rule did in one row.
+
+    Attributes:
+        class_name: the class.
+        state: the left context.
+        previous: text of the previous member; "" where there is none.
+        mass: what the language model gave to the class (a probability).
+    """
+
+    class_name: str
+    state: str
+    previous: str
+    mass: float
+
+
+class MicroModelRule(ScoreRule):
+    """Keep every class's mass, and share it among the members as the micro-model says.
+
+    Args:
+        table: the classes over the language model's vocabulary; the prefix is one document.
+        models: the micro-model of each class by name; a class without one keeps its scores.
+        strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); a row
+            with 0 keeps its scores untouched. One number or one a row.
+
+    Raises:
+        UserError: a micro-model for a class that the table has not, or a strength outside [0, 1].
+    """
+
+    def __init__(self, table: ClassTable, models: Mapping[str, MicroModel | Blend], *, strength: PerRow = 1.0) -> None:
+        for name in models:
+            if name not in table.names:
+                raise UserError(f"micro-model for '{name}': the vocabulary has the classes {', '.join(table.names)}")
+        strengths = torch.as_tensor(strength)
+        if not bool(((strengths >= 0) & (strengths <= 1)).all()):
+            raise UserError(f"strength {strength} of a micro-model rule must lie in [0, 1]")
+        self.table, self.models, self.strength = table, dict(models), strength
+        self.tracker = ContextTracker(table)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return log-probabilities ``[B, V]`` in the dtype of ``scores`` (scores as they are where strength is 0)."""
+        strength_B1 = per_row(self.strength, scores)
+        if (strength_B1 == 0).all():
+            return scores
+        log_probs_BV = scores.double().log_softmax(-1)
+        shared_BV = self._share(self._contexts(input_ids), log_probs_BV)
+        mixed_BV = torch.logaddexp(
+            shared_BV + strength_B1.double().log(), log_probs_BV + torch.log1p(-strength_B1.double())
+        )
+        return torch.where(strength_B1 == 0, scores, mixed_BV.to(scores.dtype))
+
+    def _contexts(self, input_ids_BT: Tensor) -> Contexts:
+        contexts, _ = self.tracker.read(input_ids_BT.cpu().numpy())
+        last = contexts.state_BT.shape[1] - 1
+        fields = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
+        return Contexts(self.table, *(field[:, last:] for field in fields))
+
+    def _share(self, contexts: Contexts, log_probs_BV: Tensor) -> Tensor:
+        shared_BV = log_probs_BV.clone()
+        for number, members in enumerate(self.table.classes):
+            rows_B1 = self.table.available_SC[contexts.state_BT, number]
+            if members.name not in self.models or not rows_B1.any():
+                continue
+            inside_NK = self.models[members.name].log_prob(contexts.evidence(number, rows_B1))
+            rows_N = torch.from_numpy(rows_B1[:, 0].nonzero()[0]).to(log_probs_BV.device)
+            ids_K = torch.from_numpy(members.ids_K).to(log_probs_BV.device)
+            mass_N1 = log_probs_BV[rows_N[:, None], ids_K].logsumexp(1, keepdim=True)
+            shared_BV[rows_N[:, None], ids_K] = mass_N1 + torch.from_numpy(inside_NK).to(mass_N1)
+        return shared_BV
+
+    def explain(self, input_ids: Tensor, scores: Tensor) -> list[list[Fired]]:
+        """Return, for each row, which classes the rule acts on and why, the heaviest first."""
+        contexts, log_probs_BV = self._contexts(input_ids), scores.double().log_softmax(-1)
+        rows: list[list[Fired]] = []
+        for row, state in enumerate(contexts.state_BT[:, 0]):
+            fired = []
+            for number, members in enumerate(self.table.classes):
+                if members.name in self.models and self.table.available_SC[state, number]:
+                    place = int(contexts.previous_BTC[row, 0, number])
+                    previous = members.tokens[place] if place >= 0 else ""
+                    mass = float(log_probs_BV[row, torch.from_numpy(members.ids_K)].exp().sum())
+                    fired.append(Fired(members.name, self.table.states[state], previous, mass))
+            rows.append(sorted(fired, key=lambda entry: -entry.mass))
+        return rows

@@ -1,0 +1,222 @@
+"""The exhaustive grid {metric function, density} per class on validation text (sec. 3.3), and a blend of all pairs.
+
+Shape letters: N places, P pairs of the grid.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lit_ctg.core.result import MetricResult
+from lit_ctg.papers.nslm.class_table import ClassMembers, ClassTable
+from lit_ctg.papers.nslm.construction import candidate
+from lit_ctg.papers.nslm.density import DENSITIES, Density, Unigram, mixture_weights
+from lit_ctg.papers.nslm.metric_function import METRICS, Frequency, MetricFunction
+from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
+from lit_ctg.papers.nslm.occurrence import Occurrences
+
+BLEND = "blend"
+NAMES = ("class", "metric", "density", "base")  # of what a micro-model describes: no parameters
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cell of the grid.
+
+    Attributes:
+        class_name, metric, density, base: what was tried.
+        parameters: the density's constructor arguments.
+        perplexity: of the members inside their class, on validation occurrences; NaN where there are none.
+        n: validation occurrences.
+        model: the fitted micro-model.
+    """
+
+    class_name: str
+    metric: str
+    density: str
+    base: str
+    parameters: dict[str, float]
+    perplexity: float
+    n: int
+    model: MicroModel
+
+    @property
+    def label(self) -> str:
+        """The pair (and the base, where it is not the paper's) as it is named in records."""
+        return _label(self.metric, self.density, self.base)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The outcome of the grid search.
+
+    Attributes:
+        models: the chosen micro-model of each class, in the order of the class table.
+        trials: every cell of the grid, in the order tried.
+        blends: perplexity inside the class, on validation occurrences, of the classes that have a blend; its weights
+            were found on the same.
+    """
+
+    models: dict[str, MicroModel | Blend]
+    trials: list[Trial]
+    blends: dict[str, float]
+
+    def best(self, class_name: str) -> list[Trial]:
+        """Return the best trial of every (metric, density, base) of a class, the best first."""
+        best: dict[str, Trial] = {}
+        for trial in self.trials:
+            if trial.class_name == class_name and not trial.perplexity >= _perplexity_of(best.get(trial.label)):
+                best[trial.label] = trial
+        return sorted(best.values(), key=lambda trial: trial.perplexity)
+
+    def table(self, most: int | None = None) -> str:
+        """Return the grid as lines of text, what is used of each class first and starred, ``most`` pairs a class."""
+        lines = [f"{'class':<12}{'metric/density':<34}{'perplexity':>12}{'n':>8}"]
+        for name in self.models:
+            rows = [(trial.label, trial.perplexity, trial.n) for trial in self.best(name)[:most]]
+            if name in self.blends:
+                rows.insert(0, (BLEND, self.blends[name], rows[0][2]))
+            for place, (label, perplexity, n) in enumerate(rows):
+                mark = "*" if place == 0 else " "
+                lines.append(f"{name:<12}{mark}{label:<33}{perplexity:>12.2f}{n:>8}")
+        return "\n".join(lines)
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Return run-record entries.
+
+        ``grid/<class>/<metric>/<density>`` and ``grid/<class>/blend``: perplexity inside the class, validation text.
+        ``micro_model/<class>/<metric>/<density>/<what>``: what is used: its ``share`` of the blend (1: a pair alone)
+        and its fitted parameters; ``<what>/0``, ``<what>/1`` where there are several.
+        """
+        results = {}
+        for name, model in self.models.items():
+            best = self.best(name)
+            for trial in best:
+                entry = MetricResult(trial.perplexity, "perplexity", "lower", trial.n, None, 1)
+                results[f"grid/{name}/{trial.label}"] = entry.to_dict()
+            n = best[0].n if best else 0
+            if name in self.blends:
+                entry = MetricResult(self.blends[name], "perplexity", "lower", n, None, 1)
+                results[f"grid/{name}/{BLEND}"] = entry.to_dict()
+            for key, value in _plain_parameters(model).items():
+                unit = "weight" if key.endswith("/share") else "parameter"
+                results[f"micro_model/{name}/{key}"] = MetricResult(value, unit, "none", n, None, 1).to_dict()
+        return results
+
+
+def _label(metric: str, density: str, base: str) -> str:
+    return f"{metric}/{density}" + ("" if base == "uniform" else f"/{base}")
+
+
+def _plain_parameters(model: MicroModel | Blend) -> dict[str, float]:
+    """Return ``<metric>/<density>/<parameter>`` of all parts of a micro-model."""
+    found = model.describe()
+    plain: dict[str, float] = {}
+    for part in found.get("blend", [{"share": 1.0} | found]):
+        label = _label(part["metric"], part["density"], part["base"])
+        for name, value in part.items():
+            if name in NAMES:
+                continue
+            if isinstance(value, list):
+                plain |= {f"{label}/{name}/{place}": float(entry) for place, entry in enumerate(value)}
+            else:
+                plain[f"{label}/{name}"] = float(value)
+    return plain
+
+
+def _perplexity_of(trial: Trial | None) -> float:
+    return float("inf") if trial is None else trial.perplexity
+
+
+def select(
+    table: ClassTable,
+    train: Occurrences,
+    validation: Occurrences,
+    *,
+    bases: Sequence[str] = ("uniform",),
+    blend: bool = False,
+) -> Selection:
+    """Fit every pair of every class to training text and keep the best on validation text.
+
+    A class without occurrences in validation text keeps its smoothed unigram. Smoothing and numbers of components are
+    part of the grid.
+
+    Args:
+        table: the classes, with their candidates.
+        train, validation: class tokens of the two splits.
+        bases: see ``MicroModel``.
+        blend: instead of one pair, all pairs of a class mixed, with weights by EM on validation text (ours).
+
+    Raises:
+        UserError: a class does not occur in training text.
+    """
+    models: dict[str, MicroModel | Blend] = {}
+    trials: list[Trial] = []
+    blends: dict[str, float] = {}
+    for number, members in enumerate(table.classes):
+        own = _class_trials(members, train.of(number), validation.of(number), bases)
+        trials += own
+        ranked = Selection({}, own, {}).best(members.name)
+        models[members.name] = ranked[0].model if ranked else own[0].model
+        if blend and len(ranked) > 1 and len(validation.of(number)):
+            mixed = fit_blend([trial.model for trial in ranked], validation.of(number))
+            models[members.name] = mixed
+            blends[members.name] = class_perplexity(mixed, validation.of(number))
+    return Selection(models, trials, blends)
+
+
+def _class_trials(
+    members: ClassMembers, train: Occurrences, validation: Occurrences, bases: Sequence[str]
+) -> list[Trial]:
+    """Try all pairs of one class; the smoothing of the unigram, which all fall back on, is chosen first."""
+    unigrams = []
+    for smoothing in Unigram.grid["smoothing"]:
+        pair = Frequency(), Unigram(smoothing)
+        unigrams.append(_trial(members, train, validation, *pair, smoothing, "uniform", {"smoothing": smoothing}))
+    smoothing = min(unigrams, key=lambda trial: (np.isnan(trial.perplexity), trial.perplexity)).parameters["smoothing"]
+    trials = sorted(unigrams, key=lambda trial: trial.parameters["smoothing"] != smoothing)
+    for metric_name, density_name in itertools.product(members.metrics, members.densities):
+        metric_type = candidate(METRICS, metric_name, MetricFunction)
+        density_type = candidate(DENSITIES, density_name, Density)
+        if density_type is Unigram or metric_type.kind not in density_type.kinds:
+            continue
+        for base, values in itertools.product(bases, itertools.product(*density_type.grid.values())):
+            parameters = dict(zip(density_type.grid, values, strict=True))
+            density = density_type(**parameters)
+            trials.append(_trial(members, train, validation, metric_type(), density, smoothing, base, parameters))
+    return trials
+
+
+def _trial(
+    members: ClassMembers,
+    train: Occurrences,
+    validation: Occurrences,
+    metric: MetricFunction,
+    density: Density,
+    smoothing: float,
+    base: str,
+    parameters: dict[str, float],
+) -> Trial:
+    model = MicroModel(metric, density, fallback_smoothing=smoothing, base=base).fit(train, members)
+    perplexity = class_perplexity(model, validation)
+    # a grid has many models: only those that are used later may keep their rows
+    model.forget()
+    return Trial(members.name, metric.name, density.name, base, parameters, perplexity, len(validation), model)
+
+
+def class_perplexity(model: MicroModel | Blend, occurrences: Occurrences) -> float:
+    """Return exp of the mean -log P_MM over occurrences of the class; NaN where there are none."""
+    if not len(occurrences):
+        return float("nan")
+    return float(np.exp(-model.log_prob_of(occurrences.index_N, occurrences.evidence).mean()))
+
+
+def fit_blend(models: Sequence[MicroModel], validation: Occurrences) -> Blend:
+    """Return the mixture of micro-models whose weights EM finds on validation occurrences."""
+    log_NP = np.stack([model.log_prob_of(validation.index_N, validation.evidence) for model in models], axis=1)
+    return Blend(models, mixture_weights(log_NP))

@@ -1,0 +1,160 @@
+"""The entropy floor of the clause corpus: what no causal predictor can beat, exactly, from the generator's own tables.
+
+Nothing here is sampled. Every expected cost is a conditional entropy -sum p(context, outcome) log p(outcome | context)
+over a small joint table; the slots' entropies add up by the chain rule. Axis letters as in ``clause_corpus``; in
+addition H is 0 for a trained and 1 for a held-out word, and Z is what a predictor sees of an adjective it has read:
+0 positive, 1 negative, 2 "held out, polarity unknown".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import xlogy
+
+from lit_ctg.papers.semantic_fusion.clause_corpus import ONE_CLAUSE, TWO_CLAUSES, ClauseTables
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Expected cost of one predictor on one split; per-token values are ratios of expectations.
+
+    Attributes:
+        nats_per_sentence: expected -log probability of a sentence; inf if a possible word gets no mass.
+        seen_nats_per_sentence: the same without the positions whose target is a held-out adjective.
+        tokens_per_sentence: expected number of counted tokens with the target mask (words, marks and ``<eos>``).
+        seen_tokens_per_sentence: the same without held-out targets.
+    """
+
+    nats_per_sentence: float
+    seen_nats_per_sentence: float
+    tokens_per_sentence: float
+    seen_tokens_per_sentence: float
+
+    @property
+    def bits_per_sentence(self) -> float:
+        """Expected cost of a sentence in bits."""
+        return self.nats_per_sentence / math.log(2)
+
+    def tokens(self, *, seen_only: bool = False, mask: str = "target") -> float:
+        """Return expected counted tokens a sentence; the input mask counts one pad target more, which costs nothing."""
+        if mask not in ("target", "input"):
+            raise ValueError(f"mask={mask!r}: use 'target' or 'input'")
+        counted = self.seen_tokens_per_sentence if seen_only else self.tokens_per_sentence
+        return counted + (mask == "input")
+
+    def nats_per_token(self, *, seen_only: bool = False, mask: str = "target") -> float:
+        """Return the mean cost of a counted token in nats."""
+        nats = self.seen_nats_per_sentence if seen_only else self.nats_per_sentence
+        return nats / self.tokens(seen_only=seen_only, mask=mask)
+
+    def bits_per_token(self, *, seen_only: bool = False, mask: str = "target") -> float:
+        """Return the mean cost of a counted token in bits."""
+        return self.nats_per_token(seen_only=seen_only, mask=mask) / math.log(2)
+
+    def perplexity(self, *, seen_only: bool = False, mask: str = "target") -> float:
+        """Return exp of the mean cost of a counted token."""
+        return math.exp(self.nats_per_token(seen_only=seen_only, mask=mask))
+
+
+@dataclass(frozen=True)
+class EntropyFloor:
+    """Floors of one split.
+
+    Attributes:
+        split: "train", "val" or "test".
+        exact: the generator itself; no causal predictor has a lower overall perplexity.
+        trained_only: the generator conditioned on each adjective being a trained one: all adjective mass on the trained
+            words. No causal predictor has a lower seen-only perplexity; overall it is inf where held-out words occur.
+    """
+
+    split: str
+    exact: Floor
+    trained_only: Floor
+
+    def metrics(self) -> dict[str, float]:
+        """Return the four perplexities no causal predictor can go below, by the names the run record gives them."""
+        return {
+            "perplexity": self.exact.perplexity(),
+            "perplexity_input_mask": self.exact.perplexity(mask="input"),
+            "perplexity_seen_only": self.trained_only.perplexity(seen_only=True),
+            "perplexity_seen_only_input_mask": self.trained_only.perplexity(seen_only=True, mask="input"),
+        }
+
+
+def conditional_nats(joint: np.ndarray, counted_K: np.ndarray | float = 1.0) -> float:
+    """Return the expected -log p(k | the other axes) in nats over the outcomes k of the last axis that are counted.
+
+    ``joint`` need not sum to 1: a factor of it is the probability that the slot occurs.
+    """
+    total = joint.sum(-1, keepdims=True)
+    return float((xlogy(joint * counted_K, total) - xlogy(joint * counted_K, joint)).sum())
+
+
+def entropy_floor(
+    tables: ClauseTables,
+    words_PA: np.ndarray,
+    trained_PA: np.ndarray,
+    *,
+    split: str,
+    polarity_known: bool = True,
+) -> EntropyFloor:
+    """Compute both floors of a split.
+
+    Args:
+        tables: the generator's probabilities.
+        words_PA: probability of each adjective inside its class on this split.
+        trained_PA: 1 for a trained adjective, 0 for a held-out one.
+        split: its name.
+        polarity_known: False for the best predictor that cannot tell the polarity of a held-out adjective it has
+            *read*: it marginalises over it, given all else it knows. What it knows about the words to come is the same.
+    """
+    share_PH = np.stack([(words_PA * trained_PA).sum(1), (words_PA * (1 - trained_PA)).sum(1)], axis=1)
+    view_PHZ = np.zeros((2, 2, 3))
+    view_PHZ[0, :, 0] = view_PHZ[1, :, 1] = 1
+    if not polarity_known:
+        view_PHZ[:, 1] = (0, 0, 1)
+    read_ZP = np.einsum("ph,phz->zp", share_PH, view_PHZ)  # p(what is read | polarity of the adjective)
+
+    two = tables.second_clause
+    joint_CZP = np.einsum("c,p,zp->czp", tables.conjunction_C, tables.polarity_P, read_ZP)
+    second_CZP = two * np.einsum("czp,cpr->czr", joint_CZP, tables.polarity_next_CPP)
+    slots = _fixed_nats(tables) + _mark_nats(tables, read_ZP, second_CZP)
+
+    exact = exact_seen = only = held_out = 0.0
+    for joint in (tables.polarity_P, second_CZP):
+        flat = (*joint.shape[:-1], words_PA.size)
+        words_XK = (joint[..., None] * words_PA).reshape(flat)
+        exact += conditional_nats(words_XK)
+        exact_seen += conditional_nats(words_XK, trained_PA.reshape(-1))
+        only += conditional_nats(words_XK * trained_PA.reshape(-1))
+        held_out += float((joint @ share_PH)[..., 1].sum())
+
+    tokens = ONE_CLAUSE - 1 + two * (TWO_CLAUSES - ONE_CLAUSE)
+    count = {"tokens_per_sentence": tokens, "seen_tokens_per_sentence": tokens - held_out}
+    return EntropyFloor(
+        split=split,
+        exact=Floor(slots + exact, slots + exact_seen, **count),
+        trained_only=Floor(math.inf if held_out else slots + only, slots + only, **count),
+    )
+
+
+def _fixed_nats(tables: ClauseTables) -> float:
+    """Return the cost of the slots whose context every predictor knows: all but adjectives and the final mark."""
+    verb = conditional_nats(tables.subject_S[:, None] * tables.verb_SV)
+    both = verb + conditional_nats(tables.object_O)
+    first = conditional_nats(tables.subject_S) + both + conditional_nats(tables.intensifier_I)
+    joint_II = tables.intensifier_I[:, None] * tables.intensifier_next_II
+    second = conditional_nats(tables.conjunction_C) + both + conditional_nats(joint_II)
+    goes_on = np.array([tables.second_clause, 1 - tables.second_clause])
+    return first + conditional_nats(goes_on) + tables.second_clause * second
+
+
+def _mark_nats(tables: ClauseTables, read_ZP: np.ndarray, second_CZP: np.ndarray) -> float:
+    """Return the cost of the final mark after one clause (context I, Z) and after two (C, Z, then I, Z again)."""
+    one_IZQ = np.einsum("i,p,zp,ipq->izq", tables.intensifier_I, tables.polarity_P, read_ZP, tables.punctuation_IPQ)
+    next_I = tables.intensifier_I @ tables.intensifier_next_II
+    two_CZIZQ = np.einsum("czp,i,yp,ipq->cziyq", second_CZP, next_I, read_ZP, tables.punctuation_IPQ)
+    return (1 - tables.second_clause) * conditional_nats(one_IZQ) + conditional_nats(two_CZIZQ)

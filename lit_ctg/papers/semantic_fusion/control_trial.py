@@ -1,0 +1,199 @@
+"""Control trials: generate under each control on each path, and count how often the text does what was asked.
+
+Source: semantic fusion, sec. 3.2, Tables 2 to 4; the control-off base rates and the untrained model are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lightning import Callback, LightningModule, Trainer
+
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
+from lit_ctg.metric.control_success import ControlSuccess, against_base
+from lit_ctg.papers.semantic_fusion.ood_hit_rate import OodHitRate
+from lit_ctg.papers.semantic_fusion.polarity_confusion import CLASSES, PolarityConfusion
+
+OFF = "off"
+UNTRAINED = "untrained/"
+
+
+class Trial(Protocol):
+    """What a generated sentence says about itself."""
+
+    text: str
+    polarity: str
+    adjective_id: int
+    punctuation: str | None
+
+
+class Generator(Protocol):
+    """What the trials generate with, e.g. ``model.semantic_fusion.generation.ClauseGenerator``."""
+
+    has_channel: bool
+
+    def generate(
+        self, n: int, prompt: str = "", *, control: Any, paths: Mapping[str, bool], seed: int, rows: Sequence[int]
+    ) -> Sequence[Trial]:
+        """Generate ``n`` sentences; row i is a function of (seed, rows[i])."""
+
+
+class ControlTrial(Callback):
+    """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
+
+    Args:
+        n: trials for each (path, setting).
+        settings: name -> ``{control, adjective, punctuation}``: what is asked for, the polarity and the closing mark
+            that count as success (null: not asked for).
+        confusion: names of the settings that the confusion table is made of.
+        paths: name -> control paths that are on. ``off`` (none on) is the base rate of every setting: the same
+            target, without the control. Paths with ``channel`` are left out for a model without one.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        seed: of the trials; they neither read nor move the global random state.
+        prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
+        samples_kept: texts kept for each (path, setting).
+        samples_prompted: how many continue the prompt.
+
+    Attributes:
+        results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/ood_hit`` (a
+            held-out adjective of the asked polarity), and for each path but ``off`` ``.../adjective_gain`` and
+            ``.../punctuation_gain`` (rate minus base rate, Newcombe's interval); ``control/<path>/confusion/
+            <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
+        samples: dicts with path, setting and text, and prompt where there was one.
+
+    Raises:
+        UserError: no path ``off`` with nothing on, or a confusion setting that does not exist or asks for no adjective.
+    """
+
+    def __init__(
+        self,
+        *,
+        n: int,
+        settings: Mapping[str, Mapping[str, Any]],
+        confusion: Sequence[str],
+        paths: Mapping[str, Mapping[str, bool]],
+        decoding: Any,
+        seed: int,
+        prompt: str = "",
+        samples_kept: int = 20,
+        samples_prompted: int = 5,
+    ):
+        super().__init__()
+        if OFF not in paths or any(paths[OFF].values()):
+            raise UserError(f"callback.control_trial.paths needs '{OFF}' with every path off: it gives the base rates")
+        for name in confusion:
+            if not settings.get(name, {}).get("adjective"):
+                raise UserError(f"callback.control_trial.confusion: setting '{name}' asks for no adjective")
+        self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
+        # the base rates come first: the gains of all other paths are measured against them
+        self.paths = {OFF: paths[OFF], **paths}
+        self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
+        self.prompt, self.samples_prompted = prompt, samples_prompted
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the untrained model; a resumed run has these results from its checkpoint."""
+        if trainer.global_step == 0:
+            self.run(trainer, pl_module, prefix=UNTRAINED)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        if trainer.state.fn == "validate":
+            self.run(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the untrained model's results as plain values."""
+        untrained = {name: dict(result) for name, result in self.results.items() if name.startswith(UNTRAINED)}
+        return {"results": untrained, "samples": [s for s in self.samples if s["path"].startswith(UNTRAINED)]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the untrained model's results from before the interruption."""
+        self.results = {**self.results, **state_dict["results"]}
+        self.samples = [*state_dict["samples"], *(s for s in self.samples if not s["path"].startswith(UNTRAINED))]
+
+    def run(self, trainer: Trainer, module: LightningModule, prefix: str = "") -> None:
+        """Generate all trials and fill ``results`` and ``samples`` (those of an earlier run with this prefix go).
+
+        Args:
+            trainer: its data module gives vocabulary and held-out ids.
+            module: the model to try.
+            prefix: before every name, ``"untrained/"`` or nothing.
+        """
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        generator = self.decoding.generator(module, datamodule)
+        self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
+        base: dict[str, dict[str, Any]] = {}
+        for index, (path, switches) in enumerate(self.paths.items()):
+            if switches.get("channel") and not generator.has_channel:
+                continue
+            trials = self._generate(generator, index, switches)
+            rates = {name: self._rates(self.settings[name], trials[name], datamodule) for name in self.settings}
+            base = base or rates
+            for name in self.settings:
+                self._keep(f"{prefix}control/{path}/{name}", rates[name], base[name] if path != OFF else {})
+                kept = trials[name][: self.samples_kept]
+                self.samples += [{"path": prefix + path, "setting": name, "text": t.text} for t in kept]
+                if self.prompt and not prefix:
+                    self.samples += self._prompted(generator, path, name)
+            for cell, result in self._confusion(trials).items():
+                self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
+
+    def _generate(self, generator: Generator, index: int, switches: Mapping[str, bool]) -> dict[str, Sequence[Trial]]:
+        """All settings of one path as one batch; no two trials share their noise."""
+        names, n = list(self.settings), self.n
+        controls = [{} if not any(switches.values()) else self.settings[name]["control"] for name in names]
+        size = n * len(names)
+        trials = generator.generate(
+            size,
+            control=[control for control in controls for _ in range(n)],
+            paths=switches,
+            seed=self.seed,
+            rows=range(index * size, (index + 1) * size),
+        )
+        return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
+
+    def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
+        """A few samples that continue the prompt, under one control on one path."""
+        on = any(self.paths[path].values())
+        trials = generator.generate(
+            self.samples_prompted,
+            prompt=self.prompt,
+            control=self.settings[name]["control"] if on else {},
+            paths=self.paths[path],
+            seed=self.seed,
+            rows=range(self.samples_prompted),
+        )
+        return [{"path": path, "setting": name, "prompt": self.prompt, "text": t.text} for t in trials]
+
+    def _rates(self, setting: Mapping[str, Any], trials: Sequence[Trial], datamodule: Any) -> dict[str, Any]:
+        """Metrics of one (path, setting) against the setting's target; every process runs all trials itself."""
+        rates: dict[str, Any] = {}
+        if asked := setting.get("adjective"):
+            rates["adjective"] = ControlSuccess(sync_on_compute=False)
+            rates["adjective"].update([t.polarity == asked for t in trials])
+            of_class = set(datamodule.vocabulary.ids(f"adjective_{asked}"))
+            rates["ood_hit"] = OodHitRate(held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False)
+            rates["ood_hit"].update([t.adjective_id for t in trials])
+        if mark := setting.get("punctuation"):
+            rates["punctuation"] = ControlSuccess(sync_on_compute=False)
+            rates["punctuation"].update([t.punctuation == mark for t in trials])
+        return rates
+
+    def _keep(self, name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+        for kind, rate in rates.items():
+            self.results[f"{name}/{kind}"] = rate.result().to_dict()
+            if kind in base and kind != "ood_hit":  # more held-out words is no gain
+                difference = against_base(rate, base[kind]).difference
+                self.results[f"{name}/{kind}_gain"] = difference.to_dict()
+
+    def _confusion(self, trials: Mapping[str, Sequence[Trial]]) -> dict[str, MetricResult]:
+        """Counts ``<intended>/<realized>`` of the polarities that the confusion settings ask for."""
+        table = PolarityConfusion(sync_on_compute=False)
+        asked = {self.settings[name]["adjective"] for name in self.confusion}
+        for name in self.confusion:
+            intended = CLASSES.index(self.settings[name]["adjective"])
+            table.update([intended] * len(trials[name]), [CLASSES.index(t.polarity) for t in trials[name]])
+        return {cell: count for cell, count in table.result().items() if cell.split("/")[0] in asked}

@@ -1,0 +1,149 @@
+"""Turns a composed configuration into objects: the only caller of Hydra's instantiate."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.errors import InstantiationException
+from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.loggers import Logger
+from omegaconf import DictConfig
+
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
+from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.callback.wandb_tables import WandbGenerations
+from lit_ctg.config import plain
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import environment
+from lit_ctg.run.directory import CHECKPOINT
+
+# what Lightning tells at every start is in the record, or an advertisement
+for name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.WARNING)
+for told in (
+    "does not have many workers",
+    "LeafSpec",
+    "exists and is not empty",
+    "number of training batches",
+    "Experiment logs directory",
+    # metrics are added up over the processes by themselves
+    "It is recommended to use `self.log",
+):
+    warnings.filterwarnings("ignore", f".*{told}.*")
+
+
+@dataclass
+class Experiment:
+    """Everything a run consists of."""
+
+    cfg: DictConfig
+    datamodule: LightningDataModule
+    module: LightningModule
+    trainer: Trainer
+    callbacks: list[Callback]
+
+    def callback(self, kind: type) -> Any:
+        """Return the callback of one class, or None."""
+        return next((callback for callback in self.callbacks if isinstance(callback, kind)), None)
+
+
+def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
+    """Build one configuration node.
+
+    Raises:
+        UserError: its class refuses the values; names the node.
+    """
+    try:
+        return hydra.utils.instantiate(node, _convert_="all", **extra)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, UserError):
+            raise cause from None
+        reason = str(cause or error).splitlines()[0]
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
+        if unknown:
+            target = str(node.get("_target_", where)).rpartition(".")[2]
+            raise UserError(
+                f"{where}.{unknown[1]}: {target} takes no {unknown[1]}; leave it out (~{where}.{unknown[1]} where the "
+                "experiment file gives it)"
+            ) from error
+        raise UserError(f"{where}: {reason}; check the values given for {where}.*") from error
+
+
+def build_datamodule(cfg: DictConfig) -> LightningDataModule:
+    """Build the data module alone (`lit-ctg data`)."""
+    if cfg.data is None:
+        raise UserError("no corpus chosen: pass data=<name> or experiment=<paper>/<name>")
+    return instantiate(cfg.data, "data")
+
+
+def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
+    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words."""
+    seed_everything(cfg.seed, workers=True, verbose=False)
+    extra = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    if cfg.backbone is not None:
+        extra["backbone"] = instantiate(cfg.backbone, "backbone")
+    module = instantiate(cfg.model, "model", **extra)
+    # features and the like are computed once for the whole corpus, by the paper that knows how
+    if hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform"):
+        datamodule.corpus_transform = module.corpus_transform
+    return module
+
+
+def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
+    """Build data, model, callbacks, loggers and trainer for a run in ``folder``.
+
+    Raises:
+        UserError: a value that some part refuses.
+    """
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    callbacks = _callbacks(cfg, folder)
+    trainer = instantiate(
+        cfg.trainer,
+        "trainer",
+        callbacks=callbacks,
+        logger=_loggers(cfg, folder) if loggers else False,
+        plugins=[AtomicCheckpointIO()],
+        default_root_dir=str(folder),
+    )
+    return Experiment(cfg, datamodule, module, trainer, callbacks)
+
+
+def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
+    """Build the callbacks in the order of the configuration, metrics first: others may read their results."""
+    metrics = {name: instantiate(node, f"metric.{name}") for name, node in (cfg.metric or {}).items()}
+    callbacks: list[Callback] = [MetricCallback(metrics)]
+    filled = {
+        "checkpoint": {"dirpath": str(folder / CHECKPOINT.parent)},
+        "progress": {"title": f"{cfg.paper}/{cfg.name} {cfg.regime.name} seed {cfg.seed}"},
+    }
+    for name, node in (cfg.callback or {}).items():
+        callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
+        if isinstance(callbacks[-1], RunCheckpoint):
+            # not an argument: Hydra would build every _target_ in it
+            callbacks[-1].settings = plain(cfg)
+    if cfg.decoding is not None and "wandb" in (cfg.logger or {}):
+        decoding = instantiate(cfg.decoding, "decoding")
+        callbacks.append(WandbGenerations(decoding, folder, prompt=cfg.prompt, seed=cfg.seed))
+    return callbacks
+
+
+def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
+    """Build the loggers, all writing into the run directory."""
+    loggers = []
+    for name, node in (cfg.logger or {}).items():
+        extra: dict[str, Any] = {"save_dir": str(folder)}
+        if name == "wandb":
+            commit = environment()["git"]["commit"] or "unknown"
+            extra["tags"] = [cfg.paper, cfg.regime.name, commit[:8]]
+        loggers.append(instantiate(node, f"logger.{name}", **extra))
+        if name == "wandb":
+            loggers[-1].log_hyperparams(plain(cfg))
+    return loggers

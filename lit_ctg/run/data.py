@@ -1,0 +1,185 @@
+"""What `lit-ctg data prepare|info|sample|graph` do with the data module of a composed configuration."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+import lit_ctg
+from lit_ctg.config import compose
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.run.build import build_datamodule
+
+ACTIONS = ("prepare", "info", "sample")
+
+
+class GeneratedCorpus(Protocol):
+    """A corpus that is made on the fly: nothing to prepare, facts and sentences to show."""
+
+    def texts(self, n: int) -> list[str]:
+        """Return ``n`` sentences."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the corpus, such as its entropy floor."""
+
+
+def paper_commands() -> dict[str, Callable[[list[str]], Any]]:
+    """Return the commands that papers add to ``lit-ctg data``: ``DATA_COMMANDS`` in ``papers/<paper>/command.py``."""
+    commands: dict[str, Callable[[list[str]], Any]] = {}
+    for file in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/command.py")):
+        commands |= importlib.import_module(f"lit_ctg.papers.{file.parent.name}.command").DATA_COMMANDS
+    return commands
+
+
+def main(words: list[str]) -> int:
+    """Run ``lit-ctg data ACTION [OVERRIDE ...] [-n N]``; an experiment may be named but need not be.
+
+    Raises:
+        UserError: see ``run``; also an override that does not fit and -n without a number.
+    """
+    commands = paper_commands()
+    known = (*ACTIONS, *commands)
+    if not words or words[0].startswith("-") or "=" in words[0]:
+        raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(known)}")
+    action, rest = words[0], words[1:]
+    if action not in known:
+        raise UserError(f"data {action}: use one of {', '.join(known)}{did_you_mean(action, known)}")
+    if action in commands:
+        commands[action](rest)
+        return 0
+    if "-n" in rest:
+        place = rest.index("-n")
+        rest[place : place + 2] = [f"n={next(iter(rest[place + 1 : place + 2]), '')}"]
+    unknown = next((word for word in rest if word.startswith("-")), None)
+    if unknown is not None:
+        raise UserError(f"data {action} has no option '{unknown}': give overrides and -n <documents>")
+    cfg = compose(rest, experiment=False)
+    run(action, build_datamodule(cfg), n=cfg.n)
+    return 0
+
+
+def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = None) -> None:
+    """Do one of prepare, info and sample.
+
+    Args:
+        action: what to do.
+        datamodule: a ``CorpusDataModule``, or a generated clause corpus.
+        n: documents that ``sample`` shows.
+        console: where to print; standard output by default.
+
+    Raises:
+        UserError: unknown action, a data module without a text corpus, or whatever reading the corpus raises.
+    """
+    if action not in ACTIONS:
+        raise UserError(f"data {action}: use one of {', '.join(ACTIONS)}{did_you_mean(action, ACTIONS)}")
+    console = console or Console()
+    if hasattr(datamodule, "facts") and hasattr(datamodule, "texts"):
+        _generated(action, datamodule, console, n)
+        return
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(f"data {action} cannot describe a {type(datamodule).__name__}: it is no corpus of this package")
+    actions: dict[str, Callable[[], None]] = {
+        "prepare": lambda: prepare(datamodule, console),
+        "info": lambda: info(datamodule, console),
+        "sample": lambda: sample(datamodule, console, n),
+    }
+    actions[action]()
+
+
+def _generated(action: str, datamodule: GeneratedCorpus, console: Console, n: int) -> None:
+    """Nothing to prepare; floors and sentences to show."""
+    if action == "sample":
+        for text in datamodule.texts(n):
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    for key, value in datamodule.facts().items():
+        console.print(f"{key:34} {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def prepare(datamodule: CorpusDataModule, console: Console) -> None:
+    """Fetch and pack a corpus with progress bars, then say where it is."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def task(name: str) -> TaskID:
+            if name not in tasks:
+                tasks[name] = bars.add_task(escape(name), total=None, done="")
+            return tasks[name]
+
+        def fetching(name: str, done: int, total: int | None) -> None:
+            bars.update(task(name), completed=done, total=total, done=_megabytes(done, total))
+
+        def packing(name: str, documents: int) -> None:
+            bars.update(task(name), completed=documents, done=f"{documents:,} documents")
+
+        datamodule.fetching = fetching
+        packed = datamodule.prepare(packing)
+        datamodule.fetching = None
+    total = sum(split["tokens"] for split in packed.meta["splits"].values())
+    console.print(f"{datamodule.name}: {total:,} tokens in {escape(str(packed.folder))}", soft_wrap=True)
+
+
+def _megabytes(done: int, total: int | None) -> str:
+    return f"{done / 1e6:.1f} MB" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
+
+
+def info(datamodule: CorpusDataModule, console: Console) -> None:
+    """Print splits, vocabulary, unknown rate and checksum of a corpus."""
+    facts = describe(datamodule)
+    table = Table(title=f"{datamodule.name} ({datamodule.source})", title_justify="left")
+    for heading in ("split", "documents", "tokens", "unknown", "dropped"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for name, split in facts["splits"].items():
+        dropped = str(split["duplicates"])
+        table.add_row(name, f"{split['documents']:,}", f"{split['tokens']:,}", f"{split['unknown_rate']:.3%}", dropped)
+    console.print(table)
+    for key in ("tokenizer", "vocabulary", "sources", "corpus", "folder"):
+        console.print(f"{key:10} {escape(str(facts[key]))}", soft_wrap=True, highlight=False)
+
+
+def describe(datamodule: CorpusDataModule) -> dict[str, Any]:
+    """Return the facts that ``info`` prints.
+
+    ``unknown_rate`` is the share of tokens that are ``<unk>``, those of the text itself included; ``duplicates`` counts
+    documents left out because an evaluation split has them; ``corpus`` is the checksum of the text.
+    """
+    packed = datamodule.prepare()
+    splits = {}
+    for name, split in reversed(packed.meta["splits"].items()):
+        splits[name] = {**split, "unknown_rate": split["unknown"] / max(split["tokens"], 1)}
+    shown = ", ".join(packed.sources[:12]) + (", ..." if len(packed.sources) > 12 else "")
+    return {
+        "splits": splits,
+        "tokenizer": packed.meta["tokenizer"]["kind"],
+        "vocabulary": f"{len(datamodule.vocabulary):,} tokens",
+        "sources": shown,
+        "corpus": f"sha256 {packed.meta['identity']['corpus']}",
+        "folder": packed.folder,
+    }
+
+
+def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: int = 60) -> None:
+    """Print the first ``tokens`` tokens of ``n`` training documents, spread over the split, as the model reads them."""
+    if n < 1:
+        raise UserError(f"data sample -n {n}: show at least one document")
+    packed = datamodule.prepare()
+    split = next(name for name in packed.splits if name.startswith("train"))
+    count = packed.meta["splits"][split]["documents"]
+    shown = min(n, count)
+    for number in [place * count // shown for place in range(shown)]:
+        ids_T = packed.document(split, number)
+        source = packed.sources[packed.table(split, "source")[number]]
+        text = datamodule.vocabulary.decode(ids_T[:tokens].tolist()).strip()
+        more = " ..." if len(ids_T) > tokens else ""
+        console.print(Text(f"[{source} {number}]", style="bold"), Text(text + more), soft_wrap=True)

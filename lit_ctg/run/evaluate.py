@@ -1,0 +1,58 @@
+"""`lit-ctg evaluate`: build, load, validate, record."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from lit_ctg.config import plain
+from lit_ctg.results.record import RunRecord, config_hash, write_record
+from lit_ctg.run.build import build
+from lit_ctg.run.checkpoint import compose_with_checkpoint
+from lit_ctg.run.directory import RECORD, claim, run_stem
+from lit_ctg.run.train import close_loggers, fill_record, new_record
+
+
+def evaluate(words: list[str]) -> RunRecord:
+    """Evaluate a checkpoint on its validation split; print the metrics and leave a record under ``evaluate/``.
+
+    Raises:
+        UserError: bad overrides, no checkpoint, or one of another model.
+    """
+    cfg, checkpoint = compose_with_checkpoint(words)
+    config = plain(cfg)
+    digest = config_hash(config)
+    names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
+    stem = run_stem(Path(cfg.output_root) / "evaluate", *names, digest)
+    directory = claim(stem, skip_completed=False)
+    began = time.monotonic()
+    try:
+        experiment = build(cfg, directory.path, loggers=False)
+        checkpoint.load_into(experiment.module)
+        record = new_record(cfg, config, digest)
+        try:
+            experiment.trainer.validate(experiment.module, experiment.datamodule, verbose=False)
+        finally:
+            close_loggers(experiment)
+        fill_record(record, experiment, directory.path)
+        record.wall_time_s = round(time.monotonic() - began, 3)
+        write_record(record, directory.path / RECORD)
+    finally:
+        directory.release()
+    _show(record, checkpoint.path)
+    return record
+
+
+def _show(record: RunRecord, path: Path) -> None:
+    table = Table(title=f"{record.experiment} {record.regime} seed {record.seed}: {path}", title_justify="left")
+    for column in ("metric", "value", "95% interval", "n"):
+        table.add_column(column, justify="left" if column == "metric" else "right")
+    for name, metric in record.metrics.items():
+        value = metric["value"]
+        low_high = metric.get("ci95")
+        interval = f"{low_high[0]:.4g} to {low_high[1]:.4g}" if low_high else ""
+        table.add_row(name, "-" if value is None else f"{value:.5g} {metric['unit']}", interval, str(metric["n"]))
+    Console(soft_wrap=True, highlight=False).print(table)

@@ -1,0 +1,300 @@
+"""`lit-ctg reproduce`: run what the tables still lack, then print the tables and write the report.
+
+``experiments/<paper>/runs.yaml`` lists the runs of each size in the order in which they are run::
+
+    small:
+      - experiment: [main, baseline]                 # one or more files of conf/experiment/<paper>
+        regime: [as_published, corrected]
+        seed: [0, 1, 2]
+        set: {backbone.layers: [2, 6], model.file: "{local}/x"}  # overrides; a list is swept, {local} is the folder
+                                                     # of local data
+        data: control_code                           # a folder in there: data.source=local, data.root={local}/...
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.schema import REGIMES, SIZES
+from lit_ctg.results.spec import experiments_root
+from lit_ctg.results.table import OUTPUTS, Arguments, checked_folders, chosen_papers
+
+RUNS = "runs.yaml"
+_KEYS = ("experiment", "regime", "seed", "set", "data")
+_PLACE = re.compile(r"\{\w*\}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed: one sweep. ``folders`` are all those that it reads real data from."""
+
+    paper: str
+    name: str
+    regime: str
+    size: str
+    seeds: tuple[int, ...]
+    words: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
+    real: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Return what its records are found by."""
+        return self.paper, self.name, self.regime, self.size
+
+    def command(self) -> list[str]:
+        """Return the overrides of ``lit-ctg train -m``."""
+        return [*self.words, f"seed={','.join(map(str, self.seeds))}", "skip_completed=true"]
+
+
+def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list[Group]:
+    """Return the runs that ``runs.yaml`` of a paper lists for one size.
+
+    Args:
+        root: the ``experiments`` folder.
+        paper, size: which.
+        local: folder of the local data sets.
+
+    Raises:
+        UserError: no such file, size or key, or an override that does not compose.
+    """
+    path, sizes = root / paper / RUNS, listed(root, paper)
+    if size not in sizes:
+        raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes)}")
+    return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+
+
+def listed(root: Path, paper: str) -> dict[str, list[Any]]:
+    """Return the entries of a paper's ``runs.yaml`` by size.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = root / paper / RUNS
+    try:
+        sizes = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    if not isinstance(sizes, dict) or not set(sizes) <= set(SIZES):
+        raise UserError(f"{path}: expected a mapping with keys among {', '.join(SIZES)}")
+    return sizes
+
+
+def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
+    if not isinstance(entry, dict) or "experiment" not in entry:
+        raise UserError(f"{path}: every entry needs 'experiment'")
+    for key in entry:
+        if key not in _KEYS:
+            raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), _KEYS)}")
+    swept = entry.get("set", {})
+    folder = Path(local) / entry["data"] if "data" in entry else None
+    data = [] if folder is None else ["data.source=local", f"data.root={folder}"]
+    swept = {key: [_placed(value, local, path) for value in _list(values)] for key, values in swept.items()}
+    for experiment in _list(entry["experiment"]):
+        for values in itertools.product(*swept.values()):
+            own = [f"{key}={_word(value)}" for key, value in zip(swept, values, strict=True)]
+            named = [value for value in values if isinstance(value, Path)]
+            folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
+            chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
+            name, words = _name([*chosen, *own]), [*chosen, *data, *own]
+            for regime in _list(entry.get("regime", REGIMES)):
+                seeds = tuple(_list(entry.get("seed", [0])))
+                asked = (*words, f"regime={regime}")
+                yield Group(paper, name, regime, size, seeds, asked, folders, real=folder is not None)
+
+
+def _placed(value: Any, local: str, path: Path) -> Any:
+    """Return a value as it is, or the path that ``{local}/...`` means."""
+    found = _PLACE.search(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    if found[0] != "{local}" or not value.startswith("{local}/"):
+        raise UserError(f"{path}: cannot fill in '{value}': only '{{local}}/<folder>' can stand there")
+    return Path(local) / value.removeprefix("{local}/")
+
+
+def _name(words: Sequence[str]) -> str:
+    """Return the name that a configuration gives itself; a grid's cells share what is composed for all of them."""
+    from lit_ctg.config import compose, config_folder
+
+    groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
+    values = [word for word in words if word not in groups]
+    cfg = copy.deepcopy(_composed(tuple(groups)))
+    try:
+        for override in OverridesParser.create().parse_overrides(values):
+            OmegaConf.update(cfg, override.key_or_group, override.value())
+        return str(cfg.name)
+    except (HydraException, OmegaConfBaseException):
+        # what is wrong with it is said in one line there
+        return str(compose(words).name)
+
+
+@functools.lru_cache(maxsize=32)
+def _composed(words: tuple[str, ...]) -> DictConfig:
+    from lit_ctg.config import compose
+
+    return compose(words)
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _word(value: Any) -> str:
+    """Return a YAML value as Hydra writes it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
+def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group]:
+    """Return the groups with the seeds that no finished record has; whole groups that are done are left out.
+
+    A run on sample data is not one on real data: the record's source must be the group's, where that names one.
+    """
+    done = [r for r in records if r.status == "DONE"]
+    seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
+    left = []
+    for group in groups:
+        wanted = "local" if group.real else None
+        seeds = tuple(seed for seed in group.seeds if (group.key, seed, wanted) not in seen)
+        if seeds:
+            left.append(Group(**{**group.__dict__, "seeds": seeds}))
+    return left
+
+
+def _source(record: RunRecord) -> str | None:
+    data = record.config.get("data")
+    return data.get("source") if isinstance(data, dict) else None
+
+
+def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:
+    """Return the seconds of one run: of past runs of the same name, else of the paper, at this size; else None."""
+    own = (group.paper, group.size)
+    past = [r for r in records if r.status == "DONE" and (r.paper, r.size) == own and r.wall_time_s is not None]
+    alike = [r for r in past if r.name == group.name] or past
+    return fmean(float(r.wall_time_s or 0) for r in alike) if alike else None
+
+
+def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[str]:
+    """Return one line a group and the sum, with estimates in hours."""
+    lines, total, unknown = [], 0.0, 0
+    for group in groups:
+        seconds = estimate(group, records)
+        count = len(group.seeds)
+        cost = "no past run to estimate from" if seconds is None else f"about {seconds * count / 3600:.2f} h"
+        total += (seconds or 0.0) * count
+        unknown += count * (seconds is None)
+        absent = ", ".join(map(str, _absent(group)))
+        where = f"; needs {absent}" if absent else ""
+        seeds = ", ".join(map(str, group.seeds))
+        lines.append(f"{group.paper}/{group.name} {group.regime} {group.size}, seeds {seeds}: {cost}{where}")
+    runs = sum(len(group.seeds) for group in groups)
+    words = f"{runs} runs missing, about {total / 3600:.2f} h by past records"
+    return [*lines, words + (f" and {unknown} runs without one" if unknown else "")]
+
+
+def _absent(group: Group) -> list[Path]:
+    """Return the folders that a group reads and that are not there."""
+    return [folder for folder in group.folders if not folder.exists()]
+
+
+def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
+    """Run the groups one after the other; return 0, or 1 when a run failed or its data is not there."""
+    from lit_ctg.run.sweep import sweep
+
+    code = 0
+    for number, group in enumerate(groups, start=1):
+        label = f"[{number}/{len(groups)}] {group.paper}/{group.name} {group.regime} {group.size}"
+        if absent := _absent(group):
+            folders = ", ".join(map(str, absent))
+            console.print(f"{label}: not run, there is no folder {folders}; give local=<folder>", markup=False)
+            code = 1
+            continue
+        console.print(f"{label}: seeds {', '.join(map(str, group.seeds))}", markup=False)
+        code = max(code, sweep([*group.command(), f"output_root={output_root}"]))
+    return code
+
+
+def main(words: Sequence[str], console: Console | None = None) -> int:
+    """Run ``lit-ctg reproduce <paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [--dry-run]``.
+
+    The size is that of ``lit-ctg train``, small, unless it is given.
+    Records in ``--records`` folders (default: the committed ones and the output root) are not run again.
+
+    Raises:
+        UserError: no such paper or size, or a damaged ``runs.yaml``.
+    """
+    console = console or Console(soft_wrap=True, highlight=False)
+    options, values = _arguments(words)
+    chosen = chosen_papers(options.paper)
+    root = experiments_root()
+    folders = checked_folders(options.records)
+    if folders is None:
+        folders = [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
+    records = load_records(folders)
+    if options.paper == "all":
+        for paper in [paper for paper in chosen if values["size"] not in listed(root, paper)]:
+            console.print(f"{paper}: no runs of size={values['size']}", markup=False)
+            chosen.remove(paper)
+    groups = [g for paper in chosen for g in load_groups(root, paper, values["size"], values["local"])]
+    groups = missing(groups, records)
+    for line in plan_lines(groups, records):
+        console.print(line, markup=False)
+    if options.dry_run:
+        return 0
+    code = run(groups, values["output_root"], console)
+    _show(options.paper, values, folders, console)
+    return code
+
+
+def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, str]]:
+    parser = Arguments(prog="lit-ctg reproduce", add_help=False)
+    parser.add_argument("paper")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--records", action="append", metavar="FOLDER")
+    values = {"size": "small", "local": "local", "output_root": OUTPUTS}
+    flags = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or word.startswith("-"):
+            flags.append(word)
+        elif key not in values:
+            raise UserError(
+                f"lit-ctg reproduce: no setting '{key}'{did_you_mean(key, values)}; one of {', '.join(values)}"
+            )
+        else:
+            values[key] = value
+    if values["size"] not in SIZES:
+        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
+    return parser.parse_args(flags), values
+
+
+def _show(paper: str, values: Mapping[str, str], folders: Sequence[Path], console: Console) -> None:
+    """Print the tables and write the report from the old records and the new ones."""
+    from lit_ctg.results.report import main as report
+    from lit_ctg.results.table import main as table
+
+    found = dict.fromkeys([*folders, Path(values["output_root"])])
+    common = [word for folder in found if folder.is_dir() for word in ("--records", str(folder))]
+    common += ["--size", values["size"]]
+    table([paper, *common], console=console)
+    report([paper, *common, "--out", str(Path(values["output_root"]) / "report.html")], console=console)

@@ -1,0 +1,219 @@
+"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
+
+Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
+holds for every launcher (sweep=basic|local|slurm|ray).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from lit_ctg.config import check, config_folder, explain, prepare_overrides, register
+from lit_ctg.errors import UserError
+
+JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
+# seconds between two looks at the journal
+POLL = 0.2
+
+
+def sweep(words: list[str]) -> int:
+    """Run every combination of the comma-separated values; return 0, or 1 when some job failed.
+
+    Raises:
+        UserError: the overrides do not compose, so no job was started.
+    """
+    overrides = prepare_overrides(words)
+    root = next(
+        (word.partition("=")[2].strip("'\"") for word in overrides if word.startswith("output_root=")),
+        "outputs",
+    )
+    folder = _new_folder(Path(root) / "sweeps")
+    journal = folder / "jobs.jsonl"
+    os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    register()
+    try:
+        jobs = count_jobs(overrides)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    began = time.monotonic()
+    run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(_job)
+    if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
+        overrides.append(f"hydra.sweep.dir='{folder}'")
+    arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
+    try:
+        with Watcher(journal, jobs):
+            run()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    finally:
+        sys.argv = arguments
+        os.environ.pop(JOURNAL_VARIABLE, None)
+    return _summary(journal, jobs, time.monotonic() - began)
+
+
+def _new_folder(parent: Path) -> Path:
+    """Make a folder of this moment that nobody else has, also when sweeps start in the same second."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
+    except OSError as error:
+        raise UserError(f"cannot write {parent}: {error.strerror}; set output_root=...") from error
+
+
+def count_jobs(overrides: Sequence[str]) -> int:
+    """Return how many jobs Hydra's sweeper makes of these words and of the experiment's own ``hydra.sweeper.params``.
+
+    Raises:
+        HydraException, OmegaConfBaseException: the overrides do not compose.
+    """
+    parser = OverridesParser.create()
+    given = parser.parse_overrides(list(overrides))
+    fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+        cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
+    params = OmegaConf.to_container(cfg.hydra.sweeper, resolve=False).get("params") or {}  # type: ignore[union-attr]
+    GlobalHydra.instance().clear()
+    own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+    # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key
+    choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
+    return math.prod(choices.values())
+
+
+def _choices(override: Override) -> int:
+    return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
+
+
+def _job(cfg: DictConfig) -> str:
+    """Run one job; a failure becomes a line on the screen and in the journal, not the end of the sweep."""
+    from lit_ctg.run.train import train
+
+    register()
+    began = time.monotonic()
+    label = "unknown"
+    try:
+        check(cfg)
+        label = f"{cfg.paper}/{cfg.name} {cfg.regime.name} {cfg.size.name} seed {cfg.seed}"
+        outcome = train(cfg)
+        entry = {"job": label, "status": outcome.status, "folder": str(outcome.folder), "error": None}
+    except UserError as error:
+        entry = {"job": label, "status": "FAILED", "folder": None, "error": " ".join(str(error).split())}
+    except Exception as error:
+        if cfg.get("debug"):
+            traceback.print_exc()
+        entry = {
+            "job": label,
+            "status": "FAILED",
+            "folder": None,
+            "error": f"{type(error).__name__}: {error}",
+        }
+    entry["seconds"] = round(time.monotonic() - began, 1)
+    # one write of one line: jobs may run side by side
+    with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
+        journal.write(json.dumps(entry) + "\n")
+    return str(entry["status"])
+
+
+class Watcher:
+    """Prints a line for every job that has come into the journal, while the sweep runs and once more at its end."""
+
+    def __init__(self, journal: Path, jobs: int) -> None:
+        self.journal, self.jobs, self.told, self.began = journal, jobs, 0, time.monotonic()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self.thread.join()
+        self._tell()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(POLL):
+            self._tell()
+
+    def _tell(self) -> None:
+        entries = _entries(self.journal)
+        for count in range(self.told + 1, len(entries) + 1):
+            last = entries[count - 1]
+            line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
+            failed = last["status"] == "FAILED"
+            text = f"{line}: {' '.join(str(last['error']).split())}" if failed else line
+            print(text, file=sys.stderr if failed else sys.stdout, flush=True)
+        self.told = len(entries)
+
+
+def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:
+    """Return the line of the job that finished last: its place, what became of it, how long it took, and the time left.
+
+    The time left takes the rest to go on at the pace of the jobs so far that were not skipped, side by side or not.
+
+    Args:
+        entries: the journal so far.
+        jobs: of the whole sweep.
+        elapsed: seconds since the sweep began.
+    """
+    last, ran = entries[-1], sum(entry["status"] != "SKIPPED" for entry in entries)
+    line = f"[{len(entries)}/{jobs}] {last['status'].lower()} {last['job']} in {duration(last['seconds'])}"
+    remaining = jobs - len(entries)
+    if remaining and ran:
+        line += f"; {duration(remaining * elapsed / ran)} left"
+    return line
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words of two units at most: 41 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _entries(journal: Path) -> list[dict[str, Any]]:
+    """Return what the journal holds; nothing when no job came so far as to write one."""
+    text = journal.read_text(encoding="utf-8") if journal.exists() else ""
+    # a line without its end is still being written
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _summary(journal: Path, jobs: int, seconds: float) -> int:
+    """Print what became of the jobs; return the exit code."""
+    entries = _entries(journal)
+    counts = {status: sum(entry["status"] == status for entry in entries) for status in ("DONE", "SKIPPED", "FAILED")}
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"sweep of {len(entries)} jobs in {duration(seconds)}: {counts['DONE']} done, "
+        f"{counts['SKIPPED']} skipped, {counts['FAILED']} failed"
+    )
+    for entry in entries:
+        if entry["status"] == "FAILED":
+            console.print(f"  FAILED {entry['job']}: {entry['error']}", markup=False)
+    if lost := jobs - len(entries):
+        console.print(f"  {lost} jobs ended without a word: killed, or out of memory; the same command runs them again")
+    return 1 if counts["FAILED"] or lost else 0

@@ -1,0 +1,137 @@
+"""The shared base: schedule, optimiser, training step."""
+
+from __future__ import annotations
+
+import math
+
+import lightning
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine, warmup_cosine
+
+
+class Bigram(LitLanguageModel):
+    """The smallest language model: a table of next-token logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 7)
+
+    def forward(self, batch):
+        scores = self.table(batch["input_ids_BT"])
+        return LMOutput(scores, scores)
+
+    def losses(self, batch):
+        scores = self(batch).scores_BTV
+        token = nn.functional.cross_entropy(scores.flatten(0, 1), batch["target_ids_BT"].flatten())
+        return {"loss": 2 * token, "token_loss": token}
+
+    def configure_optimizers(self):
+        return adamw_warmup_cosine(
+            self.parameters(),
+            learning_rate=0.1,
+            weight_decay=0.0,
+            decay_matrices_only=True,
+            warmup_fraction=0.1,
+            warmup_from_zero=False,
+            total_steps=int(self.trainer.estimated_stepping_batches),
+        )
+
+
+def loader() -> DataLoader:
+    ids = torch.arange(5).repeat(16, 1)
+    rows = [{"input_ids_BT": row, "target_ids_BT": row + 1} for row in ids]
+    return DataLoader(rows, batch_size=4)
+
+
+def test_the_base_cannot_be_used_without_forward_and_losses():
+    with pytest.raises(TypeError, match="abstract"):
+        LitLanguageModel()
+
+
+def test_schedule_warms_up_and_falls_to_zero():
+    factors = [warmup_cosine(step, 750, 0.1, start_at_zero=False) for step in range(751)]
+    assert factors[0] == pytest.approx(1 / 75)
+    assert factors[74] == pytest.approx(1.0)
+    assert max(factors) == pytest.approx(1.0)
+    assert factors[75 + 338] == pytest.approx(0.5 * (1 + math.cos(math.pi * 338 / 675)))
+    assert factors[750] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_published_schedule_starts_at_rate_zero():
+    assert warmup_cosine(0, 750, 0.1, start_at_zero=True) == 0.0
+    assert warmup_cosine(75, 750, 0.1, start_at_zero=True) == 1.0
+
+
+def test_schedule_without_warmup():
+    assert warmup_cosine(0, 10, 0.0, start_at_zero=True) == 1.0
+    # idea gate: 3e-4 falls to 3e-5
+    assert warmup_cosine(10, 10, 0.0, start_at_zero=False, final_fraction=0.1) == pytest.approx(0.1)
+    assert warmup_cosine(5, 10, 0.0, start_at_zero=False, final_fraction=0.1) == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize("matrices_only", [True, False])
+def test_decay_spares_vectors_only_when_asked(matrices_only):
+    layer = nn.Linear(3, 2)
+    nn.init.ones_(layer.weight)
+    nn.init.ones_(layer.bias)
+    made = adamw_warmup_cosine(
+        layer.parameters(),
+        learning_rate=0.5,
+        weight_decay=0.2,
+        decay_matrices_only=matrices_only,
+        warmup_fraction=0.0,
+        warmup_from_zero=False,
+        total_steps=10,
+    )
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    layer.bias.grad = torch.zeros_like(layer.bias)
+    made["optimizer"].step()
+    assert torch.allclose(layer.weight, torch.full((2, 3), 0.9))
+    assert torch.allclose(layer.bias, torch.full((2,), 1.0 if matrices_only else 0.9))
+
+
+def test_training_learns_logs_the_parts_and_validation_returns_the_output():
+    lightning.seed_everything(0, verbose=False)
+    model = Bigram()
+    seen: list[LMOutput] = []
+
+    class Watch(lightning.Callback):
+        def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
+            seen.append(outputs)
+
+    trainer = lightning.Trainer(
+        max_epochs=20,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Watch()],
+    )
+    trainer.fit(model, loader(), loader())
+    logged = trainer.callback_metrics
+    assert logged["train/loss"] == pytest.approx(2 * float(logged["train/token_loss"]), rel=1e-6)
+    assert float(logged["train/token_loss"]) < 0.1
+    assert isinstance(seen[0], LMOutput)
+    assert seen[0].scores_BTV.shape == (4, 5, 7)
+
+
+def test_gradients_are_clipped_in_mixed_precision_too(tmp_path):
+    trainer = lightning.Trainer(
+        max_steps=2,
+        precision="bf16-mixed",
+        gradient_clip_val=0.1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=tmp_path,
+    )
+    module = Bigram()
+    before = module.table.weight.detach().clone()
+    trainer.fit(module, loader())
+    assert trainer.global_step == 2 and not torch.equal(module.table.weight, before)

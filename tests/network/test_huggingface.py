@@ -1,0 +1,138 @@
+"""A locally built model as a backbone: logits, cache, what is trained, and models that cannot be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from lit_ctg.errors import UserError
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+
+SIZE, DIM = 50, 16
+
+
+def big(model):
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def save(kind: str, folder: Path) -> str:
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        small = GPT2Config(vocab_size=SIZE, n_positions=24, n_embd=DIM, n_layer=2, n_head=2)
+        model = GPT2LMHeadModel(small)
+    elif kind == "llama":
+        sizes = {"hidden_size": DIM, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=SIZE, max_position_embeddings=24, **sizes))
+    elif kind == "bert":
+        sizes = {"hidden_size": DIM, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+        model = BertLMHeadModel(BertConfig(vocab_size=SIZE, **sizes))
+    else:
+        model = T5ForConditionalGeneration(T5Config(vocab_size=SIZE, d_model=DIM, num_layers=1, num_heads=2, d_ff=8))
+    big(model).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory) -> str:
+    return save("gpt2", tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_logits_are_the_models_own_with_and_without_cache(kind, tmp_path):
+    path = save(kind, tmp_path)
+    backbone = HuggingFaceBackbone(path=path).eval()
+    assert (backbone.dim, backbone.vocabulary_size, backbone.context) == (DIM, SIZE, 24)
+    ids = torch.randint(SIZE, (3, 9))
+    with torch.no_grad():
+        expected = backbone.model(input_ids=ids).logits
+        got = backbone(backbone.embed(ids)) @ backbone.head_weight.T
+        cache, columns = None, []
+        for column in ids.unbind(1):
+            hidden, cache = backbone.step(backbone.embed(column), cache)
+            columns.append(hidden @ backbone.head_weight.T)
+    assert torch.allclose(got, expected, atol=1e-4)
+    assert torch.allclose(torch.stack(columns, 1), expected, atol=1e-4)
+
+
+def test_a_frozen_model_is_not_trained_and_has_no_dropout(gpt2):
+    backbone = HuggingFaceBackbone(path=gpt2).train()
+    assert not any(parameter.requires_grad for parameter in backbone.parameters())
+    embedded = torch.randn(2, 5, DIM)
+    assert torch.equal(backbone(embedded), backbone(embedded))
+    free = HuggingFaceBackbone(path=gpt2, frozen=False)  # Lightning leaves the mode as it finds it
+    assert all(parameter.requires_grad for parameter in free.parameters())
+    assert not torch.equal(free(embedded), free(embedded))
+
+
+def test_adapters_begin_as_the_model_and_alone_are_trained(gpt2):
+    lora = {"rank": 2, "alpha": 4, "dropout": 0.0, "targets": None}
+    backbone, bare = HuggingFaceBackbone(path=gpt2, frozen=False, lora=lora), HuggingFaceBackbone(path=gpt2)
+    trained = [name for name, parameter in backbone.named_parameters() if parameter.requires_grad]
+    assert trained and all("lora" in name for name in trained)
+    embedded = torch.randn(2, 5, DIM)
+    backbone.eval()
+    assert torch.allclose(backbone(embedded), bare(embedded), atol=1e-5)
+    backbone(embedded).square().sum().backward()
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in backbone.parameters())
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        HuggingFaceBackbone(path=str(tmp_path / "absent"))
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(UserError, match="cannot be loaded"):
+        HuggingFaceBackbone(path=str(tmp_path))
+
+
+def test_an_encoder_decoder_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a causal language model"):
+        HuggingFaceBackbone(path=save("t5", tmp_path))
+
+
+def test_a_model_that_sees_the_future_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a causal model"):
+        HuggingFaceBackbone(path=save("bert", tmp_path))
+
+
+def test_a_head_that_is_no_plain_product_is_refused(gpt2, tmp_path, monkeypatch):
+    monkeypatch.setattr(GPT2LMHeadModel, "forward", _capped(GPT2LMHeadModel.forward))
+    with pytest.raises(UserError, match="cannot be gated"):
+        HuggingFaceBackbone(path=gpt2)
+
+
+def _capped(forward):
+    def capped(*args, **kwargs):
+        output = forward(*args, **kwargs)
+        output.logits = output.logits.tanh()
+        return output
+
+    return capped
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora": {"rank": 2, "alpha": 4}}, "frozen=false"),
+        ({"frozen": False, "lora": {"rang": 2}}, "give rank and alpha"),
+        ({"frozen": False, "lora": {"rank": 2, "alpha": 4, "targets": ["absent"]}}, r"backbone\.lora:"),
+    ],
+)
+def test_adapters_that_do_not_fit(gpt2, options, message):
+    with pytest.raises(UserError, match=message):
+        HuggingFaceBackbone(path=gpt2, **options)

@@ -1,0 +1,130 @@
+"""Books: one source each, the end for evaluation, fetched by number from a mirror and checked ever after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg.data.gutenberg_text import book_text
+from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.gutenberg import GutenbergDataModule
+
+NUMBERS = {"greatgatsby": 64317, "shakespeare": 100, "home": None}
+COLLECTIONS = {"books2": ["greatgatsby", "shakespeare"], "own": ["greatgatsby", "home"]}
+
+
+def book(name: str, lines: int = 200) -> str:
+    body = "".join(f"Line {number} of {name}, unlike any other.\n" for number in range(lines))
+    return (
+        f"\ufeffThe Project Gutenberg eBook of {name}\r\n*** START OF THE PROJECT GUTENBERG EBOOK {name} ***\r\n\r\n"
+        + body.replace("\n", "\r\n") + f"\r\n*** END OF THE PROJECT GUTENBERG EBOOK {name} ***\r\nlicence\r\n"
+    )  # fmt: skip
+
+
+def module(tmp_path: Path, **changes: Any) -> GutenbergDataModule:
+    options: dict[str, Any] = {
+        "source": "local", "root": tmp_path / "text", "cache_root": tmp_path / "cache", "collection": "books2",
+        "tokenizer": WordTokenizer(eol=None), "collections": COLLECTIONS, "books": NUMBERS, "characters": {},
+        "val_fraction": 0.05, "test_fraction": 0.05, "batching": "chunks", "length": 8, "batch_size": 4, "seed": 0,
+        "by_source": True,
+    }  # fmt: skip
+    return GutenbergDataModule(**{**options, **changes})
+
+
+def folder(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "books_greatgatsby.txt").write_text("<greatgatsby>\n" + book_text(book("gatsby")))
+    (tmp_path / "text" / "pg100.txt").write_text(book("hamlet"))
+
+
+def test_sources_splits_and_codes(tmp_path: Path) -> None:
+    folder(tmp_path)
+    data = module(tmp_path)
+    assert data.sources == ("greatgatsby", "shakespeare")
+    texts = {split: {doc.source: doc.text for doc in data.documents(split)} for split in ("train", "val", "test")}
+    for name, title in (("greatgatsby", "gatsby"), ("shakespeare", "hamlet")):
+        whole = "".join(texts[split][name] for split in ("train", "val", "test"))
+        assert whole == book_text(book(title)) and "licence" not in whole and not whole.startswith("<")
+        assert 0.04 < len(texts["val"][name]) / len(whole) < 0.06
+    codes = [set(batch["control_code_B"].tolist()) for batch in data.train_dataloader()]
+    assert {frozenset(code) for code in codes} == {frozenset({0}), frozenset({1})}
+
+
+def test_without_a_test_share_the_validation_part_is_tested_on(tmp_path: Path) -> None:
+    folder(tmp_path)
+    data = module(tmp_path, test_fraction=0.0)
+    assert len(list(data.test_dataloader())) == len(list(data.val_dataloader())) > 0
+    assert data.prepare().meta["splits"]["test"]["documents"] == 0
+
+
+def test_a_book_may_be_cut(tmp_path: Path) -> None:
+    folder(tmp_path)
+    data = module(tmp_path, characters={"shakespeare": 1000})
+    whole = sum(len(doc.text) for split in ("train", "val", "test") for doc in data.documents(split)
+                if doc.source == "shakespeare")  # fmt: skip
+    assert whole == 1000
+
+
+def serve(network) -> None:
+    for number, title in ((64317, "gatsby"), (100, "hamlet")):
+        network.files[f"/cache/epub/{number}/pg{number}.txt"] = book(title).encode()
+
+
+def test_fetched_books_equal_those_of_a_folder(network, tmp_path: Path, monkeypatch) -> None:
+    serve(network)
+    folder(tmp_path)
+    hub, local = module(tmp_path, source="hub", mirror=network.address), module(tmp_path)
+    for split in ("train", "val", "test"):
+        assert list(hub.prepare().ids(split)) == list(local.prepare().ids(split))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    module(tmp_path, source="hub", mirror=network.address, length=4).prepare()
+    assert len(network.requests) == 2
+    with pytest.raises(UserError, match=r"HF_HUB_OFFLINE=1.*data\.source=local.*data\.source=sample"):
+        module(tmp_path, source="hub", cache_root=tmp_path / "elsewhere").prepare()
+
+
+def test_a_book_that_changes_is_noticed(network, tmp_path: Path) -> None:
+    serve(network)
+    module(tmp_path, source="hub", mirror=network.address).prepare()
+    path = tmp_path / "cache" / "gutenberg" / "pg100.txt"
+    ledger = json.loads(path.with_suffix(".json").read_text())
+    assert ledger["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_text("tampered")
+    with pytest.raises(UserError, match="wrong checksum"):
+        module(tmp_path, source="hub", mirror=network.address).prepare()
+    # revised at its source: the first checksum is held on to
+    path.unlink()
+    network.files["/cache/epub/100/pg100.txt"] = book("revised").encode()
+    with pytest.raises(UserError, match="wrong checksum"):
+        module(tmp_path, source="hub", mirror=network.address).prepare()
+    with pytest.raises(UserError, match="wrong checksum"):
+        module(tmp_path / "b", source="hub", mirror=network.address, sha256={100: "0" * 64}).prepare()
+
+
+def test_wrong_names(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'books2'"):
+        module(tmp_path, collection="books22")
+    with pytest.raises(UserError, match="has no number at Project Gutenberg"):
+        module(tmp_path, collection="own", source="hub").fetch("home")
+    with pytest.raises(UserError, match="no 'b' of"):
+        module(tmp_path, collections={"books2": ["b"]})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("LIT_CTG_DATA" not in os.environ, reason="LIT_CTG_DATA names no folder of real data")
+@pytest.mark.parametrize("folder_name", ["control_code", "books"])
+def test_real_books_load(tmp_path: Path, folder_name: str) -> None:
+    names = ["greatgatsby", "shakespeare", "twocities", "alice", "iliad", "mobydick"]
+    data = module(
+        tmp_path, root=Path(os.environ["LIT_CTG_DATA"]) / folder_name, collection="books6",
+        collections={"books6": names}, books=dict.fromkeys(names), tokenizer=SpacyTokenizer(),
+    )  # fmt: skip
+    splits = data.prepare().meta["splits"]
+    assert data.sources == tuple(names)
+    assert 700_000 < sum(split["tokens"] for split in splits.values()) < 900_000

@@ -1,0 +1,92 @@
+"""The command line end to end: cells of the grids, resuming, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from lit_ctg.config import compose, config_folder
+from lit_ctg.run.build import build
+
+WORDS = ("size=smoke", "logger=none", "trainer.accelerator=cpu", "metric=[perplexity]")
+CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,finite_loss]"
+CORPORA = ("books2", "books3", "books6", "languages", "reviews", "scripts")
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_corpora_say_how_many_codes_they_have(corpus):
+    cfg = compose(["experiment=control_code/transformer", f"data=control_code/{corpus}", "size=paper"])
+    assert cfg.model.corpus == corpus and cfg.name == f"transformer_{corpus}_l2_h128_neuron"
+    names = {"reviews": 2, "scripts": 2}
+    collections = cfg.data.get("collections", {})
+    assert cfg.model.codes == names.get(corpus, len(collections.get(corpus, ())))
+    assert cfg.trainer.max_epochs == (150 if corpus == "languages" else 50)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("transformer_grid", 160), ("gru_grid", 12), ("depth", 8)])
+def test_grids_have_the_papers_cells(name, cells):
+    path = config_folder() / "experiment" / "control_code" / f"{name}.yaml"
+    params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    count = 1
+    for values in params.values():
+        count *= len(values.split(","))
+    assert count == cells
+
+
+def fit(folder, *words):
+    experiment = build(compose([*WORDS, CALLBACKS, *words]), folder, loggers=False)
+    experiment.trainer.fit(experiment.module, experiment.datamodule)
+    return experiment
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+@pytest.mark.parametrize("regime", ["corrected", "as_published"])
+def test_a_resumed_run_equals_an_uninterrupted_one(regime, tmp_path):
+    words = ("experiment=control_code/transformer", f"regime={regime}", "data.sample_size=3000")
+    whole = fit(tmp_path / "whole", *words, "trainer.max_epochs=2")
+    cfg = compose([*WORDS, CALLBACKS, *words, "trainer.max_epochs=2"])
+    begun = build(cfg, tmp_path / "halves", loggers=False)
+
+    def stop(*_):
+        begun.trainer.should_stop = True
+
+    begun.module.on_train_epoch_end = stop
+    begun.trainer.fit(begun.module, begun.datamodule)
+    assert begun.trainer.current_epoch == 1
+    resumed = build(cfg, tmp_path / "halves", loggers=False)
+    checkpoint = tmp_path / "halves" / "checkpoints" / "last.ckpt"
+    resumed.trainer.fit(resumed.module, resumed.datamodule, ckpt_path=str(checkpoint), weights_only=True)
+    assert resumed.trainer.global_step == whole.trainer.global_step > 1
+    assert resumed.module.sources == whole.module.sources != ()
+    for mine, theirs in zip(resumed.module.parameters(), whole.module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_network_learns_which_source_it_is_told(tmp_path):
+    """After training the right code costs less than the wrong one."""
+    experiment = fit(tmp_path, "experiment=control_code/transformer", "data.sample_size=3000", "trainer.max_epochs=3")
+    module = experiment.module.eval()
+    batch = next(iter(experiment.datamodule.val_dataloader()))
+    swapped = {**batch, "control_code_B": 1 - batch["control_code_B"]}
+    with torch.no_grad():
+        assert float(module.losses(batch)["loss"]) < float(module.losses(swapped)["loss"])
+
+
+def test_command_line(run_cli, tmp_path):
+    words = ("experiment=control_code/gru", *WORDS, CALLBACKS, "data.sample_size=3000", "trainer.max_steps=2")
+    code, out, err = run_cli("train", *words)
+    assert code == 0, err
+    record = json.loads((tmp_path / out.splitlines()[-1].removeprefix("record: ")).read_text(encoding="utf-8"))
+    assert record["name"] == "gru_books2_h16_neuron" and record["metrics"]["val/perplexity"]["value"] > 1
+    code, out, err = run_cli("generate", *words)
+    assert code == 0 and len(out.strip().splitlines()) == 5, err
+    code, _, err = run_cli("generate", *words, "control.source=nobody")
+    assert code == 2 and "no control code 'nobody': books2 was trained with" in err
+    checkpoint = next(tmp_path.rglob("last.ckpt"))
+    code, _, err = run_cli("generate", *words, f"ckpt_path={checkpoint}", "model.injection=prompt")
+    assert code == 2 and "model.injection is neuron there and prompt here" in err
+    code, _, err = run_cli("train", *words, "model.codes=3")
+    assert code == 2 and "model.codes=3 but the corpus has 2 sources" in err

@@ -1,0 +1,112 @@
+"""lit_ctg.papers.graphmax.judge_perplexity against a slow restatement."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax.judge_perplexity import HuggingFaceJudge, NgramJudge, text_perplexity
+
+V = 7
+
+
+def corpus(seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(V - 1) for _ in range(rng.randint(1, 9))] for _ in range(30)]
+
+
+def slow_prob(texts: list[list[int]], token: int, history: tuple[int, ...]) -> float:
+    """Witten-Bell, recursively, every count made anew by scanning the texts."""
+    places = [
+        (t, i) for t in texts for i in range(len(history), len(t)) if tuple(t[i - len(history) : i]) == history
+    ]  # fmt: skip
+    lower = slow_prob(texts, token, history[1:]) if history else 1 / V
+    if not places:
+        return lower
+    kinds = len({t[i] for t, i in places})
+    return (sum(t[i] == token for t, i in places) + kinds * lower) / (len(places) + kinds)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_the_judge_is_witten_bell_and_sums_to_one(order):
+    texts = corpus()
+    judge = NgramJudge(texts, V, order=order)
+    for history in [(), (0,), (3, 2), (6, 6), (1, 6), (2, 0, 4)]:
+        probs = [judge.prob(token, history) for token in range(V)]
+        assert sum(probs) == pytest.approx(1.0, abs=1e-12)
+        used = history[max(0, len(history) - order + 1) :]
+        assert probs == pytest.approx([slow_prob(texts, token, used) for token in range(V)], abs=1e-12)
+        assert min(probs) > 0
+
+
+def test_a_text_is_scored_after_its_prompt():
+    judge = NgramJudge(corpus(), V, order=2)
+    ids = [0, 1, 2, 3]
+    nats, tokens = judge.nll(ids, start=2)
+    assert tokens == 2
+    assert nats == pytest.approx(-math.log(judge.prob(2, [1])) - math.log(judge.prob(3, [2])))
+    assert judge.nll(ids)[0] > nats
+
+
+def test_perplexity_divides_once_and_has_an_interval():
+    result = text_perplexity([2.0, 6.0], [1, 3])
+    assert result.value == pytest.approx(math.exp(2.0)) and result.n == 4
+    assert result.ci95 == pytest.approx((math.exp(2.0), math.exp(2.0)))
+    wide = text_perplexity([1.0, 6.0, 3.0], [1, 3, 1])
+    assert wide.ci95[0] < wide.value < wide.ci95[1]
+    assert math.isnan(text_perplexity([], []).value)
+    assert text_perplexity([math.inf, 1.0], [1, 1]).value == math.inf
+
+
+def test_bad_input_is_one_line():
+    with pytest.raises(UserError, match="no text"):
+        NgramJudge([[]], V)
+    with pytest.raises(UserError, match="order"):
+        NgramJudge([[1]], V, order=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A GPT-2 of nine words with a window of six, with wide weights so that every token counts."""
+    path = tmp_path_factory.mktemp("judge")
+    words = ["<s>", "<unk>", "the", "food", "was", "good", "bad", "fish", "."]
+    engine = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    engine.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<s>", unk_token="<unk>").save_pretrained(path)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=6, n_embd=8, n_layer=1, n_head=2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(path)
+    return path
+
+
+def test_a_pretrained_judge_token_by_token(folder):
+    judge, model = HuggingFaceJudge(str(folder)), GPT2LMHeadModel.from_pretrained(folder).eval()
+
+    def slow(ids: list[int], first: int) -> float:
+        nats = 0.0
+        for place in range(first, len(ids)):
+            with torch.no_grad():
+                logits_V = model(input_ids=torch.tensor([ids[:place]])).logits[0, -1]
+            nats -= float(logits_V.double().log_softmax(-1)[ids[place]])
+        return nats
+
+    assert judge.nll("the food ", "was good") == (pytest.approx(slow([0, 2, 3, 4, 5], 3), rel=1e-5), 2)
+    assert judge.nll("", "bad fish") == (pytest.approx(slow([0, 6, 7], 1), rel=1e-5), 2)
+    # beyond six positions the oldest go
+    long = judge.nll("the food was good ", "the fish was bad")
+    assert long == (pytest.approx(slow([4, 5, 2, 7, 4, 6], 2), rel=1e-5), 4)
+    assert judge.nll("the food", "") == (0.0, 0)
+
+
+def test_no_judge_there(tmp_path):
+    with pytest.raises(UserError, match="no causal language model"):
+        HuggingFaceJudge(str(tmp_path))

@@ -1,0 +1,62 @@
+"""`lit-ctg data graph`: the file holds the bigrams of the corpus in the vocabulary asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lit_ctg.config import compose
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import CooccurrenceGraph
+from lit_ctg.papers.graphmax.command import main
+from lit_ctg.papers.graphmax.scene import SceneGraph
+from lit_ctg.run.build import build_datamodule, instantiate
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
+    file = tmp_path / "graph.safetensors"
+    words = ["data=reviews", "size=smoke", "data/tokenizer=word"]
+    code, out, err = run_cli("data", "graph", *words, "--out", str(file), "--order", "2", "--row-edges", "20")
+    assert code == 0 and err == "" and "hubs" in out
+    data = build_datamodule(compose(words, experiment=False))
+    texts = [data.vocabulary.encode(document.text) for document in data.documents("train")]
+    expected = CooccurrenceGraph.from_token_ids(texts, len(data.vocabulary), order=2, row_edges=20)
+    found = CooccurrenceGraph.load(file)
+    np.testing.assert_array_equal(found.matrix.toarray(), expected.matrix.toarray())
+    assert found.information["order"] == 2 and f"{found.edges}" in out and found.information["corpus"] == "reviews"
+
+
+def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None:
+    file = tmp_path / "graph.safetensors"
+    words = ["experiment=graphmax/main", "size=smoke"]
+    graph = main([*words, f"--out={file}"])
+    cfg = compose(words)
+    data = build_datamodule(cfg)
+    assert graph.vocab_size == len(data.vocabulary)
+    read = SceneGraph(path=file).graph(data.vocabulary)
+    counted = instantiate(cfg.model.scene, "model.scene").graph(data.vocabulary)
+    assert (read.matrix != counted.matrix).nnz == 0
+
+
+def test_bad_input(tmp_path: Path, run_cli) -> None:
+    out = f"--out={tmp_path / 'g'}"
+    with pytest.raises(UserError, match="--out"):
+        main(["data=reviews"])
+    with pytest.raises(UserError, match="no option '--ordr'"):
+        main(["data=reviews", out, "--ordr", "2"])
+    with pytest.raises(UserError, match="invalid choice"):
+        main(["data=reviews", out, "--normalization", "column"])
+    with pytest.raises(UserError, match="order, minimum_count"):
+        main(["data=reviews", "size=smoke", "data/tokenizer=word", out, "--order", "0"])
+    with pytest.raises(UserError, match="no text corpus"):
+        main(["data=clause", "size=smoke", out])
+    code, _, err = run_cli("data", "grap", "data=reviews")
+    assert code == 2 and "did you mean 'graph'" in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,79 @@
+"""lit_ctg.papers.graphmax.generation: sampling through every output layer."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.papers.graphmax import CooccurrenceGraph
+from lit_ctg.papers.graphmax.generation import GraphmaxDecoding, GraphmaxGenerator
+from lit_ctg.papers.graphmax.module import GraphmaxModule
+
+WORDS = "the food was good and the staff was kind"
+
+
+@pytest.fixture(scope="module")
+def module() -> GraphmaxModule:
+    torch.manual_seed(0)
+    vocabulary = WordTokenizer(specials=["<unk>", "<bos>", "<eos>"])
+    vocabulary.train([WORDS])
+    backbone = GPT2Backbone(dim=16, layers=1, heads=2, context=20, dropout=0.5)
+    module = GraphmaxModule(vocabulary=vocabulary, backbone=backbone, learning_rate=1e-3)
+    module.__dict__["graph"] = CooccurrenceGraph.from_token_ids([vocabulary.encode(WORDS)], len(vocabulary))
+    return module.train()
+
+
+def generator(module: GraphmaxModule, **options) -> GraphmaxGenerator:
+    decoding = GraphmaxDecoding(**{"variant": "graphmax", "strength": 1.0, "max_new_tokens": 8, **options})
+    return decoding.generator(module, SimpleNamespace(vocabulary=module.vocabulary))
+
+
+def test_a_text_depends_on_seed_and_number_alone(module) -> None:
+    texts = generator(module).generate(4, prompt="the food", seed=3)
+    assert [text.text for text in texts] == [text.text for text in generator(module).generate(4, "the food", seed=3)]
+    assert texts[:2] == generator(module).generate(2, prompt="the food", seed=3)
+    assert len({text.ids for text in generator(module).generate(4, prompt="the food", seed=4)} - set(texts)) > 1
+    assert all(text.text.startswith("the food") and text.ids[0] == module.vocabulary.bos_id for text in texts)
+    assert module.training  # dropout is off while generating and back on afterwards
+
+
+def test_control_chooses_layer_and_strength(module) -> None:
+    made = generator(module)
+    soft = made.generate(6, control={"variant": "softmax"}, seed=0)
+    assert soft == made.generate(6, control={"strength": 0}, seed=0)
+    strong = made.generate(6, "the", control={"variant": "successor_divergence", "strength": 1000}, seed=0)
+    pairs = set(itertools.pairwise(WORDS.split()))
+    for text in strong:
+        words = text.text.split()
+        followed = [pair for pair in itertools.pairwise(words) if pair[0] != "kind"]
+        assert followed[0] in pairs
+    assert made.generate(2, prompt=["the", "good"], seed=None)[1].text.startswith("good")
+
+
+def test_filters_act_on_the_output_layer(module) -> None:
+    greedy = generator(module).generate(1, "the", seed=None)[0].ids
+    for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
+        assert generator(module, **options).generate(1, "the", seed=5)[0].ids == greedy
+
+
+def test_bad_input(module) -> None:
+    made = generator(module)
+    with pytest.raises(UserError, match="did you mean 'strength'"):
+        made.generate(1, control={"strenght": 1.0})
+    with pytest.raises(UserError, match="did you mean 'graphmax'"):
+        made.generate(1, control={"variant": "grafmax"})
+    for strength in (-1.0, "much", float("nan"), True):
+        with pytest.raises(UserError, match="number >= 0"):
+            made.generate(1, control={"strength": strength})
+    with pytest.raises(UserError, match="no room"):
+        made.generate(1, prompt="the " * 25)
+    bare = WordTokenizer(specials=["<unk>"])
+    bare.train([WORDS])
+    with pytest.raises(UserError, match="no <bos>"):
+        GraphmaxGenerator(module, made.decoding, bare).generate(1)

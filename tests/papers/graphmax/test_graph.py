@@ -1,0 +1,189 @@
+"""lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.counting, lit_ctg.papers.graphmax.operator."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import CooccurrenceGraph
+from lit_ctg.papers.graphmax.counting import count_bigrams
+from lit_ctg.papers.graphmax.operator import GraphOperator
+
+TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
+SIZE = 5
+
+
+def counted() -> np.ndarray:
+    counts = np.zeros((SIZE, SIZE))
+    for text in TEXTS:
+        for first, second in itertools.pairwise(text):
+            counts[first, second] += 1
+    return counts
+
+
+def test_bigrams_stay_inside_their_text_and_blocks_do_not_matter() -> None:
+    for block in (1, 2, 3, 1000):
+        np.testing.assert_array_equal(count_bigrams(TEXTS, SIZE, block=block).toarray(), counted())
+    tensors = [torch.tensor(text, dtype=torch.long) for text in TEXTS]
+    np.testing.assert_array_equal(count_bigrams(tensors, SIZE).toarray(), counted())
+
+
+def test_the_corpus_is_streamed() -> None:
+    held = 0
+
+    def texts() -> Iterator[list[int]]:
+        nonlocal held
+        for number in range(2000):
+            held = number
+            yield [number % SIZE, (number + 1) % SIZE]
+
+    assert count_bigrams(texts(), SIZE, block=100).sum() == 2000 and held == 1999
+
+
+def test_rows_are_normalised_and_words_without_successors_allowed() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE)
+    counts = counted()
+    total = counts.sum(axis=1, keepdims=True)
+    expected = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    np.testing.assert_allclose(graph.matrix.toarray(), expected, rtol=1e-6)
+    description = graph.describe()
+    assert description["nodes"] == 5 and description["edges"] == 5 and description["bigrams"] == 6
+    assert description["rows_without_successors"] == 2 and description["largest_row"] == 2
+    assert len(description["hubs"]) == 5 and description["hubs"][0][1] >= description["hubs"][1][1]
+
+
+def test_transposed_counts_predecessors() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, transposed=True)
+    counts = counted().T
+    total = counts.sum(axis=1, keepdims=True)
+    expected = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
+    np.testing.assert_allclose(graph.matrix.toarray(), expected, rtol=1e-6)
+
+
+def test_spectral_normalisation_has_eigenvalue_one() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, normalization="spectral")
+    assert np.abs(np.linalg.eigvals(graph.matrix.toarray().astype(float))).max() == pytest.approx(1, abs=1e-5)
+    ratio = graph.matrix.toarray()[counted() > 0] / counted()[counted() > 0]
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-6)
+    with pytest.raises(UserError, match="no cycle"):
+        CooccurrenceGraph.from_token_ids([[0, 1, 2]], 3, normalization="spectral")
+
+
+def test_orders_sum_powers_and_pruning_is_stated() -> None:
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(0, 30, 40).tolist() for _ in range(20)]
+    first = CooccurrenceGraph.from_token_ids(texts, 30).matrix.toarray().astype(float)
+    whole = CooccurrenceGraph.from_token_ids(texts, 30, order=3)
+    np.testing.assert_allclose(whole.matrix.toarray(), first + first @ first + first @ first @ first, atol=1e-6)
+    assert whole.information["dropped_mass"] == pytest.approx(0, abs=1e-9)
+
+    cut = CooccurrenceGraph.from_token_ids(texts, 30, order=2, row_edges=4)
+    square = first @ first
+    kept = np.zeros_like(square)
+    for row in range(30):
+        best = np.argsort(-square[row], kind="stable")[:4]
+        kept[row, best] = square[row, best]
+    np.testing.assert_allclose(cut.matrix.toarray(), first + kept, atol=1e-6)
+    total = (first + square).sum()
+    assert cut.information["dropped_mass"] == pytest.approx((square - kept).sum() / total, rel=1e-4)
+
+
+def test_rare_bigrams_can_be_dropped() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, minimum_count=2)
+    assert graph.edges == 1 and graph.matrix[1, 2] == 1
+    with pytest.raises(UserError, match="lower minimum_count"):
+        CooccurrenceGraph.from_token_ids(TEXTS, SIZE, minimum_count=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sequences": []}, "no two tokens in a row"),
+        ({"sequences": [[1], [2]]}, "no two tokens in a row"),
+        ({"sequences": [[0, 1], [1, 5]]}, "sequence 1 .* token 5; the vocabulary has 5"),
+        ({"sequences": [[0, -1]]}, "token -1"),
+        ({"order": 0}, "at least 1"),
+        ({"normalization": "rows"}, "did you mean 'row'"),
+    ],
+)
+def test_bad_corpora_are_one_line(arguments, message) -> None:
+    with pytest.raises(UserError, match=message):
+        CooccurrenceGraph.from_token_ids(**({"sequences": TEXTS, "vocab_size": SIZE} | arguments))
+
+
+def test_weights_are_checked() -> None:
+    with pytest.raises(UserError, match="square"):
+        CooccurrenceGraph.from_matrix(np.ones((2, 3)))
+    with pytest.raises(UserError, match="not negative"):
+        CooccurrenceGraph.from_matrix(np.array([[0, -1], [1, 0]]))
+    with pytest.raises(UserError, match="finite"):
+        CooccurrenceGraph.from_matrix(np.array([[0, np.nan], [1, 0]]))
+
+
+def test_saving_and_loading_keeps_everything(tmp_path: Path) -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, order=2)
+    path = tmp_path / "folder" / "graph.safetensors"
+    graph.save(path)
+    again = CooccurrenceGraph.load(path)
+    assert (again.matrix != graph.matrix).nnz == 0 and again.information == graph.information
+    assert [file.name for file in path.parent.iterdir()] == ["graph.safetensors"]
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.safetensors"
+    CooccurrenceGraph.from_token_ids(TEXTS, SIZE).save(path)
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in ("row", "column", "weight")}
+    tensors["weight"][0] += 0.125
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(UserError, match="checksum"):
+        CooccurrenceGraph.load(path)
+    save_file(tensors, path)
+    with pytest.raises(UserError, match="no scene graph of this version"):
+        CooccurrenceGraph.load(path)
+    path.write_bytes(b"something else")
+    with pytest.raises(UserError, match="not a safetensors file"):
+        CooccurrenceGraph.load(path)
+    with pytest.raises(UserError, match="no scene graph at"):
+        CooccurrenceGraph.load(tmp_path / "missing")
+
+
+def test_copies_work_after_use(zipf_graph: CooccurrenceGraph) -> None:
+    zipf_graph.operator(torch.zeros(1))
+    for other in (copy.deepcopy(zipf_graph), pickle.loads(pickle.dumps(zipf_graph))):
+        assert (other.matrix != zipf_graph.matrix).nnz == 0
+        assert other.operator(torch.zeros(1)).vocab_size == zipf_graph.vocab_size
+
+
+def test_the_operator_is_m(slow) -> None:
+    matrix = slow.random_matrix(np.random.default_rng(4), 40)
+    operator = GraphOperator.from_scipy(CooccurrenceGraph.from_matrix(matrix).matrix, hubs=7)
+    difference = np.eye(40) - matrix.astype(np.float32)
+    m = difference.T @ difference
+    x = np.random.default_rng(1).random((3, 40))
+    np.testing.assert_allclose(operator.product(torch.from_numpy(x)), x @ m, atol=1e-12)
+    np.testing.assert_allclose(operator.product(torch.from_numpy(x[:1])), x[:1] @ m, atol=1e-12)
+    shared = operator._scipy[0].data.ctypes.data == operator.forward_VV.values().data_ptr()
+    assert shared, "the second form of the matrix must not cost memory"
+    np.testing.assert_allclose(operator.adjoint(operator.difference(torch.from_numpy(x))), x @ m, atol=1e-12)
+    np.testing.assert_allclose(operator.diagonal_V, np.diag(m), atol=1e-12)
+    hubs = operator.hubs_K.numpy()
+    assert set(np.argsort(-np.diag(m))[:6]) <= set(hubs) and operator.is_hub_V.sum() == 7
+    np.testing.assert_allclose(operator.gram_KK, m[np.ix_(hubs, hubs)], atol=1e-12)
+
+
+def test_memory_is_sparse(zipf_graph: CooccurrenceGraph) -> None:
+    operator = zipf_graph.operator(torch.zeros(1))
+    # two copies of the edges and two laid out for the compiled product, the hub block, a few vectors
+    assert operator.megabytes < (2 * (8 + 7) * zipf_graph.edges + 4 * 512**2 + 40 * zipf_graph.vocab_size) / 1e6

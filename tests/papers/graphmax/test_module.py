@@ -1,0 +1,280 @@
+"""lit_ctg.papers.graphmax.module, .scene and .bayesian: the language model, its output layers and its graph."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lit_ctg.core.causality_probe import probe
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.reviews import ReviewsDataModule
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.data.wikipedia import WikipediaDataModule
+from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, graphmax
+from lit_ctg.papers.graphmax.bayesian import KernelBayesianSoftmax
+from lit_ctg.papers.graphmax.module import GraphmaxModule
+from lit_ctg.papers.graphmax.scene import VOCABULARY, SceneGraph, token_ids, vocabulary_checksum
+
+PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def reviews(cache) -> ReviewsDataModule:
+    """Reviews with a tokenizer of their own, which the scene graph must not use."""
+    return ReviewsDataModule(
+        corpus="yelp", val_fraction=0.1, test_fraction=0.1, hub={"yelp": {}}, source="sample", sample_size=1000,
+        tokenizer=WordTokenizer(), batching="chunks", length=8, batch_size=2, seed=0, cache_root=cache,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(cache) -> WikipediaDataModule:
+    return WikipediaDataModule(
+        holdout=10, source="sample", tokenizer=TrainedBPETokenizer(size=300), batching="windows", steps_per_epoch=4,
+        length=12, batch_size=4, seed=0, cache_root=cache, sample_size=3000,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make(corpus, reviews):
+    def build(**changes: Any) -> GraphmaxModule:
+        torch.manual_seed(0)
+        backbone = GPT2Backbone(dim=16, layers=1, heads=2, context=24, dropout=0.0)
+        options = {"scene": SceneGraph(reviews), "published": PUBLISHED, "learning_rate": 1e-2, **changes}
+        return GraphmaxModule(vocabulary=corpus.vocabulary, backbone=backbone, **options)
+
+    return build
+
+
+def batch_of(corpus: WikipediaDataModule) -> dict[str, torch.Tensor]:
+    batch = corpus.batches("train")[0, 0]
+    batch["mask_input_BT"][1, 8:] = batch["mask_target_BT"][1, 8:] = False
+    return batch
+
+
+def trainer(tmp_path: Path, **options: Any) -> lightning.Trainer:
+    settings = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
+                "enable_model_summary": False, "default_root_dir": tmp_path, "num_sanity_val_steps": 0,
+                "enable_checkpointing": False}  # fmt: skip
+    return lightning.Trainer(**{**settings, **options})
+
+
+def test_forward_is_the_output_layer_of_the_logits(make, corpus) -> None:
+    batch = batch_of(corpus)
+    real_BT = batch["mask_input_BT"]
+    with torch.no_grad():
+        plain = make()(batch)
+        logits_NV = plain.scores_BTV[real_BT]
+        assert torch.equal(plain.extras["logits_BTV"][real_BT], logits_NV)
+        assert not plain.scores_BTV[~real_BT].any()
+        for output in ("graphmax", "successor", "algorithm_one"):
+            module = make(output=output, strength=0.5)
+            scores_NV = module(batch).scores_BTV[real_BT]
+            expected_NV = module.variants[output](logits_NV, batch["input_ids_BT"][real_BT], 0.5)
+            np.testing.assert_allclose(scores_NV.exp(), expected_NV.exp(), atol=1e-5)
+            np.testing.assert_allclose(scores_NV.exp().sum(-1), 1, atol=1e-4)
+        zero = make(output="graphmax", strength=0.0)(batch).scores_BTV[real_BT]
+    assert torch.equal(zero, logits_NV.log_softmax(-1))
+
+
+def test_training_through_an_optimum_that_is_none_is_told(make, corpus, monkeypatch) -> None:
+    def poor(*given: Any, **settings: Any):
+        found = graphmax(*given, **settings)
+        return found._replace(converged_B=torch.arange(len(found.gap_B)) > 1)
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.module.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="training through graphmax: graphmax certified 6 of 8 rows"):
+        losses = make(training_output="graphmax", training_positions=8).losses(batch_of(corpus))
+    assert losses["certified"] == 0.75
+
+
+def test_the_loss_is_what_it_says(make, corpus) -> None:
+    batch = batch_of(corpus)
+    counts, target_N = batch["mask_target_BT"], batch["target_ids_BT"][batch["mask_target_BT"]]
+    module = make()
+    logits_NV = module(batch).scores_BTV[counts].detach()
+    assert module.losses(batch)["loss"].item() == pytest.approx(F.cross_entropy(logits_NV, target_N).item(), rel=1e-5)
+    through = make(training_output="graphmax", training_positions=1000).losses(batch)
+    expected = graphmax(logits_NV, module.graph).log_probs_BV
+    assert through["loss"].item() == pytest.approx(F.nll_loss(expected, target_N).item(), rel=1e-3)
+    assert 0 <= through["gap"] <= 1e-6 and through["certified"] == 1.0
+    # sparsemax loss (Martins & Astudillo 2016, Eq. 23): -z_k + 1/2 sum over the support of (z^2 - tau^2) + 1/2
+    z = logits_NV.double().numpy()
+    total = 0.0
+    for row, k in zip(z, target_N.tolist(), strict=True):
+        descending = np.sort(row)[::-1]
+        size = max(r for r in range(1, len(row) + 1) if 1 + r * descending[r - 1] > descending[:r].sum())
+        tau = (descending[:size].sum() - 1) / size
+        total += -row[k] + 0.5 * (descending[:size] ** 2 - tau**2).sum() + 0.5
+    sparse = make(training_output="sparsemax").losses(batch)["loss"].item()
+    assert sparse == pytest.approx(total / len(z), rel=1e-4)
+
+
+def test_gradient_through_graphmax_reaches_every_weight(make, corpus) -> None:
+    module = make(training_output="graphmax", training_positions=12)
+    batch = batch_of(corpus)
+    torch.manual_seed(1)
+    module.losses(batch)["loss"].backward()
+    weight = module.embedding.weight
+    token = int(batch["target_ids_BT"][0, 0])
+    analytic, step = weight.grad[token, 3].item(), 1e-2
+    values = []
+    for side in (1, -1):
+        with torch.no_grad():
+            weight[token, 3] += side * step
+            torch.manual_seed(1)
+            values.append(module.losses(batch)["loss"].item())
+            weight[token, 3] -= side * step
+    assert analytic == pytest.approx((values[0] - values[1]) / (2 * step), rel=0.05, abs=1e-3)
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_training_learns_and_resumes(make, corpus, tmp_path) -> None:
+    module = make()
+    first = module.losses(batch_of(corpus))["loss"].item()
+    run = trainer(tmp_path, max_epochs=6)
+    run.fit(module, corpus)
+    assert module.losses(batch_of(corpus))["loss"].item() < first - 0.3
+    half, stop = make(), lightning.Callback()
+    stop.on_train_epoch_end = lambda trainer, module: setattr(trainer, "should_stop", trainer.current_epoch == 2)
+    stopped = trainer(tmp_path, max_epochs=6, callbacks=[stop])
+    stopped.fit(half, corpus)
+    assert stopped.global_step == 12
+    stopped.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = make()
+    trainer(tmp_path, max_epochs=6).fit(resumed, corpus, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    batch = batch_of(corpus)
+    assert torch.equal(resumed(batch).scores_BTV, module(batch).scores_BTV)
+    assert not torch.equal(resumed(batch).scores_BTV, half(batch).scores_BTV)
+
+
+def test_fine_tuning_sets_in_at_its_share(make, corpus, tmp_path) -> None:
+    module = make(training_output="graphmax", fine_tuning=0.5, training_positions=4)
+    kinds = []
+    losses = module.losses
+    module.losses = lambda batch: kinds.append("gap" in (found := losses(batch))) or found
+    trainer(tmp_path, max_epochs=1).fit(module, corpus)
+    assert kinds == [False, False, True, True]
+
+
+def test_no_score_depends_on_what_follows(make, corpus) -> None:
+    for output in ("softmax", "graphmax", "successor"):
+        module = make(output=output).eval()
+        assert probe(module, batch_of(corpus), trials=2).is_causal, output
+
+
+def test_steps_are_the_forward_pass(make, corpus) -> None:
+    batch = batch_of(corpus)
+    for kind in ("softmax", "bayesian"):
+        module = make(training_output=kind).eval()
+        with torch.no_grad():
+            whole_BTV, state = module(batch).scores_BTV, module.start(4)
+            for position in range(8):
+                scores_BV, state = module.step(batch["input_ids_BT"][:, position : position + 1], state)
+                np.testing.assert_allclose(scores_BV, whole_BTV[:, position], atol=1e-5)
+
+
+def test_scene_graph_counts_in_the_models_vocabulary(make, corpus, reviews, tmp_path) -> None:
+    module = make()
+    texts = [document.text for document in reviews.documents("train")]
+    expected = CooccurrenceGraph.from_token_ids(map(corpus.vocabulary.encode, texts), len(corpus.vocabulary))
+    assert (module.graph.matrix != expected.matrix).nnz == 0
+    assert module.graph is module.scene.graph(corpus.vocabulary)
+    assert module.graph.information["corpus"] == "reviews"
+    assert [ids.tolist() for ids in token_ids(reviews, "train", corpus.vocabulary)] == [
+        corpus.vocabulary.encode(text) for text in texts
+    ]
+    module.graph.save(tmp_path / "g.safetensors")
+    read = SceneGraph(path=tmp_path / "g.safetensors").graph(corpus.vocabulary)
+    assert (read.matrix != expected.matrix).nnz == 0 and read.information == module.graph.information
+    other = WordTokenizer()
+    other.train(["a b c"])
+    assert vocabulary_checksum(other.tokens) != read.information[VOCABULARY]
+    with pytest.raises(UserError, match="another vocabulary"):
+        SceneGraph(path=tmp_path / "g.safetensors").graph(other)
+
+
+class OwnEmbedding(GPT2Backbone):
+    """A stack that brings embedding and head, as a pretrained one does, with rows to spare."""
+
+    def __init__(self, rows: int):
+        super().__init__(dim=16, layers=1, heads=2, context=24, dropout=0.0)
+        self.table = torch.nn.Embedding(rows, 16)
+
+        self.vocabulary_size = rows
+
+    embed = property(lambda self: self.table)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.table.weight.T
+
+
+def test_a_backbone_with_an_embedding_of_its_own(corpus, reviews) -> None:
+    torch.manual_seed(0)
+    size, batch = len(corpus.vocabulary), batch_of(corpus)
+    settings = {"vocabulary": corpus.vocabulary, "scene": SceneGraph(reviews), "output": "graphmax", "learning_rate": 1}
+    own = GraphmaxModule(backbone=OwnEmbedding(size + 5), **settings)
+    ours = GraphmaxModule(backbone=GPT2Backbone(dim=16, layers=1, heads=2, context=24, dropout=0.0), **settings)
+    own.backbone.table.weight.data[:size] = ours.embedding.weight.data
+    own.backbone.load_state_dict(ours.backbone.state_dict(), strict=False)
+    with torch.no_grad():
+        assert torch.equal(own(batch).scores_BTV, ours(batch).scores_BTV)
+        first_B1 = batch["input_ids_BT"][:, :1]
+        assert torch.equal(own.step(first_B1, own.start(4))[0], ours.step(first_B1, ours.start(4))[0])
+    with pytest.raises(UserError, match="need one tokenizer"):
+        GraphmaxModule(backbone=OwnEmbedding(size - 1), **settings)
+
+
+def test_bad_input(make) -> None:
+    with pytest.raises(UserError, match="did you mean 'graphmax'"):
+        make(output="graphmx")
+    with pytest.raises(UserError, match="training_output=grapmax"):
+        make(training_output="grapmax")
+    with pytest.raises(UserError, match="its corpus"):
+        make(scene=None, output="graphmax")
+    with pytest.raises(UserError, match="give its numbers"):
+        make(published=None, output="algorithm_one")
+    with pytest.raises(UserError, match="no scene graph"):
+        make(scene=None).graph  # noqa: B018
+    with pytest.raises(UserError, match="fine_tuning"):
+        make(fine_tuning=0.0)
+    with pytest.raises(UserError, match="needs a corpus"):
+        SceneGraph()
+
+
+def test_bayesian_softmax_is_its_formula_and_softmax_in_the_limit() -> None:
+    torch.manual_seed(0)
+    layer = KernelBayesianSoftmax(7, 5, senses=3, theta=0.7, std=1.0).double()
+    with torch.no_grad():
+        layer.log_theta_MV.add_(torch.randn(3, 7))
+    hidden = torch.randn(4, 5, dtype=torch.float64)
+    weight = np.zeros((4, 7))
+    for n in range(4):
+        for word in range(7):
+            for m in range(3):
+                h, e = hidden[n].numpy(), layer.sense_MVD[m, word].detach().numpy()
+                theta = math.exp(layer.log_theta_MV[m, word].item())
+                a = -theta / (2 * (math.exp(-theta) + theta - 1))
+                cosine = h @ e / np.linalg.norm(h) / np.linalg.norm(e)
+                kernel = np.linalg.norm(h) * np.linalg.norm(e) * (a * math.exp(-theta * cosine) - a)
+                weight[n, word] += math.exp(kernel)
+    np.testing.assert_allclose(layer(hidden).exp().detach(), weight / weight.sum(1, keepdims=True), rtol=1e-9)
+    plain = KernelBayesianSoftmax(7, 5, senses=1, theta=1e-5, std=1.0)
+    given = plain(hidden.float()).exp()
+    np.testing.assert_allclose(given.detach(), (hidden.float() @ plain.sense_MVD[0].T).softmax(-1).detach(), atol=1e-4)
+    with pytest.raises(UserError, match="senses >= 1"):
+        KernelBayesianSoftmax(7, 5, senses=0)

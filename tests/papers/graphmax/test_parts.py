@@ -1,0 +1,168 @@
+"""Parts of the solver: lit_ctg.papers.graphmax.certificate, lit_ctg.papers.graphmax.separable,
+lit_ctg.papers.graphmax.reduced, lit_ctg.papers.graphmax.descent, lit_ctg.papers.graphmax.simplex,
+lit_ctg.papers.graphmax.baseline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import torch
+
+from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, graphmax, softmax, sparsemax
+from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
+from lit_ctg.papers.graphmax.descent import needs_search, segment_minimum
+from lit_ctg.papers.graphmax.logspace import log_normalized
+from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.reduced import model_step
+from lit_ctg.papers.graphmax.separable import log_wright_omega, solve_separable
+from lit_ctg.papers.graphmax.simplex import project_on_simplex
+
+
+def kl(log_x: np.ndarray, y: np.ndarray) -> float:
+    """KL(x || softmax(y)) by its definition, in extended precision."""
+    log_x, y = log_x.astype(np.longdouble), y.astype(np.longdouble)
+    log_p = y - y.max() - np.log(np.exp(y - y.max()).sum())
+    x = np.exp(log_x)
+    return float((x * np.where(x > 0, log_x - log_p, 0)).sum())
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-4, 1e-2, 1.0, 30.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gap_is_the_divergence(size, dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_x = torch.randn(4, 500, generator=generator, dtype=torch.float64).mul(3).log_softmax(dim=-1).to(dtype)
+    y = (log_x.double() + size * torch.randn(4, 500, generator=generator, dtype=torch.float64)).to(dtype) + 5
+    found = duality_gap(log_x, y)
+    assert found.dtype == torch.float64 and (found >= 0).all()
+    for row in range(4):
+        exact = kl(log_x[row].double().log_softmax(-1).numpy(), y[row].double().numpy())
+        # rounding of log x - y, and of the reference's own sum
+        float32 = dtype == torch.float32
+        assert found[row].item() == pytest.approx(exact, rel=2e-2 if float32 else 1e-6, abs=1e-12 if float32 else 1e-15)
+
+
+def test_the_gap_sees_mass_where_x_has_none() -> None:
+    log_x = torch.tensor([[0.0, float("-inf"), float("-inf")], [0.0, -200.0, -300.0]])
+    y = torch.tensor([[1.0, 1.0, float("-inf")], [0.0, 0.0, -5.0]])
+    np.testing.assert_allclose(duality_gap(log_x, y), [np.log(2), np.log(2 + np.exp(-5))], rtol=1e-6)
+
+
+def test_only_a_gap_between_zero_and_tol_certifies() -> None:
+    gaps = torch.tensor([0.0, 1e-6, 2e-6, -1e-9, float("nan"), float("inf")], dtype=torch.float64)
+    assert is_certified(gaps, 1e-6).tolist() == [True, True, False, False, False, False]
+    # NaN in, NaN out: never a pass
+    assert duality_gap(torch.tensor([[-0.7, float("nan")]]), torch.zeros(1, 2)).isnan().all()
+
+
+def test_the_gap_bounds_the_distance(slow, zipf_graph) -> None:
+    rng = np.random.default_rng(3)
+    matrix = slow.random_matrix(rng, 15)
+    graph = CooccurrenceGraph.from_matrix(matrix)
+    z = rng.normal(0, 2, 15)
+    best = slow.solve(z, graph.matrix.toarray().astype(float), 1.0)
+    for size in (1e-3, 0.03, 0.3, 3):
+        log_x = torch.from_numpy(np.log(best) + rng.normal(0, size, 15)).log_softmax(dim=-1)
+        distance = np.abs(log_x.exp().numpy() - best).sum() / 2
+        assert distance <= np.sqrt(certify(log_x, torch.from_numpy(z), graph).item() / 2)
+
+
+def test_a_certificate_needs_masked_tokens_to_be_empty(zipf_graph, zipf_logits) -> None:
+    masked = zipf_logits.index_fill(1, torch.tensor([3]), float("-inf"))
+    found = graphmax(masked, zipf_graph, 0.5).log_probs_BV
+    assert (certify(found, masked, zipf_graph, 0.5) <= 2e-6).all()
+    assert (certify(zipf_logits.log_softmax(dim=-1), masked, zipf_graph, 0.5) == float("inf")).all()
+
+
+def test_log_wright_omega_against_lambert() -> None:
+    level = torch.linspace(-25, 600, 2001, dtype=torch.float64)
+    expected = np.log(scipy.special.wrightomega(level.numpy()))
+    np.testing.assert_allclose(log_wright_omega(level), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(log_wright_omega(level.float()), expected, rtol=1e-5, atol=1e-5)
+    far = torch.tensor([-1e30, -1e3, 1e6, 1e12])
+    assert log_wright_omega(far).isfinite().all() and log_wright_omega(far)[0] == -1e30
+
+
+@pytest.mark.parametrize("case", ["ordinary", "one held back", "all held back", "none held back"])
+def test_the_separable_problem(case) -> None:
+    rng = np.random.default_rng(8)
+    z = rng.normal(0, 3, 20)
+    a = rng.exponential(5, 20) * (rng.random(20) < 0.7)
+    if case == "one held back":
+        z[4], a[4] = 500, 2e5
+    a = {"all held back": a + 1e3, "none held back": 0 * a}.get(case, a)
+    x = solve_separable(torch.from_numpy(z)[None], torch.from_numpy(a)[None], tol=1e-12)[0].exp().numpy()
+    assert x.sum() == pytest.approx(1)
+    # optimality: z - log x - a x is constant
+    level = (z - np.log(x) - a * x)[x > 1e-200]
+    np.testing.assert_allclose(level, level[0], atol=1e-6)
+
+
+def test_a_model_step_is_exact_when_every_token_is_a_hub(slow) -> None:
+    rng = np.random.default_rng(6)
+    matrix = slow.random_matrix(rng, 25)
+    graph = CooccurrenceGraph.from_matrix(matrix)
+    z = torch.from_numpy(rng.normal(0, 3, (2, 25)))
+    operator = GraphOperator.from_scipy(graph.matrix)
+    _, x = model_step(operator, z, None, torch.full((2, 1), 3.0, dtype=torch.float64), 1e-13)
+    for row in range(2):
+        best = slow.solve(z[row].numpy(), graph.matrix.toarray().astype(float), 3.0)
+        np.testing.assert_allclose(x[row], best, atol=1e-5)
+
+
+def test_the_lowest_point_of_a_segment(slow) -> None:
+    rng = np.random.default_rng(7)
+    a = slow.random_matrix(rng, 10)
+    m = (np.eye(10) - a).T @ (np.eye(10) - a)
+    z = rng.normal(0, 1, 10)
+
+    def point(x: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        log_x, y = torch.from_numpy(np.log(x))[None], torch.from_numpy(z - 2 * m @ x)[None]
+        return log_x, y, duality_gap(log_x, y)
+
+    start, end = rng.dirichlet(np.ones(10)), rng.dirichlet(np.full(10, 0.2)) + 1e-9
+    end /= end.sum()
+    best = scipy.optimize.minimize_scalar(
+        lambda t: slow.objective(start + t * (end - start), z, a, 1.0), bounds=(0, 1), options={"xatol": 1e-9}
+    )
+    assert 0.01 < best.x < 0.99
+    log_x, y, t = segment_minimum(point(start), point(end))
+    assert t.item() == pytest.approx(best.x, abs=2e-3)
+    middle = start + t.item() * (end - start)
+    np.testing.assert_allclose(log_x[0].exp(), middle, atol=1e-12)
+    np.testing.assert_allclose(y[0], z - 2 * m @ middle, atol=1e-12)
+    assert needs_search(point(start), point(end), 0.0).item()
+    assert not needs_search(point(start), point(start + best.x / 2 * (end - start)), 0.0).item()
+
+
+def test_the_projection_is_the_nearest_point() -> None:
+    rng = np.random.default_rng(9)
+    a = torch.from_numpy(rng.normal(0, 1, (5, 12)))
+    x = project_on_simplex(a)
+    assert (x >= 0).all()
+    np.testing.assert_allclose(x.sum(dim=-1), 1, atol=1e-12)
+    distance = (x - a).norm(dim=-1)
+    for _ in range(300):
+        other = torch.from_numpy(rng.dirichlet(np.full(12, 0.4), 5))
+        near = x + 0.05 * (other - x)
+        assert ((other - a).norm(dim=-1) >= distance).all() and ((near - a).norm(dim=-1) >= distance - 1e-12).all()
+
+
+def test_baselines() -> None:
+    z = torch.tensor([[2.0, 1.5, 0.0, float("-inf")], [5.0, 1.0, 0.0, 4.5]])
+    np.testing.assert_allclose(softmax(z), torch.softmax(z, -1))
+    np.testing.assert_allclose(sparsemax(z), [[0.75, 0.25, 0, 0], [0.75, 0, 0, 0.25]], atol=1e-6)
+    np.testing.assert_allclose(sparsemax(z + 1000), sparsemax(z), atol=1e-4)
+    wide = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(sparsemax(wide).sum(dim=-1), 1, atol=1e-5)
+    logits = torch.randn(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    assert torch.autograd.gradcheck(sparsemax, (logits,))
+
+
+def test_the_log_domain_is_normalised_to_rounding() -> None:
+    # lit_ctg.papers.graphmax.logspace: torch's own float32 log_softmax misses this by 1e-5
+    flat = torch.zeros(1, 50_257).index_fill(1, torch.tensor([9]), 700.0)
+    flat = torch.cat([flat, flat.clamp(max=10), 0.1 * flat.sin()])
+    for rows in (flat, flat + 1000):
+        np.testing.assert_allclose(log_normalized(rows).double().exp().sum(dim=-1), 1, atol=1e-6)

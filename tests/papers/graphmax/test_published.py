@@ -1,0 +1,159 @@
+"""lit_ctg.papers.graphmax.published and the paper's claims, computed (docs/papers/graphmax.md lists them by number)."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, graphmax
+
+# sec. 4.1: T = 20, learning rate and threshold 1e-4
+PRINTED = {"step_size": 1e-4, "steps": 20, "threshold": 1e-4}
+
+
+def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a - b).abs().sum(dim=-1) / 2
+
+
+def published(logits: torch.Tensor, graph: CooccurrenceGraph, strength: float, sort: str, log_floor: float):
+    return graphmax(logits, graph, strength, solver=AlgorithmOne(**PRINTED, sort=sort, log_floor=log_floor))
+
+
+def slow_algorithm_one(z: np.ndarray, a: np.ndarray, strength: float, log_floor: float) -> np.ndarray:
+    """Algorithm 1 line by line, with the descending sort."""
+    m = (np.eye(len(z)) - a).T @ (np.eye(len(z)) - a)
+    x = np.zeros(len(z))
+    for _ in range(20):
+        step = x - 1e-4 * (-z + np.log(np.maximum(x, log_floor)) + 1 + 2 * strength * m @ x)
+        b = np.sort(step)[::-1]
+        k = max(j for j in range(1, len(z) + 1) if b[j - 1] + (1 - b[:j].sum()) / j > 0)
+        new = np.maximum(step + (1 - b[:k].sum()) / k, 0)
+        moved, x = np.linalg.norm(new - x), new
+        if moved < 1e-4:
+            break
+    return x
+
+
+def test_algorithm_one_is_what_is_printed(slow) -> None:
+    rng = np.random.default_rng(0)
+    graph = CooccurrenceGraph.from_matrix(slow.random_matrix(rng, 30))
+    z = rng.normal(0, 4, (3, 30))
+    found = published(torch.from_numpy(z), graph, 1.0, "descending", 1e-12)
+    for row in range(3):
+        expected = slow_algorithm_one(z[row], graph.matrix.toarray().astype(float), 1.0, 1e-12)
+        np.testing.assert_allclose(found.probs_BV[row], expected, atol=1e-12)
+
+
+def test_algorithm_one_does_not_compute_graphmax(zipf_graph, zipf_logits) -> None:
+    # fault 1: not even with the right sort and a clamped logarithm
+    logits = zipf_logits.double()
+    result = published(logits, zipf_graph, 1.0, "descending", 1e-12)
+    best = graphmax(logits, zipf_graph, 1.0, tol=1e-9).probs_BV
+    np.testing.assert_allclose(result.probs_BV.sum(dim=-1), 1, atol=1e-9)
+    far = total_variation(result.probs_BV, best)
+    near = total_variation(logits.softmax(dim=-1), best)
+    assert far.median() > 0.5 and far.median() > 2 * near.median()
+    assert (result.iterations_B == 20).all(), "it never meets its own stop"
+    assert not result.converged_B.any() and (result.gap_B > 0.5).all()
+
+
+def test_the_graph_has_no_effect_in_algorithm_one(zipf_graph, zipf_logits) -> None:
+    with_graph = published(zipf_logits.double(), zipf_graph, 1.0, "descending", 1e-12).probs_BV
+    without = published(zipf_logits.double(), zipf_graph, 0.0, "descending", 1e-12).probs_BV
+    # against a median of more than 0.1 between graphmax proper and softmax
+    effect = total_variation(graphmax(zipf_logits, zipf_graph).probs_BV, zipf_logits.softmax(dim=-1)).median()
+    assert 0 < total_variation(with_graph, without).median() < 5e-3 < 0.1 < effect
+
+
+@pytest.mark.parametrize("sort", ["descending", "ascending"])
+def test_as_printed_the_first_step_is_infinite(zipf_graph, zipf_logits, sort) -> None:
+    # x = 0 and log 0: nothing but NaN comes out, and is never taken for converged
+    result = published(zipf_logits, zipf_graph, 1.0, sort, 0.0)
+    assert result.probs_BV.isnan().any(dim=-1).all()
+    assert result.gap_B.isnan().all() and not result.converged_B.any()
+
+
+def test_as_printed_the_projection_does_not_sum_to_one(zipf_graph, zipf_logits) -> None:
+    result = published(zipf_logits.double(), zipf_graph, 1.0, "ascending", 1e-12)
+    # 1.3 to 1.6 here, 8 to 11 with 50,257 tokens, 37 to 47 with the logarithm clamped at 1e-30
+    assert (result.probs_BV.sum(dim=-1) > 1.2).all()
+    assert result.gap_B.isnan().all() and not result.converged_B.any()
+
+
+def test_bad_settings_are_one_line() -> None:
+    with pytest.raises(UserError, match="did you mean 'descending'"):
+        AlgorithmOne(**PRINTED, sort="decending", log_floor=0.0)
+    with pytest.raises(UserError, match="steps >= 1"):
+        AlgorithmOne(step_size=1e-4, steps=0, threshold=0.0, sort="ascending", log_floor=0.0)
+
+
+def test_i_minus_a_is_singular() -> None:
+    # fault 2: "I - A~ is non-singular" (sec. 3); corpus "a b a b a"
+    graph = CooccurrenceGraph.from_token_ids([[0, 1, 0, 1, 0]], 2)
+    difference = np.eye(2) - graph.matrix.toarray()
+    assert np.linalg.matrix_rank(difference) == 1
+    np.testing.assert_allclose(difference @ np.ones(2), 0)
+    # a word followed by nothing but itself leaves a row of zeros
+    alone = CooccurrenceGraph.from_token_ids([[0, 0, 0], [1, 0]], 2)
+    assert not (np.eye(2) - alone.matrix.toarray())[0].any()
+    # the problem is strictly convex all the same: two starts, one solution
+    z = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    starts = torch.tensor([[0.999, 0.001], [0.001, 0.999]], dtype=torch.float64).log()
+    ends = [graphmax(z, graph, 3.0, tol=1e-14, warm_start_BV=start).probs_BV for start in starts]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-6)
+
+
+def test_proposition_two_is_false_in_both_halves() -> None:
+    # fault 3: corpus {"a c", "b c"}, lambda 1: the largest logit gets the smallest probability
+    graph = CooccurrenceGraph.from_token_ids([[0, 2], [1, 2]], 3)
+    z = torch.tensor([0.0, 0.0, 0.3], dtype=torch.float64)
+    x = graphmax(z, graph, 1.0, tol=1e-14).probs_BV
+    np.testing.assert_allclose(x, [0.3451, 0.3451, 0.3098], atol=5e-5)
+    assert z[2] > z[0] and x[2] < x[0], "first half"
+    # second half with z_i = a < z_j = b: x_j - x_i <= z_j - z_i fails where the gap of logits is small
+    close = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
+    y = graphmax(close, graph, 1.0, tol=1e-14).probs_BV
+    assert y[0] - y[2] > close[0] - close[2]
+
+
+def test_order_is_lost_for_many_pairs(zipf_graph, zipf_logits) -> None:
+    x = graphmax(zipf_logits, zipf_graph, 1.0).probs_BV
+    top = zipf_logits.topk(20).indices
+    z, x = zipf_logits.gather(1, top), x.gather(1, top)
+    inverted = (z[:, :, None] > z[:, None, :]) & (x[:, :, None] < x[:, None, :])
+    assert inverted.double().sum(dim=(1, 2)).mean() / 190 > 0.05
+
+
+def test_what_does_hold(slow) -> None:
+    # 0 <= J <= diag(x) - x x^T: monotone, 1/2-Lipschitz in l2, and x_i never falls when z_i rises
+    for number, strength in itertools.product(range(5), (0.1, 1.0, 10.0)):
+        rng = np.random.default_rng(number)
+        graph = CooccurrenceGraph.from_matrix(slow.random_matrix(rng, 8))
+        z = torch.from_numpy(rng.normal(0, 1.5, 8)).requires_grad_()
+        jacobian = torch.autograd.functional.jacobian(
+            lambda logits, g=graph, s=strength: graphmax(logits, g, s, tol=1e-16).probs_BV, z
+        )
+        x = graphmax(z.detach(), graph, strength, tol=1e-16).probs_BV
+        softmax_like = torch.diag(x) - x[:, None] * x[None, :]
+        np.testing.assert_allclose(jacobian, jacobian.T, atol=1e-8)
+        assert torch.linalg.eigvalsh(jacobian).min() > -1e-8
+        assert torch.linalg.eigvalsh(softmax_like - jacobian).min() > -1e-8
+        assert torch.linalg.eigvalsh(jacobian).max() <= 0.5
+        assert (jacobian.diagonal() >= 0).all()
+        # and over finite steps
+        other = torch.from_numpy(rng.normal(0, 3, 8))
+        moved = graphmax(other, graph, strength, tol=1e-14).probs_BV - x
+        step = other - z.detach()
+        assert moved @ step >= 0 and moved.norm() <= 0.5 * step.norm()
+
+
+def test_the_penalty_taxes_frequent_successors(zipf_graph, zipf_logits) -> None:
+    # fault 4: what loses is the hubs, whatever came before
+    hubs = zipf_graph.operator(zipf_logits).diagonal_V.topk(3).indices
+    before = zipf_logits.softmax(dim=-1)[:, hubs].sum(dim=-1)
+    after = graphmax(zipf_logits, zipf_graph, 1.0).probs_BV[:, hubs].sum(dim=-1)
+    assert after.mean() < 0.7 * before.mean() and (after < before)[before > 0.05].all()

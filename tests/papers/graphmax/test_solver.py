@@ -1,0 +1,252 @@
+"""lit_ctg.papers.graphmax.solver, lit_ctg.papers.graphmax.function: agreement, certificates, invariances, bad input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
+from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.solver import solve
+
+STRENGTHS = (0.1, 1.0, 10.0)
+
+
+def total_variation(a: torch.Tensor | np.ndarray, b: torch.Tensor | np.ndarray) -> float:
+    return float(np.abs(np.asarray(a) - np.asarray(b)).sum(axis=-1).max() / 2)
+
+
+def assert_random_graphs_agree(slow, numbers: range) -> None:
+    for number in numbers:
+        rng = np.random.default_rng(number)
+        size = int(rng.integers(2, 50))
+        graph = CooccurrenceGraph.from_matrix(slow.random_matrix(rng, size))
+        z = np.tile(rng.normal(0, rng.uniform(0.1, 4), size), (3, 1))
+        dtype = (torch.float32, torch.float64)[number % 2]
+        logits = torch.from_numpy(z).to(dtype)
+        # few hubs, so that extras, lump and full products are used as on a large vocabulary
+        operator = GraphOperator.from_scipy(graph.matrix, hubs=int(rng.integers(1, size + 1))).like(logits)
+        strength = torch.tensor(STRENGTHS, dtype=dtype)[:, None]
+        found = solve(operator, logits, strength, tol=1e-6, max_iterations=60)
+        where = f"graph {number} of {size} tokens"
+        assert ((found.gap_B >= 0) & (found.gap_B <= 1e-6)).all(), (where, found.gap_B)
+        again = certify(found.log_probs_BV, logits, graph, torch.tensor(STRENGTHS))
+        assert ((again >= 0) & (again <= 2e-6)).all(), (where, again)
+        probs = found.log_probs_BV.exp()
+        np.testing.assert_allclose(probs.sum(dim=-1), 1, atol=1e-6)
+        matrix = graph.matrix.toarray().astype(float)
+        best = [slow.solve(logits[0].double().numpy(), matrix, value) for value in STRENGTHS]
+        assert total_variation(probs.double(), np.stack(best)) < 1e-3, where
+
+
+def test_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
+    assert_random_graphs_agree(slow, range(300) if arithmetic == "compiled" else range(100))
+
+
+@pytest.mark.slow
+def test_a_thousand_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
+    assert_random_graphs_agree(slow, range(300, 1300))
+
+
+def test_the_optimum_is_the_lowest_point(slow) -> None:
+    rng = np.random.default_rng(11)
+    matrix = slow.random_matrix(rng, 12)
+    graph = CooccurrenceGraph.from_matrix(matrix)
+    z = rng.normal(0, 2, 12)
+    x = graphmax(torch.from_numpy(z), graph, 2.0, tol=1e-12).probs_BV.numpy()
+    matrix = graph.matrix.toarray().astype(float)
+    best = slow.objective(x, z, matrix, 2.0)
+    for _ in range(200):
+        other = rng.dirichlet(np.ones(12))
+        for t in (1e-3, 0.1, 1.0):
+            assert slow.objective(x + t * (other - x), z, matrix, 2.0) > best
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_contexts_of_a_large_graph_are_certified_in_few_products(
+    zipf_graph, zipf_logits, strength, dtype, arithmetic
+) -> None:
+    logits = zipf_logits.to(dtype)
+    result = graphmax(logits, zipf_graph, strength, strict=True)
+    assert (certify(result.log_probs_BV, logits, zipf_graph, strength) <= 2e-6).all()
+    # asked at lambda 1: at most 2.5 on average
+    assert result.products_B.double().mean() <= (2.5 if strength <= 1 else 3) and result.products_B.max() <= 5
+    assert result.probs_BV.dtype == dtype
+
+
+@pytest.mark.parametrize("strength", [0.01, 0.1, 1.0, 10.0, 100.0])
+def test_adversarial_logits_are_certified(zipf_graph, strength, arithmetic) -> None:
+    size = zipf_graph.vocab_size
+    operator = zipf_graph.operator(torch.zeros(1))
+    hubs = operator.diagonal_V.topk(2).indices
+    one_hot = torch.zeros(size).index_fill(0, hubs[:1], 1000.0)
+    two_hubs = torch.zeros(size).index_fill(0, hubs, 30.0)
+    flat = torch.zeros(size)
+    masked = torch.full((size,), float("-inf")).index_fill(0, torch.tensor([int(hubs[0]), 7, 2999]), 0.5)
+    single = torch.full((size,), float("-inf")).index_fill(0, hubs[:1], 2.0)
+    lowest = torch.full((size,), torch.finfo(torch.float32).min).index_fill(0, hubs, 1.0)
+    rare = torch.zeros(size).index_fill(0, torch.tensor([size - 1]), 50.0)
+    logits = torch.stack([one_hot, two_hubs, flat, masked, single, lowest, rare, 3 * masked.clamp(min=-5) + 1000])
+    result = graphmax(logits, zipf_graph, strength, strict=True)
+    again = certify(result.log_probs_BV, logits, zipf_graph, strength)
+    assert ((again >= 0) & (again <= 2e-6)).all(), again
+    np.testing.assert_allclose(result.probs_BV.sum(dim=-1), 1, atol=1e-6)
+    assert (result.probs_BV[logits.isinf()] == 0).all()
+    assert (result.log_probs_BV[logits.isinf()] == float("-inf")).all()
+    assert result.probs_BV[4, hubs[0]] == 1
+
+
+def test_a_shift_of_the_logits_changes_nothing(zipf_graph, zipf_logits) -> None:
+    # a power of two apart from which every sum is exact in float64
+    logits = zipf_logits.double()
+    plain = graphmax(logits, zipf_graph, tol=1e-10)
+    assert total_variation(graphmax(logits + 1000, zipf_graph, tol=1e-10).probs_BV, plain.probs_BV) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_strength_zero_is_softmax_exactly(zipf_graph, zipf_logits, dtype) -> None:
+    logits = zipf_logits.to(dtype)
+    result = graphmax(logits, zipf_graph, 0.0)
+    expected = logits if dtype == torch.float64 else logits.float()
+    assert torch.equal(result.log_probs_BV, expected.log_softmax(dim=-1))
+    assert result.converged_B.all() and (result.products_B == 0).all()
+
+
+def test_rows_may_have_their_own_strength(zipf_graph, zipf_logits) -> None:
+    strength = torch.tensor([0.0, 0.1, 1.0, 10.0] * 3)
+    together = graphmax(zipf_logits, zipf_graph, strength, tol=1e-9)
+    for row in range(12):
+        alone = graphmax(zipf_logits[row], zipf_graph, strength[row], tol=1e-9)
+        assert total_variation(alone.probs_BV, together.probs_BV[row]) < 1e-4
+    assert torch.equal(together.log_probs_BV[0], zipf_logits[0].log_softmax(dim=-1))
+
+
+def test_batch_equals_single_and_leading_shapes_are_kept(zipf_graph, zipf_logits, arithmetic) -> None:
+    result = graphmax(zipf_logits.reshape(3, 4, -1), zipf_graph)
+    assert result.probs_BV.shape == (3, 4, zipf_graph.vocab_size) and result.gap_B.shape == (3, 4)
+    for row in range(12):
+        alone = graphmax(zipf_logits[row], zipf_graph)
+        assert alone.gap_B.shape == ()
+        # two certificates of 1e-6 nats each
+        assert total_variation(alone.probs_BV, result.probs_BV.reshape(12, -1)[row]) < 2 * (1e-6 / 2) ** 0.5
+
+
+def test_permuting_the_vocabulary_permutes_the_result(zipf_graph, zipf_logits) -> None:
+    order = torch.randperm(zipf_graph.vocab_size, generator=torch.Generator().manual_seed(1)).numpy()
+    permuted = CooccurrenceGraph.from_matrix(zipf_graph.matrix[order][:, order])
+    logits = zipf_logits.double()
+    plain = graphmax(logits, zipf_graph, tol=1e-10).probs_BV
+    assert total_variation(graphmax(logits[:, order], permuted, tol=1e-10).probs_BV, plain[:, order]) < 2e-5
+
+
+def test_a_warm_start_reaches_the_same_optimum(zipf_graph, zipf_logits) -> None:
+    logits = zipf_logits.clone()
+    logits[:, 5] = float("-inf")
+    cold = graphmax(logits, zipf_graph)
+    warm = graphmax(logits, zipf_graph, warm_start_BV=cold.log_probs_BV)
+    assert (warm.products_B == 1).all() and (warm.iterations_B == 1).all()
+    elsewhere = graphmax(logits, zipf_graph, warm_start_BV=cold.log_probs_BV.roll(1, 0), strict=True)
+    assert total_variation(elsewhere.probs_BV, cold.probs_BV) < 2e-3
+
+
+def test_a_bad_warm_start_is_left_behind(zipf_graph, zipf_logits) -> None:
+    hub = int(zipf_graph.operator(torch.zeros(1)).diagonal_V.argmax())
+    bad = torch.full_like(zipf_logits, float("-inf")).index_fill(1, torch.tensor([hub]), 0.0)
+    for logits in (zipf_logits, zipf_logits.double()):
+        result = graphmax(logits, zipf_graph, 1.0, warm_start_BV=bad, strict=True)
+        assert (certify(result.log_probs_BV, logits, zipf_graph, 1.0) <= 2e-6).all()
+
+
+def test_full_newton_takes_over_where_the_model_steps_end(zipf_graph, zipf_logits, monkeypatch) -> None:
+    monkeypatch.setattr("lit_ctg.papers.graphmax.solver.MODEL_STEPS", 1)
+    result = graphmax(zipf_logits, zipf_graph, 100.0, strict=True)
+    assert (certify(result.log_probs_BV, zipf_logits, zipf_graph, 100.0) <= 2e-6).all()
+    # products inside the conjugate gradients are counted
+    assert (result.products_B > result.iterations_B).any()
+
+
+def test_what_is_not_certified_says_so(zipf_graph, zipf_logits) -> None:
+    hasty = graphmax(zipf_logits, zipf_graph, 10.0, tol=1e-9, max_iterations=1)
+    assert not hasty.converged_B.all() and (hasty.gap_B[~hasty.converged_B] > 1e-9).all()
+    with pytest.raises(NotConverged, match=r"certified \d+ of 12 rows.*gap of .* nats"):
+        graphmax(zipf_logits, zipf_graph, 10.0, tol=1e-9, max_iterations=1, strict=True)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1e-3])
+def test_a_wrong_certificate_never_passes(zipf_graph, zipf_logits, monkeypatch, wrong) -> None:
+    def broken(log_probs_BV: torch.Tensor, y_BV: torch.Tensor, x_BV: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.full((len(y_BV),), wrong, dtype=torch.float64)
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.solver.duality_gap", broken)
+    assert not graphmax(zipf_logits[:2], zipf_graph, max_iterations=3).converged_B.any()
+    with pytest.raises(NotConverged):
+        graphmax(zipf_logits[:2], zipf_graph, max_iterations=3, strict=True)
+
+
+def test_mixed_precision_stops_at_the_solver(zipf_graph, zipf_logits) -> None:
+    logits = zipf_logits[:3].requires_grad_()
+    plain = graphmax(logits, zipf_graph, strict=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = graphmax(logits, zipf_graph, strict=True)
+        assert certify(mixed.log_probs_BV, logits, zipf_graph).max() <= 2e-6
+        gradients = [torch.autograd.grad(found.log_probs_BV[:, 7].sum(), logits)[0] for found in (plain, mixed)]
+    assert torch.equal(plain.log_probs_BV, mixed.log_probs_BV)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_the_same_on_a_gpu(zipf_graph, zipf_logits, strength) -> None:
+    on_cpu = graphmax(zipf_logits, zipf_graph, strength, strict=True)
+    logits = zipf_logits.cuda().requires_grad_()
+    found = graphmax(logits, zipf_graph, strength, strict=True)
+    assert found.probs_BV.is_cuda and found.products_B.max() <= 5
+    assert (certify(found.log_probs_BV, logits, zipf_graph, strength) <= 2e-6).all()
+    # and by the certificate of another machine
+    assert (certify(found.log_probs_BV.cpu(), zipf_logits, zipf_graph, strength) <= 2e-6).all()
+    assert total_variation(found.probs_BV.detach().cpu(), on_cpu.probs_BV) < 2 * (1e-6 / 2) ** 0.5
+    (gradient,) = torch.autograd.grad(found.log_probs_BV[:, 7].sum(), logits)
+    plain = zipf_logits.clone().requires_grad_()
+    again = graphmax(plain, zipf_graph, strength).log_probs_BV[:, 7].sum()
+    (expected,) = torch.autograd.grad(again, plain)
+    assert (gradient.cpu() - expected).norm() < 1e-2 * expected.norm()
+
+
+def test_an_empty_graph_leaves_a_ridge() -> None:
+    # without edges M is the identity: the penalty pulls towards the uniform distribution
+    graph = CooccurrenceGraph.from_matrix(sp.csr_array((4, 4)))
+    x = graphmax(torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=torch.float64), graph, 1.0, tol=1e-14).probs_BV
+    field = torch.tensor([3.0, 1.0, 0.0, -1.0]) - 2 * x
+    np.testing.assert_allclose(x, field.softmax(dim=-1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": torch.zeros(2, 5)}, "do not fit a scene graph of 3 tokens"),
+        ({"logits": torch.tensor([[0.0, 1, 2], [0, float("nan"), 1]])}, "NaN logits in row 1"),
+        ({"logits": torch.full((1, 3), float("-inf"))}, "all logits are -inf"),
+        ({"logits": torch.tensor([[0.0, float("inf"), 1]])}, r"a logit is \+inf"),
+        ({"strength": -0.5}, "number >= 0, not -0.5"),
+        ({"strength": float("nan")}, "number >= 0"),
+        ({"strength": torch.ones(3)}, "3 strengths for 2 rows"),
+        ({"tol": 0.0}, "tol > 0"),
+        ({"max_iterations": 0}, "max_iterations >= 1"),
+        ({"solver": "certifid"}, "did you mean 'certified'"),
+        ({"solver": "published"}, r"pass solver=AlgorithmOne\(step_size=\.\.\., .*model\.output=algorithm_one"),
+        ({"solver": "algorithm_one"}, r"pass solver=AlgorithmOne\("),
+        ({"warm_start_BV": torch.zeros(2, 2)}, "warm start"),
+        ({"edge_weights_E": torch.zeros(7)}, "edge weights for a scene graph of 1 edges"),
+    ],
+)
+def test_bad_input_is_one_line(change, message) -> None:
+    graph = CooccurrenceGraph.from_matrix(np.array([[0, 1, 0], [0, 0, 0], [0, 0, 0]]))
+    arguments = {"logits": torch.zeros(2, 3), "strength": 1.0} | change
+    with pytest.raises(UserError, match=message) as caught:
+        graphmax(arguments.pop("logits"), graph, arguments.pop("strength"), **arguments)
+    assert "\n" not in str(caught.value)

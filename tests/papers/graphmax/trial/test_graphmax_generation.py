@@ -1,0 +1,202 @@
+"""lit_ctg.papers.graphmax.generation_trial."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax.generation_trial import DecodingTime, ReviewGeneration, Sampler, own_nll, without_end
+from lit_ctg.papers.graphmax.judge_perplexity import NgramJudge
+
+METHODS = {
+    "softmax": {"variant": "softmax"},
+    "graphmax": {"variant": "graphmax", "strength": 1.0},
+    "copy": {"variant": "interpolation", "strength": 1e9},
+}
+
+
+def sampler(**changes) -> Sampler:
+    return Sampler(**{"methods": METHODS, "temperature": 1.0, "top_p": 1.0, **changes})
+
+
+def part(**changes) -> ReviewGeneration:
+    settings = {"texts": 6, "prompt_tokens": 1, "new_tokens": 5, "sampled": 3, "judge_order": 2}
+    return ReviewGeneration(sampler=sampler(), **{**settings, **changes})
+
+
+def test_continuations_keep_their_prompt_and_share_their_noise(folds, module):
+    prompts = [[3, 4], [5], [6]]
+    plain = sampler().continue_ids(folds[0], module, "softmax", prompts, 4)
+    assert [row[: len(p)] for row, p in zip(plain, prompts, strict=True)] == prompts
+    assert [len(row) for row in plain] == [6, 5, 5]
+    alone = sampler().continue_ids(folds[0], module, "softmax", prompts[:1], 4)
+    assert alone[0] == plain[0]
+    same = sampler(methods={"g": {"variant": "graphmax", "strength": 0.0}})
+    assert same.continue_ids(folds[0], module, "g", prompts, 4) == plain
+    assert sampler().continue_ids(folds[0], module, "graphmax", prompts, 4) != plain
+
+
+def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
+    numbers, samples = part(texts=30).measure(folds[0], module)
+    precision = {name: numbers[f"bleu/shop/{name}/precision_2"].value for name in METHODS}
+    assert precision["copy"] > precision["softmax"] + 0.2
+    assert numbers["perplexity_judge/shop/copy"].value < numbers["perplexity_judge/shop/softmax"].value
+    # fewer references, fewer matches
+    assert numbers["bleu_sampled/shop/copy/precision_2"].value < precision["copy"]
+    assert {sample["method"] for sample in samples} == set(METHODS)
+    assert all(sample["text"] and sample["prompt"] not in ("", sample["text"]) for sample in samples)
+
+
+def test_prompts_do_not_count(folds, module):
+    class Silent(type(module)):
+        def step(self, ids_B1, state):
+            # always <unk>, which no review has
+            scores = torch.full((len(ids_B1), len(self.table)), -30.0)
+            scores[:, 0] = 30.0
+            return scores, state
+
+    numbers, _ = part(prompt_tokens=4).measure(folds[0], Silent(len(module.table)))
+    assert numbers["bleu/shop/softmax/precision_2"].value == 0.0
+
+
+@pytest.fixture
+def ending(folds, vocabulary):
+    """A fold whose vocabulary has an <eos>, as that of a model trained on whole documents."""
+    words = type(vocabulary)(lower=False, eol=None)
+    words.train([*folds[0].texts, "<eos>"])
+    ids = [torch.tensor(words.encode(text)).numpy() for text in folds[0].texts]
+    assert words.eos_id is not None and "<eos>" in words.decode([words.eos_id])
+    return replace(folds[0], vocabulary=words, ids=ids, others=ids)
+
+
+class Script(torch.nn.Module):
+    """Says the given ids one after the other, whatever the prompt of one token."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, size, said):
+        super().__init__()
+        self.size, self.said = size, said
+
+    def forward(self, batch):
+        raise AssertionError("not asked here")
+
+    def start(self, batch_size, controls):
+        return 0
+
+    def step(self, ids_B1, place):
+        scores = torch.full((len(ids_B1), self.size), -100.0)
+        scores[:, self.said[place]] = 100.0
+        return scores, place + 1
+
+
+def test_the_end_is_no_part_of_a_text(ending, monkeypatch):
+    """Neither text nor judge sees <eos>, nor what a row might have after it."""
+    eos, food = ending.vocabulary.eos_id, ending.vocabulary.id("food")
+    scored = []
+    monkeypatch.setattr(
+        "lit_ctg.papers.graphmax.generation_trial.own_nll", lambda _, ids, start: (1.0, len(ids) - start)
+    )
+    monkeypatch.setattr(NgramJudge, "nll", lambda _, ids, start: scored.append(list(ids)) or (1.0, len(ids) - start))
+    numbers, samples = part().measure(ending, Script(len(ending.vocabulary), [food, food, eos, food, food]))
+    said = [row[1:] for row in scored]
+    # <eos> has no successors: copying them says something else
+    assert said[:12] == [[food, food]] * 12, "softmax and graphmax"
+    assert all(eos not in row for row in said)
+    assert [sample["text"] for sample in samples if sample["method"] == "softmax"] == ["food food"] * 2
+    assert all("eos" not in sample["text"] for sample in samples)
+    assert numbers["perplexity_judge/shop/softmax"].n == 12
+
+
+def test_a_text_that_ends_at_once_counts_nothing(ending):
+    eos = ending.vocabulary.eos_id
+    plain = sampler(methods={"softmax": {"variant": "softmax"}})
+    trial = ReviewGeneration(sampler=plain, texts=6, prompt_tokens=1, new_tokens=5, sampled=3, judge_order=2)
+    numbers, samples = trial.measure(ending, Script(len(ending.vocabulary), [eos] * 5))
+    assert [sample["text"] for sample in samples] == ["", ""]
+    assert numbers["bleu/shop/softmax/bleu_2"].value == 0.0
+    for name in ("perplexity_judge", "perplexity_lm"):
+        found = numbers[f"{name}/shop/softmax"]
+        assert math.isnan(found.value) and found.n == 0
+
+
+def test_what_stands_before_the_end():
+    assert without_end([7, 1, 2, 9, 3, 9], 1, 9) == [7, 1, 2]
+    assert without_end([9, 1, 2], 1, 9) == [9, 1, 2], "a prompt may begin with it"
+    assert without_end([7, 9], 1, 9) == [7]
+    assert without_end([7, 1], 1, None) == [7, 1]
+
+
+def test_own_perplexity_is_that_of_the_continuation(folds, module):
+    ids = [3, 4, 5, 6]
+    nats, tokens = own_nll(module, ids, 2)
+    log_probs = module.table.detach().double().log_softmax(-1)
+    assert tokens == 2
+    assert nats == pytest.approx(-float(log_probs[4, 5] + log_probs[5, 6]), abs=1e-6)
+
+
+def test_only_the_first_fold_shows_texts_and_results_repeat(folds, module):
+    first, again = part().measure(folds[1], module), part().measure(folds[1], module)
+    assert first == again and first[1] == []
+    assert all(math.isfinite(number.value) for number in first[0].values())
+
+
+def test_time_is_measured_against_softmax(folds, module):
+    timed = DecodingTime(sampler=sampler(), prompts=2, prompt_tokens=1, new_tokens=3)
+    numbers, _ = timed.measure(folds[0], module)
+    assert numbers["time_ratio/shop/softmax"].value == 1.0
+    assert numbers["time_ratio/shop/softmax/prompt_2"].value == 1.0
+    assert numbers["time_ratio/shop/graphmax"].value > 1.0
+    ratio = numbers["seconds/shop/graphmax/prompt_1"].value / numbers["seconds/shop/softmax/prompt_1"].value
+    assert numbers["time_ratio/shop/graphmax/prompt_1"].value == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"g": {"variant": "grafmax"}}}, "methods.g.variant=grafmax; did you mean 'graphmax'"),
+        ({"methods": {"g": {"variant": "graphmax", "strength": -1}}}, "strength=-1"),
+        ({"methods": {"g": {"variant": "graphmax", "strenght": 1}}}, "did you mean 'strength'"),
+        ({"temperature": 0}, "temperature=0: give a number above 0"),
+        ({"temperature": math.nan}, "temperature=nan"),
+        ({"top_p": 2}, "top_p=2: give a number above 0 and at most 1"),
+    ],
+)
+def test_a_sampler_tells_a_mistake_when_it_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        sampler(**changes)
+    assert str(raised.value).startswith("callback.graphmax_trial.parts") and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"texts": 0}, "texts=0: give a whole number of at least 1"),
+        ({"prompt_tokens": 0}, "prompt_tokens=0"),
+        ({"new_tokens": 1.5}, "new_tokens=1.5"),
+        ({"sampled": 0}, "sampled=0"),
+        ({"judge_order": 0}, "judge_order=0"),
+        ({"judge_order": True}, "judge_order=True"),
+        ({"samples_kept": -1}, "samples_kept=-1"),
+        ({"judge_path": 3}, "judge_path=3: give a folder"),
+    ],
+)
+def test_a_part_tells_a_mistake_when_it_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        part(**changes)
+    assert str(raised.value).startswith("callback.graphmax_trial.parts.generation")
+    assert part().positions(None) == 5
+
+
+def test_time_and_generation_need_softmax_to_compare_with():
+    alone = sampler(methods={"graphmax": {"variant": "graphmax"}})
+    with pytest.raises(UserError, match="add softmax"):
+        ReviewGeneration(sampler=alone, texts=1, prompt_tokens=1, new_tokens=1, sampled=1, judge_order=1)
+    with pytest.raises(UserError, match="add softmax"):
+        DecodingTime(sampler=alone, prompts=1, prompt_tokens=1, new_tokens=1)
+    with pytest.raises(UserError, match=r"time\.prompts=0"):
+        DecodingTime(sampler=sampler(), prompts=0, prompt_tokens=1, new_tokens=1)

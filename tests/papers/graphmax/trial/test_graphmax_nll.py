@@ -1,0 +1,96 @@
+"""lit_ctg.papers.graphmax.nll_trial against a loop over contexts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import graphmax
+from lit_ctg.papers.graphmax.nll_trial import NextWordNll
+from lit_ctg.papers.graphmax.trial_scene import contexts_of
+
+VARIANTS = {
+    "softmax": {"variant": "softmax"},
+    "sparsemax": {"variant": "sparsemax"},
+    "graphmax": {"variant": "graphmax", "strengths": [0.0, 1.0]},
+    "interpolation": {"variant": "interpolation", "strengths": [0.1, 5.0]},
+    "algorithm_one": {"variant": "algorithm_one", "strengths": [0.0, 1.0]},
+}
+
+
+@pytest.fixture
+def measured(folds, module):
+    part = NextWordNll(variants=VARIANTS, contexts=20, length=6)
+    return folds[0], part, part.measure(folds[0], module)[0], contexts_of(folds[0], module, contexts=40, length=6)
+
+
+def test_nll_is_that_of_a_loop_over_the_second_half(measured, module):
+    fold, _, numbers, found = measured
+    counted = list(range(1, 40, 2))
+    softmax = [-float(found.logits_NV[i].double().log_softmax(0)[found.target_N[i]]) for i in counted]
+    assert numbers["nll/shop/softmax"].value == pytest.approx(sum(softmax) / 20, abs=1e-6)
+    probs = [graphmax(found.logits_NV[i].double(), fold.graph, 1.0, tol=1e-10).probs_BV for i in counted]
+    expected = sum(-math.log(float(x[found.target_N[i]])) for x, i in zip(probs, counted, strict=True)) / 20
+    assert numbers["nll/shop/graphmax/1"].value == pytest.approx(expected, abs=2e-3)
+    plain = [found.logits_NV[i].double().softmax(0) for i in counted]
+    shift = sum(float((x - p).abs().sum()) / 2 for x, p in zip(probs, plain, strict=True)) / 20
+    assert numbers["shift/shop/graphmax/1"].value == pytest.approx(shift, abs=2e-3)
+    changed = sum(int(x.argmax() != p.argmax()) for x, p in zip(probs, plain, strict=True)) / 20
+    assert numbers["top/shop/graphmax/1"].value == pytest.approx(changed)
+    rows = fold.graph.matrix.toarray()[found.last_N.numpy()[counted]] > 0
+    mass = sum(float(x[torch.from_numpy(row)].sum()) for x, row in zip(probs, rows, strict=True)) / 20
+    assert numbers["attested/shop/graphmax/1"].value == pytest.approx(mass, abs=2e-3)
+
+
+def test_strength_zero_is_softmax_exactly(measured):
+    numbers = measured[2]
+    assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)
+    assert numbers["shift/shop/graphmax/0"].value < 1e-6
+    assert numbers["zero/shop/graphmax/1"].value == 0.0
+
+
+def test_the_strength_is_chosen_where_it_is_not_measured(folds, module):
+    part = NextWordNll(variants={"softmax": VARIANTS["softmax"], "i": VARIANTS["interpolation"]}, contexts=20, length=6)
+    numbers = part.measure(folds[0], module)[0]
+    found = contexts_of(folds[0], module, contexts=40, length=6)
+    variant = folds[0].variant("interpolation")
+
+    def mean(strength, start):
+        log_x = variant(found.logits_NV, found.last_N, strength)
+        return -float(log_x.double().gather(1, found.target_N[:, None])[start::2].mean())
+
+    best = min([0.1, 5.0], key=lambda strength: mean(strength, 0))
+    assert numbers["nll/shop/i/chosen"].value == pytest.approx(mean(best, 1), abs=1e-6)
+    assert numbers["nll/shop/i/chosen"].base == "nll/shop/softmax"
+
+
+def test_zeros_are_counted_and_not_infinite(measured):
+    numbers = measured[2]
+    assert numbers["zero/shop/sparsemax"].value > 0
+    assert math.isfinite(numbers["nll/shop/sparsemax"].value)
+    # a target without probability costs log(V / floor) and no less
+    assert numbers["nll/shop/sparsemax"].value > numbers["zero/shop/sparsemax"].value * math.log(1 / 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variants": {"g": {"variant": "grafmax"}}}, "variants.g.variant=grafmax; did you mean 'graphmax'"),
+        ({"variants": {"g": {"variant": "published"}}}, "did you mean 'algorithm_one'"),
+        ({"variants": {"g": {"variant": "graphmax", "strengths": [-1]}}}, "strengths=-1: .* a number >= 0"),
+        ({"variants": {"g": {"variant": "graphmax", "strengths": ["a"]}}}, "strengths=a: .* a number >= 0"),
+        ({"variants": {"g": {"variant": "graphmax", "strength": 1}}}, "'strength'; did you mean 'strengths'"),
+        ({"variants": {"g": {"strengths": [1.0]}}}, "give {variant: <name>, strengths: ...}"),
+        ({"variants": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
+        ({"contexts": 0}, "contexts=0: give a whole number of at least 1"),
+        ({"length": "long"}, "length=long: give a whole number"),
+        ({"floor": 0}, "floor=0: give a number above 0 and at most 1"),
+    ],
+)
+def test_a_mistake_is_told_when_the_part_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        NextWordNll(**{"variants": VARIANTS, "contexts": 4, "length": 4, **changes})
+    assert str(raised.value).startswith("callback.graphmax_trial.parts.likelihood") and "\n" not in str(raised.value)

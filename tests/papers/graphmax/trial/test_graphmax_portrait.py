@@ -1,0 +1,116 @@
+"""lit_ctg.papers.graphmax.portrait_trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import graphmax
+from lit_ctg.papers.graphmax.portrait_trial import Convergence, TopWords
+from lit_ctg.papers.graphmax.trial_scene import contexts_of
+
+
+def test_convergence_shows_what_each_step_moved(folds, module, published):
+    numbers, _ = Convergence(contexts=4, length=5, strength=1.0, iterates=2).measure(folds[0], module)
+    logits = contexts_of(folds[0], module, contexts=4, length=5).logits_NV
+    ends = [
+        graphmax(logits, folds[0].graph, 1.0, solver=replace(published, steps=steps)).probs_BV for steps in (2, 3)
+    ]  # fmt: skip
+    moved = float((ends[1] - ends[0]).norm(dim=-1).mean())
+    assert numbers["convergence/shop/published/step_3"].value == pytest.approx(moved)
+    assert numbers["convergence/shop/published/step_20"].value > 1e-4, "it never meets its own threshold"
+    assert len([name for name in numbers if "published/step" in name]) == 40
+    best = graphmax(logits, folds[0].graph, 1.0, tol=1e-9).probs_BV
+    far = float((graphmax(logits, folds[0].graph, 1.0, solver=published).probs_BV - best).abs().sum(-1).mean()) / 2
+    assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
+    assert numbers["gap/shop/certified/iterate_2"].value <= 1e-6 < numbers["gap/shop/certified/iterate_1"].value + 1e-6
+    assert 1 <= numbers["products/shop/certified"].value <= 5
+
+
+def test_rows_that_stop_are_counted_and_not_averaged_as_rest(folds, module, published):
+    """With a threshold that some rows meet: the moves are those of the free run, the distances those of the solver."""
+    logits = contexts_of(folds[0], module, contexts=12, length=5).logits_NV
+    free = [
+        graphmax(logits, folds[0].graph, 1.0, solver=replace(published, steps=steps, threshold=0.0)).probs_BV
+        for steps in range(1, 21)
+    ]
+    moves = torch.stack([(after - before).norm(dim=-1) for before, after in pairwise(free)])
+    some = replace(published, threshold=float(moves.amin(dim=0).median()) * 1.0001)
+    numbers, _ = Convergence(contexts=12, length=5, strength=1.0).measure(replace(folds[0], published=some), module)
+    share = float((moves < some.threshold).any(dim=0).double().mean())
+    assert 0 < share < 1
+    assert numbers["stopped/shop/published"].value == pytest.approx(share)
+    assert numbers["convergence/shop/published/step_20"].value == pytest.approx(float(moves[-1].mean()))
+    best = graphmax(logits, folds[0].graph, 1.0, tol=1e-9).probs_BV
+    stopped = graphmax(logits, folds[0].graph, 1.0, solver=some).probs_BV
+    far = float((stopped - best).abs().sum(-1).mean()) / 2
+    assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
+
+
+def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monkeypatch):
+    fold = replace(folds[0], certificates=type(folds[0].certificates)())
+
+    def poor(logits_BV, graph, strength, **settings):
+        found = graphmax(logits_BV, graph, strength, **settings)
+        return found._replace(converged_B=torch.arange(len(logits_BV)) > 0)
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.portrait_trial.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="certified 3 of 4 rows"):
+        Convergence(contexts=4, length=5, strength=1.0).measure(fold, module)
+    assert fold.certificates.certified == {"graphmax": 3}
+
+
+def test_convergence_needs_algorithm_one(folds, module):
+    fold = replace(folds[0], published=None)
+    with pytest.raises(UserError, match="Algorithm 1"):
+        Convergence(contexts=2, length=5, strength=1.0).measure(fold, module)
+
+
+def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
+    methods = {
+        "softmax": {"variant": "softmax"},
+        "same": {"variant": "graphmax", "strength": 0.0},
+        "copy": {"variant": "interpolation", "strength": 1e9},
+    }
+    numbers, samples = TopWords(methods=methods, contexts=["the food", "nice"], words=3).measure(folds[0], module)
+    assert numbers["top_shared/shop/softmax"].value == numbers["top_shared/shop/same"].value == 1.0
+    assert 0 <= numbers["top_shared/shop/copy"].value < 1
+    best = module.table[vocabulary.id("food")].softmax(-1).topk(3)
+    first = ", ".join(
+        f"{vocabulary.tokens[token]} {prob:.3f}"
+        for token, prob in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
+    shown = [s for s in samples if s["method"] == "top/softmax"]
+    assert [s["prompt"] for s in shown] == ["the food", "nice"] and shown[0]["text"] == first
+    row = folds[0].graph.matrix[[vocabulary.id("food")]].toarray()[0]
+    copied = next(s for s in samples if s["method"] == "top/copy")["text"].split()[0]
+    assert row[vocabulary.id(copied)] == torch.tensor(row).max()
+
+
+WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"], "words": 3}
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        (Convergence, {"contexts": 0}, "convergence.contexts=0: give a whole number of at least 1"),
+        (Convergence, {"strength": -1}, "convergence.strength=-1"),
+        (TopWords, {"words": 0}, "top_words.words=0"),
+        (TopWords, {"contexts": []}, "top_words.contexts is empty"),
+        (TopWords, {"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
+    ],
+)
+def test_a_mistake_is_told_when_the_part_is_built(part, changes, message):
+    settings = WORDS if part is TopWords else {"contexts": 2, "length": 5, "strength": 1.0}
+    with pytest.raises(UserError, match=message):
+        part(**{**settings, **changes})
+
+
+def test_a_context_without_a_token_is_told(vocabulary):
+    assert TopWords(**WORDS).positions(vocabulary) == 2
+    with pytest.raises(UserError, match="'' has no token"):
+        TopWords(**{**WORDS, "contexts": ["the food", ""]}).positions(vocabulary)

@@ -1,0 +1,71 @@
+"""lit_ctg.papers.graphmax.trial_scene: folds share nothing, contexts are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax.trial_scene import contexts_of, logits_of, pretty, read_scene, split_folds
+
+
+def test_a_scene_is_its_distinct_reviews_of_two_tokens_or_more(scene, vocabulary):
+    texts, ids = read_scene(scene(), vocabulary)
+    assert len(texts) == 10 == len(set(texts))
+    assert [vocabulary.decode(row) for row in ids] == texts
+    with pytest.raises(UserError, match="scene corpus is empty"):
+        read_scene(scene(("ok", "")), vocabulary)
+    with pytest.raises(UserError, match="scene corpus is empty"):
+        read_scene(scene(()), vocabulary)
+
+
+def test_every_review_is_held_out_once_and_never_in_its_own_graph(scene, vocabulary):
+    texts, ids = read_scene(scene(), vocabulary)
+    made = list(split_folds("shop", texts, ids, folds=3, vocabulary=vocabulary, seed=0))
+    assert sorted(text for fold in made for text in fold.texts) == sorted(texts)
+    for fold in made:
+        assert len(fold.ids) + len(fold.others) == len(texts)
+        held = {tuple(row) for row in fold.ids}
+        assert not held & {tuple(row) for row in fold.others}
+        pairs = {(a, b) for row in fold.others for a, b in zip(row[:-1].tolist(), row[1:].tolist(), strict=True)}
+        found = fold.graph.matrix.tocoo()
+        assert {(int(a), int(b)) for a, b in zip(found.row, found.col, strict=True)} == pairs
+    again = list(split_folds("shop", texts, ids, folds=3, vocabulary=vocabulary, seed=0))
+    assert [fold.texts for fold in again] == [fold.texts for fold in made]
+    with pytest.raises(UserError, match="cannot be parted into 11 folds"):
+        list(split_folds("shop", texts, ids, folds=11, vocabulary=vocabulary, seed=0))
+
+
+def test_contexts_are_places_of_held_out_reviews_with_their_logits(folds, module):
+    fold = folds[0]
+    found = contexts_of(fold, module, contexts=30, length=5, places=3, rows=2)
+    assert found.logits_NV.shape == (30, len(fold.vocabulary)) and len(found.last_N) == len(found.target_N) == 30
+    # the table's logits depend on the last token alone, so they tell which it was
+    torch.testing.assert_close(found.logits_NV, module.table[found.last_N])
+    pairs = {(a, b) for row in fold.ids for a, b in zip(row[:-1].tolist(), row[1:].tolist(), strict=True)}
+    assert set(zip(found.last_N.tolist(), found.target_N.tolist(), strict=True)) <= pairs
+    again = contexts_of(fold, module, contexts=30, length=5, places=3, rows=2)
+    torch.testing.assert_close(again.target_N, found.target_N)
+
+
+def test_padding_is_masked(module):
+    class Watch(type(module)):
+        def forward(self, batch):
+            self.batch = batch
+            return super().forward(batch)
+
+    watch = Watch(len(module.table))
+    scores = logits_of(watch, [[1, 2, 3], [4]], 3)
+    assert watch.batch["mask_input_BT"].tolist() == [[True, True, True], [True, False, False]]
+    torch.testing.assert_close(scores[0], watch.table[[1, 2, 3]])
+
+
+def test_draws_leave_the_global_random_state_alone(folds, module):
+    torch.manual_seed(0)
+    np.random.seed(0)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    contexts_of(folds[1], module, contexts=5, length=4)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()
+    assert [pretty(value) for value in (0.1, 1.0, 10.0)] == ["0.1", "1", "10"]

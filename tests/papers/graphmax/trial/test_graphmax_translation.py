@@ -1,0 +1,296 @@
+"""lit_ctg.papers.graphmax.translation_trial: references, alignment, the rule in the decoder, and the likelihood."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lit_ctg.core.model import LMOutput
+from lit_ctg.data.document import Document
+from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import CooccurrenceGraph, VariantRule, variants
+from lit_ctg.papers.graphmax.translation import GraphmaxTranslationModule
+from lit_ctg.papers.graphmax.translation_trial import GraphmaxTranslation
+from lit_ctg.statistics import paired_t_interval
+
+PAIRS = (
+    ("una casa muy grande aqui", "a Very big house here"),
+    ("el perro come la carne", "the dog eats the meat"),
+    ("la mesa es de madera", "the table is of wood"),
+)
+
+
+class Corpus:
+    """Two batches of two pairs and one."""
+
+    def __init__(self, vocabulary):
+        self.vocabulary = vocabulary
+
+    def pairs(self, split):
+        assert split == "val"
+        return iter(Document(source + "\n", "es", {"target": target + "\n"}) for source, target in PAIRS)
+
+    def val_dataloader(self):
+        for numbers in ([0, 1], [2]):
+            ids = torch.tensor([[number] for number in numbers])
+            here = torch.ones_like(ids, dtype=torch.bool)
+            yield {"source_ids_BS": ids, "mask_source_BS": here, "input_ids_BT": ids, "target_ids_BT": ids,
+                   "mask_input_BT": here, "mask_target_BT": here}  # fmt: skip
+
+
+class Oracle(lightning.LightningModule):
+    """Knows every translation, but through a rule it says the first one only."""
+
+    def __init__(self, targets):
+        super().__init__()
+        self.targets, self.rules = targets, []
+        self.variants = variants(CooccurrenceGraph.from_token_ids([[0, 1]], 4))
+
+    def translate(self, source_ids_BS, mask_source_BS, rule=None, *, beams, max_new_tokens):
+        self.rules.append(rule)
+        return [self.targets[0 if rule else number] for number in source_ids_BS[:, 0].tolist()]
+
+    def decoder_ids(self, input_ids_BT):
+        return input_ids_BT
+
+    def forward(self, batch):
+        scores = torch.zeros(*batch["input_ids_BT"].shape, 4)
+        return LMOutput(scores, scores)
+
+
+@pytest.fixture
+def setting(vocabulary):
+    words = type(vocabulary)(lower=True, eol=None)
+    words.train(target for _, target in PAIRS)
+    return Oracle([words.encode(target) for _, target in PAIRS]), Corpus(words)
+
+
+def trial(**changes) -> GraphmaxTranslation:
+    methods = {"softmax": {"variant": "softmax"}, "graphmax": {"variant": "graphmax", "strength": 1.0},
+               "none": {"variant": None}}  # fmt: skip
+    settings = {"methods": methods, "sentences": None, "beams": 1, "max_new_tokens": 9, "lower": True, "resamples": 50}
+    return GraphmaxTranslation(**{**settings, **changes})
+
+
+def test_each_translation_meets_its_own_reference(setting):
+    module, corpus = setting
+    found = trial()
+    found.run(module, corpus)
+    names = {f"{what}/{method}" for what in ("bleu", "nll", "zero") for method in ("softmax", "graphmax")}
+    assert set(found.results) == {*names, "nll/graphmax_change"}
+    right, wrong = found.results["bleu/softmax"], found.results["bleu/graphmax"]
+    assert right["value"] == pytest.approx(1.0) and right["n"] == 3
+    assert wrong["value"] < 0.7
+    low, high = wrong["ci95"]
+    assert 0 <= low <= high <= 1
+    assert [type(rule) for rule in module.rules] == [type(None)] * 2 + [VariantRule] * 2
+    assert found.samples[0] == {"method": "softmax", "prompt": PAIRS[0][0], "text": PAIRS[0][1].lower()}
+
+
+def test_case_counts_where_the_tokenizer_keeps_it(setting):
+    found = trial(lower=False)
+    found.run(*setting)
+    assert found.results["bleu/softmax"]["value"] < 1.0
+
+
+def test_only_so_many_sentences(setting):
+    found = trial(sentences=1)
+    found.run(*setting)
+    assert found.results["bleu/graphmax"]["n"] == 1
+    assert found.results["bleu/graphmax"]["value"] == pytest.approx(1.0)
+
+
+def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module):
+    found = trial()
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=setting[1])
+    found.on_validation_end(trainer, setting[0])
+    assert not found.results
+    trainer.state.fn = "validate"
+    found.on_validation_end(trainer, setting[0])
+    assert found.results
+    # before any training
+    found.setup(trainer, setting[0], "fit")
+    with pytest.raises(UserError, match="model=graphmax/translation"):
+        found.setup(trainer, module, "fit")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"g": {"variant": "grafmax"}}}, "methods.g.variant=grafmax; did you mean 'graphmax'"),
+        ({"methods": {"none": {"variant": None}}}, "methods has no method"),
+        ({"sentences": 0}, "sentences=0: give a whole number of at least 1"),
+        ({"beams": "two"}, "beams=two: give a whole number"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0"),
+        ({"resamples": 0}, "resamples=0"),
+        ({"samples_kept": -1}, "samples_kept=-1: give a whole number of at least 0"),
+        ({"methods": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
+        ({"floor": 0}, "floor=0: give a number above 0 and at most 1"),
+    ],
+)
+def test_a_mistake_is_told_when_the_callback_is_built(changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        trial(**changes)
+    assert str(raised.value).startswith("callback.graphmax_translation") and "\n" not in str(raised.value)
+
+
+WORDS = WordTokenizer(lower=True, eol=None, specials=("<unk>", "<pad>", "<bos>", "<eos>"))
+WORDS.train([*(source for source, _ in PAIRS), *(target for _, target in PAIRS[1:])])  # "a", "very" ... are unknown
+
+
+class Pairs:
+    """The pairs in batches of any size and in any order."""
+
+    vocabulary = WORDS
+
+    def __init__(self, size=2, order=(0, 1, 2)):
+        self.size, self.order = size, order
+
+    def pairs(self, split):
+        return iter(Document(PAIRS[n][0], "es", {"target": PAIRS[n][1]}) for n in self.order)
+
+    def val_dataloader(self):
+        for start in range(0, len(self.order), self.size):
+            chosen = [PAIRS[n] for n in self.order[start : start + self.size]]
+            source, target = ([WORDS.encode(pair[side]) for pair in chosen] for side in (0, 1))
+            yield {
+                **pad("source_ids_BS", "mask_source_BS", [[*ids, WORDS.eos_id] for ids in source]),
+                **pad("input_ids_BT", "mask_input_BT", [[WORDS.bos_id, *ids] for ids in target]),
+                **pad("target_ids_BT", "mask_target_BT", [[*ids, WORDS.eos_id] for ids in target]),
+            }
+
+
+def pad(name, mask, rows):
+    ids = torch.full((len(rows), max(map(len, rows))), WORDS.pad_id)
+    for row, numbers in enumerate(rows):
+        ids[row, : len(numbers)] = torch.tensor(numbers)
+    length_B = torch.tensor([len(row) for row in rows])
+    return {name: ids, mask: torch.arange(ids.shape[1]) < length_B[:, None]}
+
+
+@pytest.fixture(scope="module")
+def translator() -> GraphmaxTranslationModule:
+    """Random weights with opinions: sparsemax drops words, and the scores depend on the prefix."""
+    torch.manual_seed(3)
+    module = GraphmaxTranslationModule(
+        vocabulary=WORDS, dim=16, layers=1, heads=2, feedforward_dim=32, dropout=0.1, max_length=16, learning_rate=1e-3
+    )
+    with torch.no_grad():
+        module.network.get_output_embeddings().weight.normal_()
+    module.__dict__["graph"] = CooccurrenceGraph.from_token_ids(
+        [WORDS.encode(target) for _, target in PAIRS], module.rows
+    )
+    return module
+
+
+def likelihood(module, corpus, methods, **changes):
+    found = trial(methods={"softmax": {"variant": "softmax"}, **methods}, max_new_tokens=1, resamples=1, **changes)
+    found.run(module, corpus)
+    return found.results
+
+
+def scores_of(module, pair, ids):
+    """Scores of the next token after some target ids, of one sentence alone."""
+    source = torch.tensor([[*WORDS.encode(PAIRS[pair][0]), WORDS.eos_id]])
+    ids_1T = torch.tensor([[WORDS.bos_id, *ids]])
+    batch = {
+        "source_ids_BS": source,
+        "mask_source_BS": source >= 0,
+        "input_ids_BT": ids_1T,
+        "mask_input_BT": ids_1T >= 0,
+    }
+    with torch.no_grad():
+        return module.eval()(batch).scores_BTV[0, -1]
+
+
+def slow_nll(module, pair, variant=None, strength=1.0):
+    """NLL of a reference's tokens, one place at a time."""
+    target, found = [*WORDS.encode(PAIRS[pair][1]), WORDS.eos_id], []
+    for place, wanted in enumerate(target):
+        scores_V = scores_of(module, pair, target[:place])
+        last = target[place - 1] if place else module.decoder_start[-1]
+        if variant is not None:
+            scores_V = module.variants[variant](scores_V[None], torch.tensor([last]), strength)[0]
+        found.append(-scores_V.double().log_softmax(0)[wanted].item())
+    return found
+
+
+def test_nll_of_softmax_is_the_models_own_cross_entropy(translator):
+    translator.train()
+    found = likelihood(translator, Pairs(), {}, sentences=2)["nll/softmax"]
+    assert translator.training
+    (batch,) = Pairs(order=(0, 1)).val_dataloader()
+    assert WORDS.unknown_id in batch["target_ids_BT"][0]
+    counted_BT = batch["mask_target_BT"]
+    with torch.no_grad():
+        scores_NV = translator.eval()(batch).scores_BTV[counted_BT].double()
+        own = translator.losses(batch)["nll"].item()
+    expected = F.cross_entropy(scores_NV, batch["target_ids_BT"][counted_BT]).item()
+    assert found["value"] == pytest.approx(expected, rel=1e-12) and found["value"] == pytest.approx(own, rel=1e-6)
+    assert (found["n"], found["unit"], found["direction"]) == (int(counted_BT.sum()), "nats", "lower")
+    assert found["n"] == 12 and "nll/softmax_change" not in found
+
+
+@pytest.mark.parametrize("name", ["successor_divergence", "interpolation", "graphmax"])
+@pytest.mark.parametrize("start", ["<bos>", "<eos> house"])
+def test_the_rule_sees_the_last_id_of_the_decoder(translator, monkeypatch, name, start):
+    """Also where the decoder starts with other ids than <bos>, as pretrained models do."""
+    ids = (WORDS.bos_id,) if start == "<bos>" else (WORDS.eos_id, WORDS.id("the"))
+    monkeypatch.setattr(translator, "decoder_start", ids)
+    found = likelihood(translator, Pairs(), {"m": {"variant": name, "strength": 0.7}})
+    slow, plain = ([slow_nll(translator, pair, *given) for pair in range(3)] for given in ((name, 0.7), ()))
+    assert found["nll/m"]["value"] == pytest.approx(
+        np.mean(np.concatenate(slow)), abs=2e-3 if name == "graphmax" else 1e-5
+    )
+    change = np.mean(np.concatenate(slow)) - np.mean(np.concatenate(plain))
+    assert found["nll/m_change"]["value"] == pytest.approx(change, abs=2e-3 if name == "graphmax" else 1e-5)
+    assert abs(change) > 1e-2
+
+
+def test_the_change_is_paired_by_sentence(translator):
+    """Two sentences of six tokens each: there the interval is Student's of the sentences' means."""
+    found = likelihood(translator, Pairs(), {"m": {"variant": "interpolation"}}, sentences=2)
+    ours, base = (
+        [np.mean(slow_nll(translator, pair, *given)) for pair in (0, 1)] for given in (("interpolation",), ())
+    )
+    assert found["nll/m_change"]["ci95"] == pytest.approx(paired_t_interval(ours, base), abs=1e-4)
+    assert found["nll/m_change"]["n"] == 12
+
+
+def test_neither_batch_size_nor_order_matters(translator):
+    methods = {name: {"variant": name} for name in ("graphmax", "successor_divergence", "sparsemax")}
+    first = likelihood(translator, Pairs(2), methods)
+    for other in (Pairs(1), Pairs(3, (2, 0, 1))):
+        again = likelihood(translator, other, methods)
+        for name in (name for name in first if not name.startswith("bleu")):
+            assert again[name]["value"] == pytest.approx(first[name]["value"], abs=1e-3 if "graphmax" in name else 1e-5)
+            assert again[name]["ci95"] == pytest.approx(first[name]["ci95"], abs=1e-2 if "graphmax" in name else 1e-4)
+            assert again[name]["n"] == first[name]["n"]
+
+
+def test_strength_zero_is_softmax_exactly(translator):
+    methods = {name: {"variant": name, "strength": 0.0} for name in ("graphmax", "successor_divergence")}
+    found = likelihood(translator, Pairs(), methods)
+    for name in methods:
+        assert found[f"nll/{name}"] == found["nll/softmax"]
+        assert found[f"nll/{name}_change"]["value"] == 0.0 and found[f"nll/{name}_change"]["ci95"] == [0.0, 0.0]
+
+
+def test_zeros_are_counted_and_not_infinite(translator):
+    found = likelihood(translator, Pairs(), {"sparsemax": {"variant": "sparsemax"}}, floor=1e-2)
+    zero, nll = found["zero/sparsemax"]["value"], found["nll/sparsemax"]["value"]
+    assert zero > 0 and found["zero/softmax"]["value"] == 0
+    expected = []
+    for pair in range(3):
+        target = [*WORDS.encode(PAIRS[pair][1]), WORDS.eos_id]
+        for place, wanted in enumerate(target):
+            log_x_1V = translator.variants["sparsemax"](scores_of(translator, pair, target[:place])[None], None, 1.0)
+            expected.append(-math.log(0.99 * float(log_x_1V[0, wanted].exp()) + 0.01 / len(WORDS)))
+    assert nll == pytest.approx(np.mean(expected), abs=1e-5) and math.isfinite(nll)

@@ -1,0 +1,178 @@
+"""lit_ctg.papers.graphmax.trial: what the folds give together."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lit_ctg.config import compose
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import graphmax
+from lit_ctg.papers.graphmax.trial import GraphmaxTrial, summarize_folds
+from lit_ctg.papers.graphmax.trial_scene import Measure
+from lit_ctg.run.build import instantiate
+from lit_ctg.statistics import paired_t_interval, t_interval
+
+
+class Count:
+    """A part that counts the reviews it may see."""
+
+    def __init__(self, first_fold_only=False):
+        self.first_fold_only = first_fold_only
+
+    def positions(self, vocabulary):
+        return 9
+
+    def measure(self, fold, module):
+        assert not module.training
+        kind = "first" if self.first_fold_only else "all"
+        held = Measure(float(len(fold.ids) + fold.number), "reviews", "none", len(fold.ids), f"others/{kind}")
+        others = Measure(float(len(fold.others)), "reviews", "none", len(fold.others))
+        return {f"held/{kind}": held, f"others/{kind}": others}, [{"text": f"{fold.scene} {fold.number}"}]
+
+
+def trial(scene, published, **changes) -> GraphmaxTrial:
+    settings = {"scenes": {"shop": scene(), "none": None}, "parts": {"a": Count(), "b": None}, "folds": 3, "seed": 0}
+    return GraphmaxTrial(published=published, **{**settings, **changes})
+
+
+def test_a_number_is_the_mean_over_folds_with_its_interval(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    module.train()
+    found.run(module, vocabulary)
+    assert module.training
+    values, others = [4.0, 4.0, 5.0], [6.0, 7.0, 7.0]
+    held = found.results["held/all"]
+    assert held["value"] == pytest.approx(13 / 3) and held["n"] == 10
+    assert held["ci95"] == pytest.approx(t_interval(values))
+    assert held["folds"] == values and "folds" not in found.results["held/all_change"]
+    change = found.results["held/all_change"]
+    assert change["value"] == pytest.approx(-7 / 3)
+    assert change["ci95"] == pytest.approx(paired_t_interval(values, others))
+    assert "others/all_change" not in found.results
+    assert [sample["text"] for sample in found.samples] == ["shop 0", "shop 1", "shop 2"]
+    json.dumps(found.results)
+
+
+def test_a_picture_is_made_of_the_first_fold(scene, published, module, vocabulary):
+    found = trial(scene, published, parts={"picture": Count(first_fold_only=True)})
+    found.run(module, vocabulary)
+    assert found.results["held/first"]["value"] == 4.0 and found.results["held/first"]["ci95"] is None
+    assert len(found.samples) == 1
+
+
+def test_an_infinite_number_has_no_interval():
+    folds = [Measure(value, "nats", "lower", 1, "b") for value in (1.0, math.inf)]
+    base = [Measure(value, "nats", "lower", 1) for value in (1.0, 2.0)]
+    results = summarize_folds({"a": folds, "b": base})
+    assert results["a"].value == math.inf and results["a"].ci95 is None and results["a_change"].ci95 is None
+
+
+def test_it_runs_in_validate_only(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=SimpleNamespace(vocabulary=vocabulary))
+    found.on_validation_end(trainer, module)
+    assert not found.results
+    trainer.state.fn = "validate"
+    found.on_validation_end(trainer, module)
+    assert found.results
+
+
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, scene):
+    words = ["callback=[graphmax_trial]", "paper=graphmax", "name=trial", "size=smoke", f"regime={regime}"]
+    node = compose(words, experiment=False).callback.graphmax_trial
+    found = instantiate(node, "callback.graphmax_trial")
+    # deviation 1: as published, graphmax is what Algorithm 1 gives
+    expected = {"as_published": "algorithm_one", "corrected": "graphmax"}[regime]
+    likelihood, generation = found.parts_by_name["likelihood"], found.parts_by_name["generation"]
+    assert likelihood.variants["graphmax"]["variant"] == expected
+    assert generation.sampler.methods["graphmax"]["variant"] == expected
+    found.scenes = {"amazon": scene(), "yelp": scene()}
+    found.run(module, vocabulary)
+    names = ["nll/amazon/graphmax/1", "bleu/amazon/graphmax/bleu_5", "perplexity_judge/yelp/softmax",
+             "time_ratio/amazon/graphmax", "distance/yelp/published/step_20", "top_shared/amazon/graphmax"]  # fmt: skip
+    ours = ["nll/yelp/interpolation/chosen_change", "nll/amazon/algorithm_one/1", "bleu/yelp/second_order/bleu_2"]
+    for name in names + (ours if regime == "corrected" else []):
+        assert math.isfinite(found.results[name]["value"]), name
+    if regime == "as_published":
+        assert not set(ours) & set(found.results), "the paper has none of these"
+    assert {sample["scene"] for sample in found.samples} == {"amazon", "yelp"}
+
+
+class Asking(Count):
+    """A part that asks the certified solver for four rows."""
+
+    def measure(self, fold, module):
+        logits = torch.zeros(4, len(fold.vocabulary))
+        fold.variant("graphmax")(logits, torch.zeros(4, dtype=torch.long), 1.0)
+        return {}, []
+
+
+def test_rows_that_are_not_certified_are_counted_and_told(scene, published, module, vocabulary, monkeypatch):
+    found = trial(scene, published, parts={"a": Asking()})
+    found.run(module, vocabulary)
+    sure = found.results["certified/shop/graphmax"]
+    assert (sure["value"], sure["n"], sure["unit"]) == (1.0, 12, "rate")
+
+    def poor(*given, **settings):
+        result = graphmax(*given, **settings)
+        return result._replace(
+            converged_B=torch.tensor([True, False, True, True]), gap_B=torch.tensor([0.0, 0.25, 0.0, 0.0])
+        )
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.variant.graphmax", poor)
+    with pytest.warns(RuntimeWarning, match="graphmax certified 3 of 4 rows, the largest gap is 0.25 nats"):
+        found.run(module, vocabulary)
+    assert found.results["certified/shop/graphmax"]["value"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folds": "abc"}, "folds=abc: give a whole number of at least 2"),
+        ({"folds": 1}, "folds=1: give a whole number of at least 2"),
+        ({"seed": -1}, "seed=-1"),
+        ({"published": None}, "published is missing"),
+    ],
+)
+def test_a_mistake_is_told_when_the_trial_is_built(scene, published, changes, message):
+    with pytest.raises(UserError, match=message):
+        trial(scene, **{"published": published, **changes})
+
+
+def test_what_does_not_fit_is_told_before_training(scene, published, module, vocabulary):
+    found = trial(scene, published)
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(vocabulary=vocabulary))
+    model = SimpleNamespace(backbone=SimpleNamespace(context=9))
+    found.setup(trainer, model, "fit")
+    model.backbone.context = 8
+    with pytest.raises(UserError, match=r"parts\.a needs 9 positions, the model has 8"):
+        found.setup(trainer, model, "fit")
+    model.backbone.context = None
+    found.setup(trainer, model, "fit")
+    found.scenes = {"shop": scene(("one review", "another review"))}
+    with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
+        found.setup(trainer, model, "fit")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("folds=abc", "folds=abc"),
+        ("parts.generation.prompt_tokens=0", "prompt_tokens=0"),
+        ("parts.generation.sampler.top_p=2", "top_p=2"),
+        ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths=-1"),
+        ("parts.likelihood.variants.graphmax.variant=grafmax", "did you mean 'graphmax'"),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_one_line(override, message):
+    words = ["callback=[graphmax_trial]", "paper=graphmax", "name=trial", "size=smoke"]
+    node = compose([*words, f"callback.graphmax_trial.{override}"], experiment=False).callback.graphmax_trial
+    with pytest.raises(UserError, match=message) as raised:
+        instantiate(node, "callback.graphmax_trial")
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,140 @@
+"""The gate on a Hugging Face causal LM: the LM frozen, its own head, generation, the commands of the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.idea_gate import IdeaGateModule
+from lit_ctg.papers.idea_gate.generation import IdeaGateDecoding
+
+
+def save(folder: Path, size: int) -> str:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=size, n_positions=32, n_embd=16, n_layer=1, n_head=2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def gated(vocabulary, settings, path: str, **options) -> IdeaGateModule:
+    backbone = HuggingFaceBackbone(path=path, **options)
+    return IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **settings)
+
+
+def test_only_the_gate_is_trained_on_a_frozen_model(vocabulary, settings, batch, tmp_path):
+    module = gated(vocabulary, settings, save(tmp_path, len(vocabulary) + 4))
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    assert trained and all(name.startswith("idea_head.") for name in trained)
+    module.losses(batch)["loss"].backward()
+    assert module.idea_head.inner.weight.grad.any()
+    with torch.no_grad():
+        own = module.backbone.model(input_ids=batch["input_ids_BT"]).logits
+        output = module(batch)
+    assert torch.allclose(output.extras["token_logits"], own, atol=1e-4)
+    assert output.extras["idea_logits"].shape == own.shape
+    assert len(module.stopword_mask_V) == len(vocabulary) + 4
+
+
+def test_adapters_are_trained_with_the_gate(vocabulary, settings, batch, tmp_path):
+    lora = {"rank": 2, "alpha": 4}
+    module = gated(vocabulary, settings, save(tmp_path, len(vocabulary)), frozen=False, lora=lora)
+    module.losses(batch)["loss"].backward()
+    named = {name for name, p in module.named_parameters() if p.grad is not None and p.grad.any()}
+    assert any("lora" in name for name in named) and any("idea_head" in name for name in named)
+    assert not any(p.grad is not None for name, p in module.named_parameters() if "wte" in name)
+
+
+def test_generation_uses_the_models_cache(vocabulary, settings, tmp_path):
+    module = gated(vocabulary, settings, save(tmp_path, len(vocabulary))).eval()
+    torch.nn.init.normal_(module.idea_head.outer.weight, std=2.0)
+    decoding = IdeaGateDecoding(temperature=1.0, repetition_penalty=1.0, max_new_tokens=5)
+    generator = decoding.generator(module, SimpleNamespace(vocabulary=vocabulary))
+    for text in generator.generate(2, ["The market", "Traders pay a"], {"alpha": 1.5}, seed=None):
+        ids = list(text.ids[: text.prompt_length])
+        module.alpha = 1.5
+        for _ in range(5):
+            with torch.no_grad():
+                ids.append(int(module({"input_ids_BT": torch.tensor([ids])}).scores_BTV[0, -1].argmax()))
+        assert list(text.ids) == ids
+
+
+def test_a_model_with_fewer_tokens_than_the_corpus(vocabulary, settings, tmp_path):
+    with pytest.raises(UserError, match=f"backbone has 20 tokens, the corpus {len(vocabulary)}"):
+        gated(vocabulary, settings, save(tmp_path, 20))
+
+
+def test_nothing_to_train(vocabulary, settings, tmp_path):
+    module = gated(vocabulary, settings | {"gated": False}, save(tmp_path, len(vocabulary)))
+    module._trainer = SimpleNamespace(estimated_stepping_batches=10)
+    with pytest.raises(UserError, match="nothing to train"):
+        module.configure_optimizers()
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "idea_gate.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("## On a pretrained model")[2]
+COMMANDS = [line for line in SECTION.splitlines() if line.startswith("lit-ctg ")]
+QUICK = ("size=smoke", "trainer.accelerator=cpu")
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory) -> Path:
+    """A model with its tokenizer; the model has more output rows than the tokenizer has tokens, as many have."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("padded")
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=315, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    engine.train_from_iterator(["The chemical reaction of the acid with the solution produced a salt."] * 4, trainer)
+    words = PreTrainedTokenizerFast(tokenizer_object=engine, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    words.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(words) + 7, n_positions=256, n_embd=16, n_layer=1, n_head=2, bos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    assert len(COMMANDS) == 4 and "lora" in COMMANDS[2] and "baseline" in COMMANDS[3]
+    for line in COMMANDS:
+        code, out, err = run_cli(*(word.replace("<model>", str(padded)) for word in shlex.split(line)[1:]), *QUICK)
+        assert code == 0 and out.strip(), f"{line}: {err}"
+    records = {path: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.rglob("run.json")}
+    frozen = next(path for path, record in records.items() if record["config"]["backbone"]["frozen"])
+    numbers = records[frozen]["metrics"]
+    assert 0 < numbers["val/idea/average_precision"]["value"] < 1
+    assert {"val/ungated/loss", "topic/gate_off/all/long/stickiness"} <= set(numbers)
+    (code,) = re.findall(r"```python\n(.*?)```", SECTION, flags=re.S)
+    capsys.readouterr()
+    exec(code.replace("<model>", str(padded)).replace("<run>", str(frozen.parent)), {})
+    assert capsys.readouterr().out.startswith("The stock market is")
+
+
+def test_the_matched_baseline_says_what_to_leave_out(padded, run_cli, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    words = ["train", "experiment=idea_gate/baseline", "backbone=huggingface", f"backbone.path={padded}", *QUICK]
+    words += ["data/tokenizer=huggingface", f"data.tokenizer.path={padded}"]
+    code, _, err = run_cli(*words)
+    assert code == 2 and "HuggingFaceBackbone takes no feedforward_dim" in err and "~backbone.feedforward_dim" in err
+    code, _, err = run_cli(*words, "~backbone.feedforward_dim")
+    assert code == 2 and "nothing to train" in err and "gate_off of experiment=idea_gate/main" in err
+    # the corpus' own tokenizer, which the model does not speak
+    code, _, err = run_cli("train", "experiment=idea_gate/main", *words[2:6])
+    assert code == 2 and "data/tokenizer=huggingface data.tokenizer.path=" in err

@@ -1,0 +1,38 @@
+"""The paper's number classes over a small vocabulary, and a slow reading of texts to compare with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_ctg.config import compose
+from lit_ctg.papers.nslm.class_table import ClassTable
+from lit_ctg.papers.nslm.construction import class_table, make_recogniser
+from lit_ctg.papers.nslm.recogniser import Recogniser
+
+
+def recognisers(kind: str) -> list[Recogniser]:
+    """Return the classes of ``conf/model/nslm_class/<kind>.yaml`` in the default regime, in order."""
+    found = compose([f"experiment=nslm/{kind}s"]).model.classes
+    return [make_recogniser(name, {k: v for k, v in entry.items() if k != "name"}) for name, entry in found.items()]
+
+
+class Text:
+    """Documents of words with the number classes over their vocabulary."""
+
+    def __init__(self, *documents: str, kind: str = "number") -> None:
+        self.words = [word for document in documents for word in document.split()]
+        self.tokens = tuple(dict.fromkeys([*self.words, "5"]))
+        self.ids_T = np.array([self.tokens.index(word) for word in self.words])
+        self.begin_N = np.cumsum([0, *(len(document.split()) for document in documents)])
+        self.table: ClassTable = class_table(self.tokens, recognisers(kind))
+
+    def id(self, word: str) -> int:
+        """Return the id of a word."""
+        return self.tokens.index(word)
+
+
+@pytest.fixture
+def text() -> type[Text]:
+    """Return the maker of texts."""
+    return Text

@@ -1,0 +1,78 @@
+"""Table 7: the LSTM learns its pairs by heart, the micro-model the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.increment import IncrementModule, micro_model_perplexities
+from lit_ctg.papers.nslm.increment_corpus import IncrementDataModule
+
+DATA = {"n": 60, "held_out": 0.1, "batch_size": 24, "seed": 0}
+
+
+def test_micro_model_generalises() -> None:
+    perplexities, pair = micro_model_perplexities(IncrementDataModule(**DATA))
+    assert perplexities["test"] == pytest.approx(1, abs=0.01) and perplexities["train"] == pytest.approx(1, abs=0.01)
+    assert pair.startswith("difference/")
+
+
+def test_lstm_learns_by_heart_and_guesses_on_unseen_pairs() -> None:
+    torch.manual_seed(0)
+    datamodule = IncrementDataModule(**DATA)
+    module = IncrementModule(vocabulary=datamodule.vocabulary, dim=32, learning_rate=0.02)
+    untrained, _ = module.score(datamodule.pairs("test"))
+    assert untrained == pytest.approx(len(datamodule.vocabulary), rel=0.05)
+    optimizer = module.configure_optimizers()
+    for _ in range(60):
+        for batch in datamodule.train_dataloader():
+            optimizer.zero_grad()
+            module.losses(batch)["loss"].backward()
+            optimizer.step()
+    assert module.score(datamodule.pairs("train"))[1] == 1.0
+    assert module.score(datamodule.pairs("test"))[0] > 60
+
+
+def test_score_is_the_perplexity_of_the_second_integer() -> None:
+    torch.manual_seed(0)
+    datamodule = IncrementDataModule(**DATA)
+    module = IncrementModule(vocabulary=datamodule.vocabulary, dim=8, learning_rate=0.02)
+    pairs_N2 = datamodule.pairs("val")
+    probs = [
+        module({"input_ids_BT": pair[None, :1]}).scores_BTV[0, 0].double().softmax(0)[pair[1]].item()
+        for pair in pairs_N2
+    ]
+    assert module.score(pairs_N2)[0] == pytest.approx(np.exp(-np.log(probs).mean()))
+
+
+def test_vectors_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("7 1 2 3\nhello 4 5 6\n8 7 8 9\n", encoding="utf-8")
+    datamodule = IncrementDataModule(**DATA)
+    options = {"vocabulary": datamodule.vocabulary, "dim": 3, "learning_rate": 0.1}
+    module = IncrementModule(embedding_file=str(tmp_path / "vectors.txt"), **options)
+    assert module.embedding.weight[8].tolist() == [7, 8, 9] and module.vectors_found == 2
+    with pytest.raises(UserError):
+        IncrementModule(embedding_file=str(tmp_path / "none.txt"), **options)
+
+
+def test_loss_in_chunks_is_the_loss_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    datamodule = IncrementDataModule(n=400, held_out=0.1, batch_size=300, seed=0)
+    module = IncrementModule(vocabulary=datamodule.vocabulary, dim=8, learning_rate=0.02).double()
+    batch = next(iter(datamodule.train_dataloader()))
+
+    def found() -> list[torch.Tensor]:
+        module.zero_grad()
+        loss = module.losses(batch)["loss"]
+        loss.backward()
+        return [loss.detach(), *(parameter.grad.clone() for parameter in module.parameters())]
+
+    at_once = found()
+    monkeypatch.setattr("lit_ctg.papers.nslm.increment.BLOCK", 1000)
+    monkeypatch.setattr(IncrementModule, "forward", None)  # the scores of all pairs are never made
+    for one, other in zip(at_once, found(), strict=True):
+        torch.testing.assert_close(other, one)

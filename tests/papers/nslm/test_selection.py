@@ -1,0 +1,108 @@
+"""The grid search finds what the data were made with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from lit_ctg.papers.nslm.class_table import ClassTable
+from lit_ctg.papers.nslm.occurrence import Evidence, Occurrences
+from lit_ctg.papers.nslm.recogniser import PatternRecogniser
+from lit_ctg.papers.nslm.selection import class_perplexity, fit_blend, select
+
+GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}
+
+
+@pytest.fixture
+def table() -> ClassTable:
+    year = PatternRecogniser(name="year", pattern=r"19\d\d", **GRID)
+    small = PatternRecogniser(name="small", pattern=r"\d", **GRID)
+    return ClassTable.build([str(number) for number in [*range(1900, 2000), *range(10)]], [year, small])
+
+
+def made(count: int, seed: int) -> Occurrences:
+    """Years walk by a step of Gaussian width 4, small numbers ignore what was before."""
+    rng = np.random.default_rng(seed)
+    class_N = rng.integers(0, 2, count)
+    previous_N = np.where(class_N == 0, rng.integers(20, 80, count), rng.integers(0, 10, count))
+    step_N = np.rint(rng.normal(0, 4, count)).astype(int)
+    index_N = np.where(class_N == 0, previous_N + step_N, rng.choice(10, count, p=np.arange(10) / 45))
+    return Occurrences(np.arange(count), class_N, index_N, Evidence.of_previous(previous_N))
+
+
+def test_every_pair_is_tried_and_the_right_one_chosen(table: ClassTable) -> None:
+    selection = select(table, made(1500, 0), made(800, 1))
+    labels = {trial.label for trial in selection.best("year")}
+    pairs = {f"{metric}/{density}" for metric in GRID["metrics"] for density in ("multinomial", "gaussian")}
+    assert labels == pairs | {"frequency/unigram"}
+    assert selection.best("year")[0].label == "difference/gaussian"
+    assert selection.models["small"].metric.kind in ("count", "scalar")
+    # the entropy of a Gaussian of width 4 is that of 4 sqrt(2 pi e) equal choices
+    assert selection.best("year")[0].perplexity == pytest.approx(4 * math.sqrt(2 * math.pi * math.e), rel=0.1)
+
+
+def test_table_and_record_entries_hold_the_whole_grid(table: ClassTable) -> None:
+    selection = select(table, made(300, 0), made(200, 1))
+    results = selection.results()
+    assert len([name for name in results if name.startswith("grid/")]) == 14
+    assert len(selection.best("year")) + len(selection.best("small")) == 14
+    assert results["grid/year/difference/gaussian"]["n"] == len(made(200, 1).of(0))
+    assert selection.table().count("*") == 2
+    best = selection.best("year")[0]
+    assert f"*{best.label}" in selection.table() and f"{best.perplexity:.2f}" in selection.table()
+
+
+def test_the_record_has_what_is_used_of_one_pair(table: ClassTable) -> None:
+    selection = select(table, made(300, 0), made(200, 1))
+    used, results = selection.models["year"], selection.results()
+    entries = {name: entry["value"] for name, entry in results.items() if name.startswith("micro_model/year/")}
+    where = "micro_model/year/difference/gaussian"
+    assert entries == {
+        f"{where}/share": 1.0,
+        f"{where}/mean": used.density.mean,
+        f"{where}/deviation": used.density.variance**0.5,
+        f"{where}/planar": 0.0,
+        f"{where}/fallback_smoothing": used.fallback_smoothing,
+    }
+
+
+def test_the_record_and_the_table_have_the_blend(table: ClassTable) -> None:
+    validation = made(200, 1)
+    selection = select(table, made(300, 0), validation, bases=("uniform", "unigram"), blend=True)
+    results, blend = selection.results(), selection.models["year"]
+    expected = class_perplexity(blend, validation.of(0))
+    assert results["grid/year/blend"]["value"] == pytest.approx(expected, rel=1e-12)
+    assert expected <= selection.best("year")[0].perplexity * 1.001
+    shares = {n: entry["value"] for n, entry in results.items() if n.startswith("micro_model/year/") and "share" in n}
+    assert sorted(shares.values()) == pytest.approx(sorted(blend.weight_P))
+    assert any("/unigram/share" in name for name in shares)
+    lines = [line for line in selection.table(most=2).splitlines() if line.startswith("year")]
+    assert len(lines) == 3 and "*blend" in lines[0] and f"{expected:.2f}" in lines[0]
+    assert "*" not in "".join(lines[1:])
+
+
+def test_several_parameters_of_a_density_are_numbered(table: ClassTable) -> None:
+    year = PatternRecogniser(name="year", pattern=r"19\d\d", metrics=["difference"], densities=["mixture"])
+    alone = ClassTable.build([str(number) for number in range(1900, 2000)], [year])
+    train, validation = (found.where(found.class_N == 0) for found in (made(400, 0), made(300, 1)))
+    results = select(alone, train, validation).results()
+    values = [results[f"micro_model/year/difference/mixture/weight/{place}"]["value"] for place in range(2)]
+    assert 0 < sum(values) <= 1 + 1e-9
+
+
+def test_blend_is_no_worse_than_any_part_on_validation(table: ClassTable) -> None:
+    train, validation = made(400, 0), made(300, 1).of(0)
+    models = [trial.model for trial in select(table, train, made(300, 1)).best("year")]
+    blend = fit_blend(models, validation)
+    assert class_perplexity(blend, validation) <= min(class_perplexity(m, validation) for m in models) * 1.001
+
+
+def test_a_class_without_validation_text_keeps_its_unigram(table: ClassTable) -> None:
+    train, validation = made(300, 0), made(200, 1)
+    selection = select(
+        table, train, validation.where(validation.class_N == 0), bases=("uniform", "unigram"), blend=True
+    )
+    assert selection.models["small"].metric.name == "frequency"
+    assert math.isnan(class_perplexity(selection.models["small"], validation.where(np.zeros(200, bool))))

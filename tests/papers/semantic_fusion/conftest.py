@@ -1,0 +1,110 @@
+"""A small model over the real vocabulary, and a batch as the data module makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lit_ctg.network.transformer import TransformerBackbone
+from lit_ctg.papers.semantic_fusion import SemanticFusionModule
+from lit_ctg.papers.semantic_fusion.clause import ClauseDataModule
+from lit_ctg.papers.semantic_fusion.clause_vocabulary import ClauseVocabulary
+
+PUBLISHED = {
+    "causal": False,
+    "prefix_only_features": False,
+    "loss_mask": "input",
+    "embedding_std": 1.0,
+    "embedding_scale": 1.0,
+    "feature_dropout": 1.0,
+    "warmup_from_zero": True,
+    "decay_matrices_only": False,
+}
+CORRECTED = {
+    "causal": True,
+    "prefix_only_features": True,
+    "loss_mask": "target",
+    "embedding_std": 0.02,
+    "embedding_scale": 4.0,
+    "feature_dropout": 0.5,
+    "warmup_from_zero": False,
+    "decay_matrices_only": True,
+}
+SHARED = {
+    "fusion": True,
+    "gate": True,
+    "auxiliary_target": "current",
+    "label_smoothing": 0.02,
+    "auxiliary_weight": 0.5,
+    "uniformizer_weight": 0.01,
+    "membership_centres": (0.2, 0.6, 1.0),
+    "membership_temperature": 0.35,
+    "learnable_memberships": False,
+    "exclamation_nudge": 0.2,
+    "learning_rate": 3e-4,
+    "weight_decay": 0.01,
+    "warmup_fraction": 0.1,
+    "seed": 5,
+}
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> ClauseVocabulary:
+    return ClauseVocabulary()
+
+
+@pytest.fixture
+def make_module(vocabulary):
+    """Return a factory: ``make_module(published=False, dropout=0.0, **changes)``."""
+
+    def make(published: bool = False, dropout: float = 0.0, **changes: Any) -> SemanticFusionModule:
+        options = SHARED | (PUBLISHED if published else CORRECTED) | changes
+        torch.manual_seed(options["seed"])
+        backbone = TransformerBackbone(
+            dim=16,
+            layers=2,
+            heads=2,
+            feedforward_dim=24,
+            dropout=dropout,
+            norm_position="post",
+            causal=options["causal"],
+        )
+        return SemanticFusionModule(vocabulary=vocabulary, backbone=backbone, **options)
+
+    return make
+
+
+def clause_data(size: int = 48, seed: int = 3) -> ClauseDataModule:
+    return ClauseDataModule(
+        train_size=size,
+        val_size=size,
+        max_length=28,
+        batch_size=size,
+        second_clause_probability=0.6,
+        intensifier_weights={"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
+        punctuation_weights={".": 8, "!": 3, "?": 1},
+        held_out={"positive": ["wonderful", "excellent", "great"], "negative": ["terrible", "awful", "unpleasant"]},
+        seed=seed,
+    )
+
+
+@pytest.fixture
+def make_batch():
+    """Return a factory: ``make_batch(module, size=48)`` gives a validation batch with the module's features."""
+
+    def make(module: SemanticFusionModule, size: int = 48, seed: int = 3) -> dict[str, torch.Tensor]:
+        data = clause_data(size, seed)
+        data.corpus_transform = module.corpus_transform
+        data.setup("fit")
+        return next(iter(data.val_dataloader()))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[list[int]]:
+    """Several hundred sentences as lists of ids, <bos> and <eos> included."""
+    ids_NT, lengths_N = clause_data(400).corpus("val")
+    return [row[:length].tolist() for row, length in zip(ids_NT, lengths_N, strict=True)]

@@ -1,0 +1,186 @@
+"""The sampler: grammar, agreement, proportions against the tables, determinism."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.clause_corpus import (
+    ClauseTables,
+    generate_clauses,
+    uncoupled_tables,
+    weight_row,
+    word_table,
+)
+from lit_ctg.papers.semantic_fusion.clause_vocabulary import (
+    NEGATIVE,
+    OBJECTS,
+    POSITIVE,
+    SUBJECTS,
+    VERBS,
+    ClauseVocabulary,
+)
+
+VOCABULARY = ClauseVocabulary()
+PAPER = {
+    "second_clause_probability": 0.6,
+    "intensifier_weights": {"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
+    "punctuation_weights": {".": 8, "!": 3, "?": 1},
+}
+HELD_OUT = ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant")
+
+
+def random_tables(seed: int = 0) -> ClauseTables:
+    """Every conditional its own random row: any mix-up of axes shows."""
+    rng = np.random.default_rng(seed)
+    sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
+    tables = {}
+    for field in dataclasses.fields(ClauseTables)[1:]:
+        *context, outcome = (sizes[letter] for letter in field.name.rpartition("_")[2])
+        tables[field.name] = rng.dirichlet(np.ones(outcome), size=tuple(context))
+    return ClauseTables(second_clause=0.7, **tables)
+
+
+def draw(
+    size: int, seed: int = 0, tables: ClauseTables | None = None, without: tuple[str, ...] = ()
+) -> list[list[str]]:
+    """Sentences as words without specials."""
+    rng = np.random.default_rng(seed)
+    tables = tables or uncoupled_tables(**PAPER)
+    ids_NT, lengths_N = generate_clauses(tables, word_table(without), size=size, rng=rng, width=28)
+    return [[VOCABULARY.tokens[i] for i in row[1 : n - 1]] for row, n in zip(ids_NT, lengths_N, strict=True)]
+
+
+def fits(observed: list[str], expected: dict[str, float]) -> bool:
+    """Chi-square test at 1e-4 (seeds are fixed, so this never flickers)."""
+    assert set(observed) <= {word for word, p in expected.items() if p > 0}
+    counts = np.array([observed.count(word) for word in expected])
+    p = np.array(list(expected.values()))
+    return chisquare(counts, p / p.sum() * len(observed)).pvalue > 1e-4
+
+
+@pytest.fixture(scope="module")
+def sentences() -> list[list[str]]:
+    return draw(8000)
+
+
+def test_every_sentence_is_in_the_grammar_and_its_pronoun_agrees(sentences: list[list[str]]) -> None:
+    adjective = "|".join(POSITIVE + NEGATIVE)
+    phrase = rf"(slightly|moderately|very|extremely) ({adjective})"
+    tail = rf"({'|'.join(VERBS)}) the ({'|'.join(OBJECTS)}) , {phrase}"
+    whole = re.compile(rf"({'|'.join(SUBJECTS)}) {tail}( (and|but) (she|he) {tail})? [.!?]")
+    for words in sentences:
+        assert whole.fullmatch(" ".join(words))
+        if len(words) == 16:
+            assert words[8] == VOCABULARY.pronoun_of[words[0]]
+
+
+def test_frame_of_the_array() -> None:
+    ids_NT, lengths_N = generate_clauses(
+        uncoupled_tables(**PAPER), word_table(), size=200, rng=np.random.default_rng(0), width=20
+    )
+    assert ids_NT.shape == (200, 20) and ids_NT.dtype == np.int64
+    assert set(lengths_N) == {10, 18}
+    for row, length in zip(ids_NT, lengths_N, strict=True):
+        assert row[0] == VOCABULARY.bos_id and row[length - 1] == VOCABULARY.eos_id
+        assert (row[length:] == VOCABULARY.pad_id).all() and (row[:length] != VOCABULARY.pad_id).all()
+        assert (row[1 : length - 1] > 2).all()
+
+
+def test_proportions_fit_the_weights(sentences: list[list[str]]) -> None:
+    two = [words for words in sentences if len(words) == 16]
+    both = [words[i:] for words in sentences for i in ((0, 8) if len(words) == 16 else (0,))]
+    assert fits([str(len(words)) for words in sentences], {"16": 0.6, "8": 0.4})
+    assert fits([words[-1] for words in sentences], PAPER["punctuation_weights"])
+    assert fits([words[5] for words in both], PAPER["intensifier_weights"])
+    assert fits([words[6] for words in both], dict.fromkeys(POSITIVE + NEGATIVE, 1))
+    assert fits([words[1] for words in both], dict.fromkeys(VERBS, 1))
+    assert fits([words[3] for words in both], dict.fromkeys(OBJECTS, 1))
+    assert fits([words[0] for words in sentences], dict.fromkeys(SUBJECTS, 1))
+    assert fits([words[7] for words in two], {"and": 1, "but": 1})
+
+
+def test_proportions_of_any_tables_fit_their_conditionals() -> None:
+    tables = random_tables()
+    words = draw(40000, 1, tables)
+    two = [w for w in words if len(w) == 16]
+    group = {
+        name: [VOCABULARY.tokens[i] for i in VOCABULARY.ids(name)] for name in ("intensifier", "punctuation", "verb")
+    }
+    sign = {w: ("+" if p > 0 else "-") for w, p in VOCABULARY.polarity.items()}
+
+    def row(table: np.ndarray, names: list[str]) -> dict[str, float]:
+        return dict(zip(names, table, strict=True))
+
+    for s, subject in enumerate(SUBJECTS):
+        mine = [w for w in words if w[0] == subject]
+        verbs = [w[i] for w in mine for i in ((1, 9) if len(w) == 16 else (1,))]
+        assert fits(verbs, row(tables.verb_SV[s], group["verb"]))
+    for i, first in enumerate(group["intensifier"]):
+        after = [w[13] for w in two if w[5] == first]
+        assert fits(after, row(tables.intensifier_next_II[i], group["intensifier"]))
+        for p, polarity in enumerate("+-"):
+            last = [w[-1] for w in words if w[-3] == first and sign[w[-2]] == polarity]
+            assert fits(last, row(tables.punctuation_IPQ[i, p], group["punctuation"]))
+    for c, conjunction in enumerate(("and", "but")):
+        for p, polarity in enumerate("+-"):
+            after = [sign[w[14]] for w in two if w[7] == conjunction and sign[w[6]] == polarity]
+            assert fits(after, row(tables.polarity_next_CPP[c, p], ["+", "-"]))
+
+
+def test_held_out_words_are_never_drawn() -> None:
+    words = {word for sentence in draw(2000, without=HELD_OUT) for word in sentence}
+    assert words.isdisjoint(HELD_OUT) and {"good", "pleasant", "bad", "poor"} <= words
+
+
+def test_outcomes_of_probability_zero_never_occur_and_certain_ones_always() -> None:
+    tables = uncoupled_tables(
+        second_clause_probability=1, intensifier_weights=PAPER["intensifier_weights"] | {"extremely": 0},
+        punctuation_weights={".": 0, "!": 3, "?": 0},
+    )  # fmt: skip
+    words = draw(2000, tables=tables)
+    assert {len(w) for w in words} == {16} and {w[-1] for w in words} == {"!"}
+    assert not [w for w in words if "extremely" in w]
+
+
+def test_same_seed_same_sentences_and_a_smaller_corpus_is_the_start_of_a_larger_one() -> None:
+    assert draw(100, 5) == draw(100, 5)
+    assert draw(100, 5) != draw(100, 6)
+    assert draw(300, 5)[:100] == draw(100, 5)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({".": 8, "!": -3, "?": 1}, "weight -3 of '!'"),
+        ({".": 0, "!": 0, "?": 0}, "all weights are zero"),
+        ({}, "give a weight for each"),
+        (None, "give a weight for each"),
+        ({".": 8, "!": 3}, "weight None of '\\?'"),
+        ({".": 8, "!": 3, "?": "x"}, "weight 'x' of '\\?'"),
+        ({".": 8, "!": float("nan"), "?": 1}, "weight nan"),
+        ({".": 8, "!": 3, "?": 1, ";": 1}, "unknown ';'"),
+    ],
+)
+def test_bad_weights_are_refused(weights: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        weight_row("punctuation_weights", weights, (".", "!", "?"))
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, "0.6", None, True, float("nan")])
+def test_a_probability_is_one(value: object) -> None:
+    with pytest.raises(UserError, match="second_clause_probability"):
+        uncoupled_tables(**PAPER | {"second_clause_probability": value})
+
+
+def test_tables_that_do_not_sum_to_one_are_refused() -> None:
+    tables = random_tables()
+    with pytest.raises(ValueError, match="verb_SV"):
+        dataclasses.replace(tables, verb_SV=tables.verb_SV * 1.01)
+    with pytest.raises(ValueError, match="object_O"):
+        dataclasses.replace(tables, object_O=tables.intensifier_I)

@@ -1,0 +1,70 @@
+"""Run directories are never shared and never overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.run.directory import Finished, RunDirectory, claim, run_status, run_stem
+
+
+def record(path: Path, status: str) -> None:
+    (path / "run.json").write_text(json.dumps({"status": status}), encoding="utf-8")
+
+
+def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
+    first = claim(tmp_path / "run", skip_completed=False)
+    second = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(first, RunDirectory) and isinstance(second, RunDirectory)
+    assert (first.path.name, second.path.name) == ("run", "run-1")
+    third = claim(tmp_path / "run", skip_completed=True)
+    assert isinstance(third, Finished) and third.busy
+
+
+def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
+    first = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(first, RunDirectory)
+    record(first.path, "DONE")
+    first.release()
+    skipped = claim(tmp_path / "run", skip_completed=True)
+    assert skipped == Finished(first.path)
+    again = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(again, RunDirectory) and again.path.name == "run-1"
+    assert run_status(first.record) == "DONE"
+
+
+def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Path) -> None:
+    first = claim(tmp_path / "run", skip_completed=True)
+    assert isinstance(first, RunDirectory)
+    record(first.path, "FAILED")
+    half = first.path / "checkpoints" / ".last.ckpt.7.tmp"
+    half.parent.mkdir()
+    half.write_bytes(b"half a checkp")
+    (first.path / "metrics.csv").write_text("epoch,loss\n", encoding="utf-8")
+    first.release()
+    again = claim(tmp_path / "run", skip_completed=True)
+    assert isinstance(again, RunDirectory) and again.path == first.path
+    assert not again.record.exists()
+    assert run_status(first.path / "run.before-0.json") == "FAILED"
+    assert not half.exists()
+    assert (first.path / "metrics.before-0.csv").read_text(encoding="utf-8") == "epoch,loss\n"
+
+
+def test_a_half_written_record_counts_as_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "DO', encoding="utf-8")
+    assert run_status(tmp_path / "run" / "run.json") is None
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    with pytest.raises(UserError, match="output_root"):
+        claim(tmp_path / "file" / "run", skip_completed=False)
+
+
+def test_the_stem_tells_what_it_holds() -> None:
+    stem = run_stem(Path("outputs"), "semantic_fusion", "main", "corrected", "paper", 111, "0123456789abcdef")
+    assert stem == Path("outputs/semantic_fusion/main/corrected-paper-seed111-01234567")

@@ -1,0 +1,188 @@
+"""`lit-ctg reproduce`: what is missing, what it costs, and that what is run fills the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.config import experiments
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import load_records
+from lit_ctg.results.spec import experiments_root, load_specs, papers
+from lit_ctg.run.reproduce import RUNS, estimate, listed, load_groups, missing, plan_lines
+
+ROOT = Path(__file__).resolve().parents[2] / "experiments"
+WITH_RUNS = sorted(path.parent.name for path in ROOT.glob(f"*/{RUNS}"))
+
+
+@pytest.fixture(scope="module")
+def records() -> list:
+    return load_records([ROOT / paper / "results" for paper in WITH_RUNS])
+
+
+def test_every_paper_lists_its_runs() -> None:
+    assert papers(experiments_root()) == WITH_RUNS
+
+
+@pytest.mark.parametrize("paper", WITH_RUNS)
+def test_every_committed_record_is_listed(paper: str, records: list) -> None:
+    committed = {(r.paper, r.name, r.regime, r.size, r.seed) for r in records if r.paper == paper}
+    named = set()
+    for size in {key[3] for key in committed}:
+        named |= {(*g.key, seed) for g in load_groups(ROOT, paper, size) for seed in g.seeds}
+    assert committed <= named
+
+
+@pytest.mark.parametrize("paper", WITH_RUNS)
+def test_every_run_of_a_table_is_listed(paper: str, records: list) -> None:
+    """At the size whose records are committed; rows without a listed run must say so by being holes on purpose."""
+    sizes = {r.size for r in records if r.paper == paper} or {"small"}
+    names = {group.name for size in sizes for group in load_groups(ROOT, paper, size)}
+    wanted = {name for spec in load_specs(ROOT, paper) for row in spec.rows for name, _ in row.terms}
+    assert names & wanted
+    known = {name.split("/")[1] for name in experiments() if name.startswith(f"{paper}/")}
+    assert {group.words[0].rpartition("/")[2] for size in sizes for group in load_groups(ROOT, paper, size)} <= known
+
+
+def test_missing_and_estimate(records: list) -> None:
+    groups = load_groups(ROOT, "semantic_fusion", "paper")
+    assert missing(groups, records) == []
+    main = next(group for group in groups if group.name == "main" and group.regime == "corrected")
+    left = [r for r in records if not (r.name == "main" and r.regime == "corrected" and r.seed == 113)]
+    (hole,) = missing(groups, left)
+    assert (hole.key, hole.seeds) == (main.key, (113,))
+    times = [r.wall_time_s for r in left if r.name == "main" and r.size == "paper" and r.wall_time_s is not None]
+    assert estimate(hole, left) == pytest.approx(sum(times) / len(times))
+    lines = plan_lines([hole], left)
+    assert lines[0].startswith("semantic_fusion/main corrected paper, seeds 113: about 0.0")
+    assert lines[1].startswith("1 runs missing")
+    assert estimate(hole, []) is None and "1 runs without one" in plan_lines([hole], [])[1]
+
+
+def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
+    main = next(g for g in load_groups(ROOT, "semantic_fusion", "paper") if (g.name, g.regime) == ("main", "corrected"))
+    real = dataclasses.replace(main, real=True)
+    done = [r for r in records if r.name == "main" and r.regime == "corrected"]
+
+    def of(source: str) -> list:
+        return [dataclasses.replace(r, config={**r.config, "data": {"source": source}}) for r in done]
+
+    assert missing([real], of("sample")) == [real]
+    assert missing([real], of("local")) == missing([main], of("sample")) == []
+
+
+def write(folder: Path, text: str) -> Path:
+    paper = folder / "experiments" / "semantic_fusion"
+    shutil.copytree(ROOT / "semantic_fusion", paper, ignore=shutil.ignore_patterns("results"))
+    (paper / RUNS).write_text(text, encoding="utf-8")
+    return folder / "experiments"
+
+
+def test_values_are_swept_and_data_is_local(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        "smoke:\n- {experiment: main, regime: corrected, seed: [1, 2], set: {backbone.layers: [1, 2]}, data: books}",
+    )
+    groups = load_groups(root, "semantic_fusion", "smoke", "mine")
+    assert [group.words for group in groups] == [
+        ("experiment=semantic_fusion/main", "size=smoke", "data.source=local", "data.root=mine/books",
+         f"backbone.layers={layers}", "regime=corrected") for layers in (1, 2)
+    ]  # fmt: skip
+    assert groups[0].command()[-2:] == ["seed=1,2", "skip_completed=true"]
+
+
+@pytest.mark.parametrize("paper", WITH_RUNS)
+def test_every_folder_of_real_data_is_in_the_folder_given(paper: str) -> None:
+    """No path of a corpus is written out: `local=` moves all of them, and all of them are checked."""
+    for size in listed(ROOT, paper):
+        for group in load_groups(ROOT, paper, size, "elsewhere/data"):
+            values = [word.partition("=")[2] for word in group.words]
+            assert not [value for value in values if value.startswith("local/")], group.words
+            assert not [value for value in values if "{" in value], group.words
+            asked = {Path(value) for value in values if value.startswith("elsewhere/data/")}
+            assert asked == set(group.folders)
+
+
+def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_path: Path) -> None:
+    for name in ("wikipedia", "yelp"):
+        (tmp_path / name).mkdir()
+    review = next(g for g in load_groups(ROOT, "graphmax", "small", str(tmp_path)) if g.name == "review")
+    assert {folder.name for folder in review.folders} == {"wikipedia", "control_code", "yelp"}
+    (line, _) = plan_lines([review], [])
+    assert line.endswith(f"; needs {tmp_path / 'control_code'}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("smoke: [{experiment: main, set: {data.root: '{lokal}/x'}}]", "only '{local}/<folder>' can stand there"),
+        ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' can stand there"),
+        ("smoke: [{experiment: main, sed: 3}]", "did you mean 'seed'"),
+        ("smoke: [{regime: corrected}]", "needs 'experiment'"),
+        ("tiny: []", "expected a mapping"),
+        ("small: []", "no runs of size=smoke"),
+        ("smoke: [", "cannot be read"),
+        ("smoke: [{experiment: mian}]", "did you mean"),
+    ],
+)
+def test_damaged_lists_are_one_line(text: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=expected):
+        load_groups(write(tmp_path, text), "semantic_fusion", "smoke")
+
+
+def test_command_runs_what_is_missing_and_shows_it(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
+    monkeypatch.chdir(tmp_path)
+    words = ("reproduce", "semantic_fusion", "size=smoke")
+    code, out, _ = run_cli(*words, "--dry-run")
+    assert code == 0 and "semantic_fusion/baseline corrected smoke, seeds 5: no past run" in out
+    assert not (tmp_path / "outputs").exists()
+    code, out, _ = run_cli(*words)
+    assert code == 0 and "[1/1] semantic_fusion/baseline corrected smoke: seeds 5" in out and "Table 1" in out
+    (record,) = (tmp_path / "outputs" / "semantic_fusion" / "baseline").glob("*/run.json")
+    assert json.loads(record.read_text(encoding="utf-8"))["seed"] == 5
+    assert (tmp_path / "outputs" / "report.html").is_file()
+    code, out, _ = run_cli(*words)
+    assert code == 0 and "0 runs missing" in out and "[1/" not in out
+    assert record.stat().st_mtime_ns and len(list(record.parent.parent.iterdir())) == 1
+
+
+def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "all", "size=small", "--dry-run")
+    assert code == 0 and "semantic_fusion: no runs of size=small" in out and "0 runs missing" in out
+    code, _, err = run_cli("reproduce", "semantic_fusion", "size=small", "--dry-run")
+    assert code == 2 and "lists no runs of size=small" in err
+
+
+def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `lit-ctg train`; graphmax has no runs of size=paper."""
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "graphmax", "--dry-run", "--records", str(tmp_path))
+    assert code == 0 and "graphmax/review corrected small" in out and "needs local/wikipedia" in out
+
+
+def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "smoke: [{experiment: main, regime: corrected, seed: [5], data: nowhere}]")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "semantic_fusion", "size=smoke", "local=mine")
+    assert code == 1 and "not run, there is no folder mine/nowhere" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["reproduce", "semantic_fuson"], "did you mean 'semantic_fusion'"),
+        (["reproduce", "all", "size=huge"], "one of smoke, small, paper"),
+        (["reproduce", "all", "sise=small"], "did you mean 'size'"),
+        (["reproduce"], "paper"),
+    ],
+)
+def test_bad_input(words: list[str], expected: str, run_cli) -> None:
+    code, _, err = run_cli(*words)
+    assert code == 2 and expected in err and len(err.strip().splitlines()) == 1

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lit_ctg.config import prepare_overrides, register
+from lit_ctg.run.sweep import count_jobs, duration, progress_line
+
+RUN = "experiment=semantic_fusion/main"
+
+
+def entry(status: str, seconds: float) -> dict:
+    return {"job": "paper/name corrected small seed 0", "status": status, "seconds": seconds, "error": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        ([RUN], 1),
+        ([RUN, "seed=0,1,2"], 3),
+        ([RUN, "seed=range(0,5)", "regime=as_published,corrected"], 10),
+        (["experiment=semantic_fusion/main,semantic_fusion/baseline", "seed=0,1", "size=smoke"], 4),
+        ([RUN, "metric=[perplexity]", "seed=0,1"], 2),  # a list is one value
+        ([RUN, "seed=0,1", "seed=3"], 1),  # the last word counts, as for Hydra
+        ([RUN, "seed=3", "seed=choice(0,1)"], 2),
+    ],
+)
+def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    register()
+    prepared = prepare_overrides(words)
+    assert count_jobs(prepared) == jobs
+    parsed = OverridesParser.create().parse_overrides(prepared)
+    assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
+
+
+def test_an_experiments_own_sweep_counts_and_the_command_line_wins(tmp_path, monkeypatch):
+    folder = tmp_path / "conf"
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\nseed: 0\nsize: small\n")
+    text = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seed: 0,1,2\n      size: smoke,small\n"
+    (folder / "experiment" / "grid.yaml").write_text(text)
+    monkeypatch.setattr("lit_ctg.run.sweep.config_folder", lambda: folder)
+    assert count_jobs(["experiment=grid"]) == 6
+    assert count_jobs(["experiment=grid", "seed=7"]) == 2
+    assert count_jobs(["experiment=grid", "size=paper", "seed=0,1,2,3"]) == 4
+
+
+def test_a_line_says_place_outcome_time_and_what_is_left():
+    entries = [entry("DONE", 100.0)]
+    assert progress_line(entries, 4, 100.0) == (
+        "[1/4] done paper/name corrected small seed 0 in 1 min 40 s; 5 min 0 s left"
+    )
+    entries += [entry("SKIPPED", 0.1), entry("FAILED", 20.0)]
+    # skipped jobs say nothing about how long a job takes
+    assert progress_line(entries, 4, 120.0).endswith("failed paper/name corrected small seed 0 in 20 s; 1 min 0 s left")
+    # two at a time: half the time
+    assert progress_line(entries, 4, 60.0).endswith("; 30 s left")
+    assert "left" not in progress_line([*entries, entry("DONE", 1.0)], 4, 1.0)
+    assert "left" not in progress_line([entry("SKIPPED", 0.1)], 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (3599.7, "1 h 0 min"), (7500, "2 h 5 min")],
+)
+def test_duration(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
+    words = ["train", "-m", RUN, "size=smoke", "metric=[perplexity]", "callback=[run_record]", "logger=none"]
+    words += ["trainer.limit_train_batches=1", "trainer.limit_val_batches=1", "seed=0,-1,1", "skip_completed=true"]
+    code, out, err = run_cli(*words)
+    assert code == 1 and "seed=-1 is negative" in err
+    lines = [line for line in out.splitlines() if line.startswith("[")]
+    assert len(lines) == 2
+    assert re.fullmatch(r"\[1/3\] done semantic_fusion/main corrected smoke seed 0 in \d+ s; .* left", lines[0])
+    assert lines[1].startswith("[3/3] done") and "left" not in lines[1]
+    assert re.search(r"^\[2/3\] failed .*: seed=-1 is negative", err, re.MULTILINE)
+    assert "sweep of 3 jobs" in out and "2 done" in out
