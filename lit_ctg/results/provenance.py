@@ -25,6 +25,7 @@ HASH_IGNORED = (
     "n",
     "control",
     "path",
+    "decoding.routes",
     "callback.progress",
     "callback.checkpoint",
     "data.num_workers",

@@ -27,7 +27,7 @@ def printed(monkeypatch, capsys):
     """Return ``run(*texts) -> output`` of the command over given texts."""
 
     def run(*texts):
-        cfg = SimpleNamespace(decoding="", paper="p", name="n", n=len(texts), prompt="", path=[], seed=0)
+        cfg = SimpleNamespace(decoding={}, paper="p", name="n", n=len(texts), prompt="", seed=0)
         checkpoint = SimpleNamespace(load_into=lambda module: None)
         monkeypatch.setattr(command, "compose_with_checkpoint", lambda words: (cfg, checkpoint))
         monkeypatch.setattr(command, "build_datamodule", lambda cfg: None)
