@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "lit_ctg"
 ALLOWED = {
     "core": {"decoding"},
     "network": set(),
-    "data": set(),
+    "data": {"core"},
     "decoding": set(),
     "metric": {"core"},
     "callback": {"core", "metric", "decoding", "data", "results"},

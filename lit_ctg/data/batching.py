@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lit_ctg.core.batch import Batch
 from lit_ctg.data.packing import PackedCorpus
 from lit_ctg.errors import UserError
-
-Batch = dict[str, torch.Tensor]
 
 
 class PackedBatches(Dataset[Batch]):
@@ -53,7 +52,7 @@ class PackedBatches(Dataset[Batch]):
         inside_BT = place_BT[:, 1:] < stop_B[:, None]
         ids_BT = self.packed.ids(self.split)[np.minimum(place_BT, stop_B[:, None] - 1)].astype(np.int64)
         mask_BT = torch.from_numpy(inside_BT)
-        batch = {
+        batch: Batch = {
             "input_ids_BT": torch.from_numpy(ids_BT[:, :-1].copy()),
             "target_ids_BT": torch.from_numpy(ids_BT[:, 1:].copy()),
             "mask_input_BT": mask_BT,

@@ -13,6 +13,7 @@ from typing import Any
 from lightning import LightningDataModule
 
 import lit_ctg.data.sample
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.batching import ConsecutiveBatches, PackedBatches, RandomWindows, ResumableLoader, StreamBatches
 from lit_ctg.data.document import Document
 from lit_ctg.data.download import ALTERNATIVES
@@ -220,6 +221,10 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         """The tokenizer with its vocabulary; prepares the corpus when that has not happened yet."""
         self.prepare()
         return self.tokenizer
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of ids and vocabulary, from the packed corpus (made now if it is not in the cache)."""
+        return {"text": self.prepare().checksum(), "vocabulary": checksum(self.vocabulary.tokens)}
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
 from lit_ctg.errors import UserError
 
@@ -45,6 +46,8 @@ class IncrementDataModule(LightningDataModule):
     Raises:
         UserError: too few pairs for three parts.
     """
+
+    splits = SPLITS
 
     def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int) -> None:
         super().__init__()
@@ -87,6 +90,11 @@ class IncrementDataModule(LightningDataModule):
             world_size=trainer.world_size if trainer else 1,
         )
         return whole_batch_loader(batches, sampler, 0)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the pairs of all splits and of the vocabulary."""
+        pairs = {split: self.pairs(split).tolist() for split in self.splits}
+        return {"text": checksum(pairs), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def facts(self) -> dict[str, str]:
         """Return what `lit-ctg data info` prints."""
