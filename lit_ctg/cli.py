@@ -99,8 +99,8 @@ def _train(words: list[str]) -> int:
         return 0
     from lit_ctg.run.train import train
 
-    train(cfg)
-    return 0
+    # a run that another process is at is not done
+    return 1 if train(cfg).status == "BUSY" else 0
 
 
 def _evaluate(words: list[str]) -> int:

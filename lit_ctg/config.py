@@ -58,6 +58,10 @@ class Config:
     skip_completed: bool = False
     ckpt_path: str | None = None
     debug: bool = False
+    # of torch on a CPU; null: as many as pay for a model of this size
+    threads: int | None = None
+    # of a sweep, side by side; null: one a core
+    jobs: int | None = 1
     # generation
     prompt: str = ""
     n: int = 5

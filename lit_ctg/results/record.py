@@ -56,7 +56,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) but ``samples``; ``source``, the file it was read from, is not in it.
+    (null where the type allows) but ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it was
+    read from, is not in it. A run that is DIVERGED has in ``error`` what was no number and when; its numbers, if it
+    came to any, are kept.
     """
 
     paper: str
@@ -81,6 +83,7 @@ class RunRecord:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    corpus: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     source: Path | None = None
 
@@ -96,6 +99,8 @@ class RunRecord:
         for key in ("wall_time_s", "tokens_per_s", "peak_memory_mb"):
             if data[key] is not None and not math.isfinite(data[key]):
                 data[key] = None
+        if self.corpus:
+            data["corpus"] = self.corpus
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
@@ -134,6 +139,7 @@ def load_record(path: Path) -> RunRecord:
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
+        corpus=data.get("corpus", {}),
         samples=data.get("samples") or _read_samples(_samples_path(path)),
         source=path,
     )

@@ -10,7 +10,8 @@ from lit_ctg.errors import UserError
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
 SIZES = ("smoke", "small", "paper")
-STATUSES = ("DONE", "FAILED")
+# DIVERGED is a result too: the run ended where its numbers stopped being numbers, and would again
+STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
@@ -56,6 +57,10 @@ def validate(data: Any, where: str) -> None:
     for key, choices in _CHOICES.items():
         if data[key] not in choices:
             raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
+    corpus = data.get("corpus", {})
+    _check(corpus, (dict,), "corpus", where)
+    for key, checksum in corpus.items():
+        _check(checksum, _TEXT, f"corpus.{key}", where)
     samples = data.get("samples", [])
     _check(samples, (list,), "samples", where)
     for index, sample in enumerate(samples):

@@ -26,7 +26,7 @@ def generate(words: list[str]) -> list[Any]:
         raise UserError(f"experiment {cfg.paper}/{cfg.name} sets no decoding, so there is nothing to generate with")
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
-    checkpoint.load_into(module)
+    checkpoint.load_into(module, datamodule)
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
     routes = cfg.decoding.get("routes")

@@ -36,6 +36,7 @@ from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.schema import REGIMES, SIZES
 from lit_ctg.results.spec import experiments_root
 from lit_ctg.results.table import OUTPUTS, Arguments, checked_folders, chosen_papers
+from lit_ctg.run.directory import FINAL
 
 RUNS = "runs.yaml"
 _KEYS = ("experiment", "regime", "seed", "set", "data")
@@ -170,7 +171,8 @@ def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group
 
     A run on sample data is not one on real data: the record's source must be the group's, where that names one.
     """
-    done = [r for r in records if r.status == "DONE"]
+    # a run that diverged would do so again
+    done = [r for r in records if r.status in FINAL]
     seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
     for group in groups:

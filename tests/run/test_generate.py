@@ -28,7 +28,7 @@ def printed(monkeypatch, capsys):
 
     def run(*texts):
         cfg = SimpleNamespace(decoding={}, paper="p", name="n", n=len(texts), prompt="", seed=0)
-        checkpoint = SimpleNamespace(load_into=lambda module: None)
+        checkpoint = SimpleNamespace(load_into=lambda module, datamodule: None)
         monkeypatch.setattr(command, "compose_with_checkpoint", lambda words: (cfg, checkpoint))
         monkeypatch.setattr(command, "build_datamodule", lambda cfg: None)
         monkeypatch.setattr(command, "build_model", lambda cfg, datamodule: None)
