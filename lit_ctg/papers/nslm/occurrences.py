@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lit_ctg.papers.nslm.class_table import ClassTable
-from lit_ctg.papers.nslm.context import InConversion
+from lit_ctg.papers.nslm.classes import ClassTable, InConversion
 
 CHUNK = 1 << 20
 

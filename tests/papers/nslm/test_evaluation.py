@@ -15,9 +15,21 @@ import numpy as np
 import pytest
 import torch
 
+from lit_ctg.core.model import LitLanguageModel
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.evaluation import NSLMEvaluation
-from lit_ctg.papers.nslm.token_scores import GUESSERS, TokenScores
+from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.evaluation import (
+    ClassPerplexity,
+    ClassReport,
+    NSLMEvaluation,
+    class_counts,
+    counts_table,
+    density_curve,
+)
+from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel, Multinomial
+from lit_ctg.papers.nslm.model import GUESSERS, NSLMModule, TokenScores
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+from lit_ctg.papers.nslm.selection import select
 
 
 def scores() -> TokenScores:
@@ -132,28 +144,27 @@ def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
 
 
-class Scored(torch.nn.Module):
-    """A module whose test text is dearer for the NNLM than its validation text, by one nat a token."""
-
-    token_scores = None
+class Scored(NSLMModule):
+    """A module that has scored its validation text; its test text is dearer for the NNLM by one nat a token."""
 
     def __init__(self, *, tuned: bool) -> None:
-        super().__init__()
+        LitLanguageModel.__init__(self)
         self.tuned, self.mixture_weight = tuned, torch.tensor(0.5, dtype=torch.float64)
         self.cache, self.vocabulary = SimpleNamespace(weight=0.25), range(8)
         classes = [SimpleNamespace(name=name, unit=None, attributes_KD=np.zeros((1, 1))) for name in "ab"]
         self.table = SimpleNamespace(names=("a", "b"), classes=classes)
         self.selection = SimpleNamespace(results=dict)
+        self.streams, self.characters = {}, []
 
     def log_dict(self, values: dict[str, float]) -> None:
         self.logged = values
 
-    def on_test_epoch_start(self) -> None:
-        self.began = True
-
-    def test_step(self, batch: str, index: int) -> TokenScores:
-        assert batch == "test text" and self.began and not self.training
-        return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
+    def score(self, batch: str, *, characters: bool) -> TokenScores:
+        assert not characters
+        if batch == "test text":
+            assert not self.training
+            return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
+        return scores()
 
 
 @pytest.mark.parametrize("tuned", [True, False])
@@ -171,8 +182,10 @@ def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it
     )
     evaluation = NSLMEvaluation(total="numbers", rarity=[1])
     evaluation.on_validation_epoch_start(trainer, module)
-    evaluation.on_validation_batch_end(trainer, module, scores(), None, 0)
-    evaluation.on_validation_epoch_end(trainer, module)
+    module.on_validation_epoch_start()
+    module.validation_step("validation text", 0)
+    module.on_validation_epoch_end()
+    evaluation.on_validation_end(trainer, module)
     found, weight = evaluation.results, float(module.mixture_weight)
     weights = np.linspace(0, 1, 1001)
     costs = [-scores().models(tried)["nslm"].mean() for tried in weights]
@@ -184,3 +197,129 @@ def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it
         assert found[f"{split}/nnlm/global"]["value"] == pytest.approx(expected)
     moved = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1).models(weight)["nslm"]
     assert found["test/nslm/global"]["value"] == pytest.approx(math.exp(-moved.mean()))
+
+
+def make() -> tuple[ClassPerplexity, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    log_prob = -4 * torch.rand(1300, generator=generator, dtype=torch.float64)
+    member = torch.stack((torch.arange(1300) % 3 == 0, torch.ones(1300).bool(), torch.zeros(1300).bool()), 1)
+    return ClassPerplexity(groups=["third", "global", "none"]), log_prob, member
+
+
+def test_equals_the_definition_in_any_number_of_updates() -> None:
+    metric, log_prob, member = make()
+    metric.update(log_prob[:700], member[:700])
+    metric.update(log_prob[700:], member[700:])
+    results = metric.result()
+    for column, name in enumerate(("third", "global")):
+        chosen = log_prob[member[:, column]].tolist()
+        assert results[name].value == pytest.approx(math.exp(-sum(chosen) / len(chosen)), rel=1e-12)
+        assert results[name].n == len(chosen)
+        assert results[name].ci95[0] < results[name].value < results[name].ci95[1]
+    assert math.isnan(results["none"].value) and results["none"].n == 0
+
+
+def test_a_token_of_no_group_may_be_impossible() -> None:
+    metric, log_prob, member = make()
+    log_prob[1] = -torch.inf
+    metric.update(log_prob, member[:, [0, 0, 2]])
+    assert math.isfinite(metric.result()["third"].value)
+
+
+def test_reads_an_output() -> None:
+    metric, log_prob, member = make()
+
+    class Output:
+        log_prob_N, member_NG = log_prob, member
+
+    metric.update_from(Output(), {})
+    assert metric.compute().shape == (3,)
+
+
+def test_counts(text) -> None:
+    made = text("in 1987 and 1990 on May 4", "the 1987 – 1990 of 30")
+    found = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
+    counts = {count.class_name: count for count in class_counts(made.table, {"train": found}, {"train": 13})}
+    assert {name: count.tokens for name, count in counts.items() if count.tokens} == {
+        "year": 3, "day": 1, "range": 1, "round": 1, "all": 6
+    }  # fmt: skip
+    assert counts["year"].first == 2 and counts["all"].share == pytest.approx(6 / 13)
+    assert counts["all"].members == 5
+    assert "23.077%" in counts_table(list(counts.values()))
+
+
+def years() -> tuple[Occurrences, MicroModel]:
+    from lit_ctg.papers.nslm.classes import ClassMembers
+
+    tokens = tuple(map(str, range(1900, 2000)))
+    members = ClassMembers("year", np.arange(100), tokens, np.arange(1900.0, 2000)[:, None], (), ())
+    rng = np.random.default_rng(0)
+    previous_N = rng.integers(-1, 90, 3000)
+    index_N = np.clip(previous_N + rng.choice([0, 1, 2], 3000, p=[0.2, 0.5, 0.3]), 0, 99)
+    found = Occurrences(np.arange(3000), np.zeros(3000, int), index_N, Evidence.of_previous(previous_N))
+    return found, MicroModel(Difference(), Multinomial(0.01)).fit(found, members)
+
+
+def test_curve_of_a_table_is_what_was_observed() -> None:
+    found, model = years()
+    edges = np.arange(-3.5, 6)
+    curve = density_curve(model, found, edges)
+    assert sum(curve.observed) == pytest.approx(1)
+    assert sum(curve.fitted) == pytest.approx(1, abs=1e-2)
+    assert np.allclose(curve.observed, curve.fitted, atol=0.01)
+    gaussian = density_curve(MicroModel(Difference(), Gaussian()).fit(found, model.members), found, edges)
+    assert not np.allclose(curve.fitted, gaussian.fitted, atol=0.02)
+
+
+GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "multinomial", "unigram"]}
+TOKENS = ["in", *map(str, range(1900, 1960))]
+
+
+def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
+    """Return the report on 2,000 tokens, every second one the year after the year before."""
+    rng = np.random.default_rng(0)
+    ids_T = np.zeros(2000, dtype=np.int64)
+    ids_T[1::2] = (np.cumsum(rng.choice([0, 1, 1, 2], 1000)) % 60) + 1
+    table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
+    found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
+    texts = {"train": ids_T, "val": ids_T, "test": ids_T[:1600]}
+    packed = SimpleNamespace(ids=texts.get)
+    module = SimpleNamespace(
+        table=table,
+        selection=select(table, found, found),
+        occurrences=lambda datamodule, split: Occurrences.from_documents(texts[split], np.zeros(1, dtype=int), table),
+    )
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=SimpleNamespace(prepare=lambda: packed))
+    report = ClassReport(curves=curves)
+    report.on_validation_end(trainer, module)
+    return report, ids_T
+
+
+def test_counts_and_curves() -> None:
+    curves = {"year": {"metric": "difference", "low": -2, "high": 3}, "city": {"metric": "x", "low": 0, "high": 1}}
+    report, ids_T = run(curves)
+    assert report.results["count/train/year"]["value"] == 1000
+    assert report.results["share/val/all"]["value"] == pytest.approx(0.5)
+    assert report.results["count/test/year"]["value"] == 800 and report.results["count/test/year"]["n"] == 1600
+    steps = np.diff(ids_T[1::2])
+    for value in range(-2, 4):
+        observed = report.results[f"density/year/observed/{value}"]["value"]
+        assert observed == pytest.approx((steps == value).mean(), abs=1e-9)
+        assert report.results[f"density/year/multinomial/{value}"]["value"] == pytest.approx(observed, abs=0.03)
+    # a Gaussian spreads beyond the steps that there are
+    mean, variance = steps.mean(), steps.var()
+    x = np.arange(-59, 60)
+    density = np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    assert report.results["density/year/observed/3"]["value"] == 0
+    assert report.results["density/year/gaussian/3"]["value"] == pytest.approx(density[x == 3][0], rel=0.5)
+    assert {name.split("/")[2] for name in report.results if name.startswith("density")} == {
+        "observed", "gaussian", "multinomial"
+    }  # fmt: skip
+
+
+def test_only_at_the_end_and_only_metrics_there_are() -> None:
+    with pytest.raises(UserError, match="did you mean 'difference'"):
+        run({"year": {"metric": "diference", "low": 0, "high": 1}})
+    report = ClassReport(curves={})
+    report.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)
+    assert report.results == {}

@@ -5,25 +5,42 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch import Tensor, nn
 
 from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.core.model import evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
-from lit_ctg.papers.nslm.distribution import MODELS, distributions
+from lit_ctg.papers.nslm.classes import ListRecogniser, PatternRecogniser, class_table, make_recogniser
+from lit_ctg.papers.nslm.evaluation import NSLMEvaluation
+from lit_ctg.papers.nslm.heads import HeadScores
 from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
-from lit_ctg.papers.nslm.module import NSLMModule
-from lit_ctg.papers.nslm.occurrence import Evidence
-from lit_ctg.papers.nslm.stream import Stream
-from lit_ctg.papers.nslm.token_scores import distance
+from lit_ctg.papers.nslm.model import (
+    MODELS,
+    NSLMModule,
+    Stream,
+    TokenScores,
+    clip_apart,
+    clip_by_norm,
+    distance,
+    grounded_dimensions,
+    likeliest_weight,
+    mix,
+    read_vectors,
+    sgd_with_decay,
+    with_cache,
+)
+from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence
 from lit_ctg.run.build import build as experiment_of
 from lit_ctg.run.build import build_datamodule, build_model
 
@@ -64,7 +81,7 @@ def test_every_model_sums_to_one_on_real_contexts(numbers: Any, model: str) -> N
     with torch.no_grad():
         for batch in list(datamodule.val_dataloader())[:3]:
             hidden, contexts = module._run(batch, Stream())
-            log_probs = distributions(module, hidden, contexts, (model,))[model]
+            log_probs = module.log_probs(hidden, contexts, (model,))[model]
             total = log_probs.double().exp().sum(2)
             torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0)
 
@@ -101,9 +118,9 @@ def whole_vocabulary(numbers: Any, places: Any) -> dict[tuple[str, str], np.ndar
             after["target_ids_BT"][:, -1] = torch.arange(size)
             module.streams["evaluation"] = Stream()
             with torch.no_grad():
-                module.token_scores(before | {"reset_B": torch.ones(size, dtype=torch.bool)}, characters=False)
+                module.score(before | {"reset_B": torch.ones(size, dtype=torch.bool)}, characters=False)
                 resumed = after | {"reset_B": torch.zeros(size, dtype=torch.bool)}
-                scores = module.token_scores(resumed, characters=True)
+                scores = module.score(resumed, characters=True)
             models = scores.models(float(module.mixture_weight))
             models |= scores.cached(models, module.cache.weight)
             for name, log_prob_N in models.items():
@@ -130,7 +147,7 @@ def test_every_model_sums_to_one_on_wikitext(build: Any, corpus: str) -> None:
     batch = next(rows_with_class_tokens(module, datamodule)) | {"reset_B": torch.ones(1, dtype=torch.bool)}
     with torch.no_grad():
         hidden, contexts = module._run(batch, Stream())
-        for name, log_probs in distributions(module, hidden, contexts).items():
+        for name, log_probs in module.log_probs(hidden, contexts).items():
             total = log_probs.double().exp().sum(2)
             torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0, msg=name)
 
@@ -140,7 +157,7 @@ def test_deviation_2_without_renormalisation_the_character_model_loses_mass(buil
     batch = next(iter(datamodule.val_dataloader()))
     with torch.no_grad():
         hidden, contexts = module._run(batch, Stream())
-        total = distributions(module, hidden, contexts, ("crnn",))["crnn"].exp().sum(2)
+        total = module.log_probs(hidden, contexts, ("crnn",))["crnn"].exp().sum(2)
     assert float(total.max()) < 1.0
 
 
@@ -149,7 +166,7 @@ def test_changing_the_micro_model_moves_class_tokens_only(numbers: Any) -> None:
     batch = next(iter(datamodule.val_dataloader()))
     with torch.no_grad():
         hidden, contexts = module._run(batch, Stream())
-        before = distributions(module, hidden, contexts, ("nslm_alone",))["nslm_alone"]
+        before = module.log_probs(hidden, contexts, ("nslm_alone",))["nslm_alone"]
         kept = module.micro_models
         year = module.table.names.index("year")
 
@@ -159,7 +176,7 @@ def test_changing_the_micro_model_moves_class_tokens_only(numbers: Any) -> None:
                 return np.full((len(evidence), size), -np.log(size))
 
         module.micro_models = [*kept[:year], Uniform(), *kept[year + 1 :]]
-        after = distributions(module, hidden, contexts, ("nslm_alone",))["nslm_alone"]
+        after = module.log_probs(hidden, contexts, ("nslm_alone",))["nslm_alone"]
         module.micro_models = kept
     moved = (before != after).any(0).any(0).numpy()
     assert moved.any()
@@ -171,9 +188,9 @@ def test_scores_of_targets_are_entries_of_the_distributions(numbers: Any) -> Non
     module.streams["evaluation"] = Stream()
     batch = next(iter(datamodule.val_dataloader()))
     with torch.no_grad():
-        scores = module.token_scores(batch, characters=True)
+        scores = module.score(batch, characters=True)
         hidden, contexts = module._run(batch, Stream())
-        full = distributions(module, hidden, contexts)
+        full = module.log_probs(hidden, contexts)
     mask = batch["mask_target_BT"]
     found = scores.models(float(module.mixture_weight))
     assert (scores.class_N >= 0).any()
@@ -190,7 +207,7 @@ def test_limits_of_the_mixture(numbers: Any) -> None:
         hidden, contexts = module._run(batch, Stream())
         for weight, other in ((0.0, "nnlm"), (1.0, "nslm_alone")):
             module.mixture_weight.fill_(weight)
-            found = distributions(module, hidden, contexts, ("nslm", other))
+            found = module.log_probs(hidden, contexts, ("nslm", other))
             assert torch.equal(found["nslm"], found[other])
     module.mixture_weight.copy_(tuned)
 
@@ -209,10 +226,10 @@ def test_streams_carry_state_and_previous_members(numbers: Any) -> None:
     joined["reset_B"] = batches[0]["reset_B"]
     with torch.no_grad():
         module.streams["evaluation"] = Stream()
-        parts = [module.token_scores(batch, characters=False) for batch in batches[:3]]
+        parts = [module.score(batch, characters=False) for batch in batches[:3]]
         module.streams["evaluation"] = Stream()
-        whole = module.token_scores(joined, characters=False)
-        alone = module.token_scores(batches[2] | {"reset_B": torch.ones(4, dtype=torch.bool)}, characters=False)
+        whole = module.score(joined, characters=False)
+        alone = module.score(batches[2] | {"reset_B": torch.ones(4, dtype=torch.bool)}, characters=False)
     length = batches[0]["input_ids_BT"].shape[1]
     order = [whole.nnlm_N.reshape(4, -1)[:, i * length : (i + 1) * length].reshape(-1) for i in range(3)]
     for found, expected in zip(parts, order, strict=True):
@@ -435,3 +452,233 @@ def test_distance() -> None:
     assert distance(years, years[::-1]).tolist() == [4.0, 4.0]
     paris, london = np.array([[48.8566, 2.3522]]), np.array([[51.5074, -0.1278]])
     assert distance(paris, london)[0] == pytest.approx(343.6, abs=1.0)
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_mix_is_the_logarithm_of_the_mixture() -> None:
+    a, b = np.log(RNG.dirichlet(np.ones(6), 20)), np.log(RNG.dirichlet(np.ones(6), 20))
+    for weight in (0.0, 0.3, 1.0):
+        expected = (1 - weight) * np.exp(a) + weight * np.exp(b)
+        np.testing.assert_allclose(np.exp(mix(a, b, weight)), expected, rtol=1e-12)
+        np.testing.assert_allclose(np.exp(mix(a, b, weight)).sum(1), 1.0, rtol=1e-12)
+
+
+def test_the_ends_are_exact_even_where_the_other_says_never() -> None:
+    a, b = np.array([-1.0, -2.0]), np.array([-np.inf, -3.0])
+    np.testing.assert_array_equal(mix(a, b, 0.0), a)
+    np.testing.assert_array_equal(mix(a, b, 1.0), b)
+    np.testing.assert_allclose(mix(a, b, 0.5)[0], -1.0 + np.log(0.5))
+
+
+def test_tune_finds_the_weight_that_made_the_text() -> None:
+    a, b = np.array([0.9, 0.05, 0.05]), np.array([0.1, 0.1, 0.8])
+    words = RNG.choice(3, size=200_000, p=0.65 * a + 0.35 * b)
+    assert likeliest_weight(np.log(a)[words], np.log(b)[words]) == pytest.approx(0.35, abs=0.01)
+
+
+def test_tune_may_choose_one_model_alone() -> None:
+    better, worse = np.full(50, -1.0), np.full(50, -2.0)
+    assert likeliest_weight(better, worse) == 0.0
+    assert likeliest_weight(worse, better) == 1.0
+
+
+def test_an_empty_cache_gets_no_weight() -> None:
+    model, cache = np.log([0.5, 0.5, 0.5]), np.array([np.nan, np.log(0.1), -np.inf])
+    np.testing.assert_allclose(np.exp(with_cache(model, cache, 0.25)), [0.5, 0.4, 0.375])
+
+
+TOKENS = ("<eos>", "in", "1990", "1991", "1995")
+INPUT = [0, 1, 2, 1, 4, 1]
+TARGET = [1, 2, 1, 4, 1, 2]
+# the last year stands in another document; the first target is not counted
+DOCUMENT = [0, 0, 0, 0, 1, 1]
+COUNTED = [False, True, True, True, True, True]
+NNLM, TAG, MASS = [0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.2, 0.7, 0.4, 0.8], [0.3, 0.2, 0.5, 0.4, 0.6]
+WITHIN = {1: [0.7, 0.2, 0.1], 3: [0.2, 0.3, 0.5], 5: [0.1, 0.8, 0.1]}
+NEURAL = {1: [0.1, 0.6, 0.3], 3: [0.5, 0.3, 0.2], 5: [0.3, 0.3, 0.4]}
+MICRO = {-1: [0.2, 0.5, 0.3], 0: [0.1, 0.2, 0.7]}
+
+
+class Heads:
+    """Says what the tables above say: a hidden state is its distributions, one behind the other."""
+
+    def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
+        assert target_N.tolist() == TARGET[1:]
+        return HeadScores(*(torch.tensor(part, dtype=torch.float64).log() for part in (NNLM, TAG, NNLM, MASS)))
+
+    def within_class(self, hidden_XD: Tensor, number: int) -> Tensor:
+        return hidden_XD[:, :3].log()
+
+    def conditional(self, hidden_XD: Tensor, number: int) -> Tensor:
+        return hidden_XD[:, 3:].log()
+
+
+class Micro:
+    def log_prob(self, evidence: Evidence) -> np.ndarray:
+        return np.log([MICRO[previous] for previous in evidence.previous_N.tolist()])
+
+
+class Characters:
+    def log_prob_of(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
+        return (0.05 * (1 + index_X.double())).log()
+
+
+@pytest.fixture
+def module() -> Any:
+    grid = {"metrics": ["difference"], "densities": ["gaussian"], "unit": "years"}
+    table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **grid})])
+    found = SimpleNamespace(
+        table=table,
+        heads=Heads(),
+        micro_models=[Micro()],
+        characters=Characters(),
+        mixture_weight=torch.tensor(0.5, dtype=torch.float64),
+        cache=SimpleNamespace(weight=0.25),
+        vocabulary=TOKENS,
+    )
+    found._score_class = partial(NSLMModule._score_class, found)
+    return found
+
+
+@pytest.fixture
+def scores(module: Any) -> TokenScores:
+    contexts, _ = ContextTracker(module.table).read(np.array([INPUT]), np.array([DOCUMENT]))
+    hidden = [WITHIN.get(place, [1.0] * 3) + NEURAL.get(place, [1.0] * 3) for place in range(6)]
+    batch = {"target_ids_BT": torch.tensor([TARGET]), "mask_target_BT": torch.tensor([COUNTED])}
+    cached_N = np.log([0.1, 0.2, 0.3, 0.4, np.nan])
+    hidden_BTD = torch.tensor([hidden], dtype=torch.float64)
+    return NSLMModule.score_states(module, batch, hidden_BTD, contexts, cached_N, characters=True)
+
+
+def test_what_is_said_of_every_token(scores: TokenScores) -> None:
+    assert scores.target_N.tolist() == TARGET[1:]
+    assert scores.class_N.tolist() == [0, -1, 0, -1, 0]
+    assert scores.first_N.tolist() == [True, False, False, False, True]
+    for found_N, expected in (
+        (scores.within_N, [0.7, 1, 0.5, 1, 0.1]),
+        (scores.micro_N, [0.2, 1, 0.7, 1, 0.2]),
+        (scores.characters_N, [0.05, 1, 0.15, 1, 0.05]),
+        (scores.cache_N, [0.1, 0.2, 0.3, 0.4, np.nan]),
+    ):
+        np.testing.assert_allclose(np.exp(found_N), expected, rtol=1e-12)
+    # likeliest members: NNLM 1991, 1990, 1995; HNLM 1990, 1995, 1991; Eq. 4 and mixture 1991, 1995, 1991
+    nan = [np.nan] * 4
+    np.testing.assert_array_equal(scores.error_NG, [[1, 0, 1, 1], nan, [5, 0, 0, 0], nan, [5, 1, 1, 1]])
+
+
+def test_the_numbers_of_the_record(module: Any, scores: TokenScores) -> None:
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1, 3])
+    # 1995 once in training text, 1990 three times; validation text has other counts
+    texts = {"train": np.array([4, 2, 2, 2]), "val": np.array([2, 4, 4, 4, 4])}
+    trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(prepare=lambda: SimpleNamespace(ids=texts.get)))
+    evaluation.evaluate(trainer, module, scores, "val")
+    found = {name.removeprefix("val/"): entry["value"] for name, entry in evaluation.results.items()}
+    expected = {
+        "nnlm/numbers": (0.1, 0.3, 0.5),
+        "nnlm/global": NNLM,
+        "hnlm/year": (0.42, 0.35, 0.08),
+        "crnn/year": (0.03, 0.105, 0.04),
+        "nslm_alone/numbers": (0.12, 0.49, 0.16),
+        "summed/numbers": (0.06, 0.35, 0.12),
+        "nslm/numbers": (0.11, 0.395, 0.33),
+        "nslm/global": (0.11, 0.2, 0.395, 0.4, 0.33),
+        "nslm/first": (0.11, 0.33),
+        "nslm/later": (0.395,),
+        "nslm/rarity_1_2": (0.395,),
+        "nslm/rarity_3_more": (0.11, 0.33),
+        "nnlm_cache/numbers": (0.75 * 0.1 + 0.25 * 0.1, 0.75 * 0.3 + 0.25 * 0.3, 0.5),
+        "nslm_cache/later": (0.75 * 0.395 + 0.25 * 0.3,),
+    }
+    for name, probabilities in expected.items():
+        assert found[name] == pytest.approx(np.prod(probabilities) ** (-1 / len(probabilities)), rel=1e-12), name
+    errors = {"nnlm": (5, 11 / 3), "hnlm": (0, 1 / 3), "nslm_alone": (1, 2 / 3), "nslm": (1, 2 / 3)}
+    for name, (median, mean) in errors.items():
+        assert found[f"{name}/year/median_error"] == median and found[f"{name}/year/mean_error"] == pytest.approx(mean)
+    assert evaluation.results["val/nslm/year/mean_error"]["unit"] == "years"
+
+
+GROUNDING_TOKENS = ("<unk>", "the", "Paris", "Lima", "10", "1,000")
+NAMED = {"metrics": ["frequency"], "densities": ["unigram"]}
+
+
+def test_values_grow_with_the_number_and_other_words_have_none() -> None:
+    table = class_table(GROUNDING_TOKENS, [PatternRecogniser(name="n", pattern=r"[\d,]+", **NAMED)])
+    grounded = grounded_dimensions(table, len(GROUNDING_TOKENS))
+    assert grounded.shape == (6, 1)
+    assert grounded[:4].abs().max() == 0
+    assert float(grounded[5]) == 1.0
+    assert float(grounded[4]) == pytest.approx(np.log(11) / np.log(1001))
+
+
+def test_coordinates_have_two_dimensions() -> None:
+    places = {"Paris": (48.9, 2.3), "Lima": (-12.0, -77.0)}
+    table = class_table(GROUNDING_TOKENS, [ListRecogniser(name="city", members=places, **NAMED)])
+    grounded = grounded_dimensions(table, len(GROUNDING_TOKENS))
+    torch.testing.assert_close(grounded[2], torch.tensor([1.0, 2.3 / 77.0]))
+    torch.testing.assert_close(grounded[3], torch.tensor([-12.0 / 48.9, -1.0]))
+
+
+def test_vectors_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text("the 1 2 3\nparis 4 5 6\nunused 7 8 9\n", encoding="utf-8")
+    vectors, found = read_vectors(path, GROUNDING_TOKENS, 3)
+    assert found.tolist() == [False, True, True, False, False, False]
+    assert vectors[1].tolist() == [1, 2, 3] and vectors[2].tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("the 1 2\n", "has 2 numbers"), ("the 1 x 3\n", "line 1 holds"), ("other 1 2 3\n", "no word of the vocabulary")],
+)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_vectors(path, GROUNDING_TOKENS, 3)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_vectors(tmp_path / "none.txt", GROUNDING_TOKENS, 3)
+
+
+def test_the_rate_is_constant_and_then_falls() -> None:
+    weight = nn.Parameter(torch.zeros(1))
+    made = sgd_with_decay([weight], learning_rate=1.0, rate_decay=1 / 1.2, constant_epochs=6)
+    rates = []
+    for _ in range(9):
+        rates.append(made["optimizer"].param_groups[0]["lr"])
+        made["optimizer"].step()
+        made["lr_scheduler"].step()
+    assert rates == pytest.approx([1.0] * 6 + [1.2**-1, 1.2**-2, 1.2**-3])
+
+
+def gradients(sparse: bool) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    embedding, linear = nn.Embedding(6, 3, sparse=sparse), nn.Linear(3, 2)
+    linear(embedding(torch.tensor([1, 4, 1]))).square().sum().backward()
+    return [*embedding.parameters(), *linear.parameters()]
+
+
+@pytest.mark.parametrize("largest", [0.1, 1e6])
+def test_equals_torch_on_dense_gradients(largest: float) -> None:
+    ours, theirs = gradients(sparse=True), gradients(sparse=False)
+    clip_by_norm(ours, largest)
+    nn.utils.clip_grad_norm_(theirs, largest)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.grad is not None and b.grad is not None
+        torch.testing.assert_close(a.grad.to_dense() if a.grad.is_sparse else a.grad, b.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_parts_are_clipped_apart() -> None:
+    whole = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in ("rest", "wild", "calm")})
+    for name, size in (("rest", 30.0), ("wild", 4000.0), ("calm", 0.3)):
+        whole[name].weight.grad = torch.tensor([[0.6, 0.8]]) * size
+    clip_apart(whole, [whole["wild"], whole["calm"]], 5.0)
+    norms = {name: float(part.weight.grad.norm()) for name, part in whole.items()}
+    assert norms == pytest.approx({"rest": 5.0, "wild": 5.0, "calm": 0.3}, rel=1e-5)
+
+
+def test_nothing_to_clip() -> None:
+    parameter = nn.Parameter(torch.zeros(1))
+    clip_by_norm([parameter], 1.0)
+    assert parameter.grad is None

