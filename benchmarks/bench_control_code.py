@@ -63,6 +63,8 @@ def module_of(injection: str, vocabulary: int, **sizes: Any) -> ControlCodeModul
         injection_layers=None,
         match_parameters=False,
         position="sinusoidal",
+        code_start="normal",
+        scale_words=True,
         init_range=0.1,
         embedding_dropout=0.2,
         optimizer="sgd",

@@ -103,3 +103,17 @@ def unigram_nats(datamodule: Any) -> tuple[float, int]:
     count_V = np.bincount(packed.ids("train"), minlength=size) + 1.0
     ids_T = np.asarray(packed.ids("val"))
     return float(-np.log(count_V / count_V.sum())[ids_T].mean()), len(ids_T)
+
+
+def frequency_nats(datamodule: Any) -> float:
+    """Return the mean cost in nats of training text by each source's own word frequencies in it.
+
+    No model that knows its source but no context can do better on this text.
+    """
+    size, total, cost = len(datamodule.vocabulary), 0, 0.0
+    for ids_T in source_texts(datamodule, "train").values():
+        count_V = np.bincount(ids_T, minlength=size)
+        count_V = count_V[count_V > 0]
+        cost -= float((count_V * np.log(count_V / count_V.sum())).sum())
+        total += len(ids_T)
+    return cost / total

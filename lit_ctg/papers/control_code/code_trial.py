@@ -6,6 +6,7 @@ and the word-frequency reference are ours. Shape suffixes: B rows, T positions, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,13 +20,54 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.control_code.bertscore import BertScore
-from lit_ctg.papers.control_code.code_prompts import Prompt, judged, prompts_of, train_judge, unigram_nats
+from lit_ctg.papers.control_code.code_prompts import Prompt, frequency_nats, judged, prompts_of, train_judge, unigram_nats
 from lit_ctg.papers.control_code.code_swap_gap import CodeSwapGap
 from lit_ctg.papers.control_code.degeneracy import Degeneracy
 from lit_ctg.papers.control_code.source_classifier import SourceClassifier
 from lit_ctg.papers.control_code.variation import Variation
 
 MODES = ("greedy", "sampled")
+CROSS_ENTROPY = "train/cross_entropy"
+CURVE_UNITS = {
+    CROSS_ENTROPY: "nats",
+    "train/perplexity": "perplexity",
+    "train/logged_loss": "nats",
+    "train/logged_perplexity": "perplexity",
+}
+
+
+class TrainingCurve:
+    """Training loss by epoch, what Figures 4 to 6 plot: under dropout, with the weights of the moment.
+
+    ``train/cross_entropy`` is the mean cost of a token in nats, ``train/perplexity`` its exp. ``train/logged_loss`` is
+    what the authors' code logs: the sum of an epoch's n batch losses divided by n - 1 (on Scripts n = 28, so it is 3.7%
+    too high), and ``train/logged_perplexity``, printed in Figure 6, the exp of that.
+    """
+
+    def __init__(self) -> None:
+        # cost of all tokens, tokens, sum of the batches' means, batches
+        self.sums = torch.zeros(4, dtype=torch.float64)
+
+    def add(self, loss: Tensor, tokens: Tensor) -> None:
+        """Add the mean cost of a batch's tokens."""
+        loss = loss.double()
+        self.sums = self.sums.to(loss.device) + torch.stack((loss * tokens, tokens, loss, torch.ones_like(loss)))
+
+    def close(self, strategy: Any) -> dict[str, float]:
+        """Return an epoch's values, of all processes together, and begin the next."""
+        cost, tokens, means, batches = strategy.reduce(self.sums, reduce_op="sum").tolist()
+        self.sums = torch.zeros(4, dtype=torch.float64)
+        nats, logged = cost / max(tokens, 1.0), means / max(batches - 1.0, 1.0)
+        values = (nats, _exp(nats), logged, _exp(logged))
+        return dict(zip(CURVE_UNITS, values, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of an epoch that is under way."""
+        return {"sums": self.sums.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with these sums."""
+        self.sums = torch.tensor(state["sums"], dtype=torch.float64)
 
 
 class CodeGenerator(Protocol):
@@ -60,8 +102,8 @@ class CodeTrial(Callback):
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
             ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
-            ``corpus/train_tokens`` (Table 2).
-        history: ``trial/...`` by epoch.
+            ``trial/breakthrough_epoch``, ``train/...`` of the last epoch, ``corpus/train_tokens`` (Table 2).
+        history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
         samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
 
     Raises:
@@ -90,6 +132,7 @@ class CodeTrial(Callback):
         self.bertscore = dict(bertscore or {"path": None})
         self.judge_chunks, self.samples_kept = judge_chunks, samples_kept
         self.results: dict[str, dict[str, Any]] = {}
+        self.curve = TrainingCurve()
         self.history: dict[str, list[list[float]]] = {}
         self.samples: list[dict[str, Any]] = []
         self.gap: CodeSwapGap | None = None
@@ -97,11 +140,24 @@ class CodeTrial(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, so that a resumed run's record holds every epoch."""
-        return {"history": self.history}
+        return {"history": self.history, "curve": self.curve.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the history of the epochs before the interruption."""
         self.history = state_dict["history"]
+        self.curve.load_state_dict(state_dict["curve"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the batch to the training curve, on the device, without waiting for it."""
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        self.curve.add(loss.detach(), batch["mask_target_BT"].sum())
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the epoch's training loss and perplexity into the history."""
+        for name, value in self.curve.close(trainer.strategy).items():
+            self.history.setdefault(name, []).append([trainer.current_epoch + 1, value])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from empty sums where the code-swap gap is measured."""
@@ -142,6 +198,7 @@ class CodeTrial(Callback):
             self.samples = []
             self._keep_references(datamodule)
             self._keep_gap(datamodule)
+            self._keep_curve(datamodule)
             self._keep(self.run(pl_module, datamodule))
         elif trainer.state.fn == "fit" and not trainer.sanity_checking and epoch in self.epochs:
             for name, result in self.run(pl_module, datamodule).items():
@@ -230,6 +287,21 @@ class CodeTrial(Callback):
             self._keep({f"code_swap/{name}": result for name, result in self.gap.result().items()})
             self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 1)})
 
+    def _keep_curve(self, datamodule: Any) -> None:
+        """The last epoch's training loss, and the epoch from which on it shows that context is used."""
+        if CROSS_ENTROPY not in self.history:
+            return
+        tokens = len(datamodule.prepare().ids("train"))
+        floor = frequency_nats(datamodule)
+        costs = self.history[CROSS_ENTROPY]
+        above = [epoch for epoch, nats in costs if not nats < floor]
+        later = [epoch for epoch, _ in costs if not above or epoch > above[-1]]
+        breakthrough = later[0] if later else math.inf
+        self._keep({"reference/source_frequencies": MetricResult(floor, "nats", "lower", tokens, None, 1)})
+        self._keep({"trial/breakthrough_epoch": MetricResult(breakthrough, "epoch", "lower", len(costs), None, 1)})
+        for name, unit in CURVE_UNITS.items():
+            self._keep({name: MetricResult(self.history[name][-1][1], unit, "lower", tokens, None, 1)})
+
     def _keep(self, results: Mapping[str, MetricResult]) -> None:
         self.results |= {name: result.to_dict() for name, result in results.items()}
 
@@ -243,6 +315,10 @@ class CodeTrial(Callback):
             if kept[prompt.source, code] <= self.samples_kept:
                 place = {"mode": mode, "source": names[prompt.source], "code": names[code]}
                 self.samples.append({**place, "prompt": decode(prompt.ids), "text": decode(tokens)})
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResult]:

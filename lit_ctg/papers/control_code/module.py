@@ -26,6 +26,7 @@ from lit_ctg.papers.control_code.output import CodeOutput
 
 LONGEST = 1024  # positions in the table
 POSITIONS = ("sinusoidal", "batch_row", "none")
+CODE_STARTS = ("word", "normal")
 
 
 @dataclass
@@ -54,7 +55,12 @@ class ControlCodeModule(LitLanguageModel):
             large as an embedding, as in the paper, and the arms differ.
         position: ``"sinusoidal"``; ``"batch_row"``, the published fault (every position of row b gets vector b); or
             ``"none"`` (recurrent networks).
-        init_range: embedding, codes and output weights start uniform in [-range, range].
+        code_start: ``"word"``: a code starts and is scaled as a word's embedding is; ``"normal"``: it starts from N(0, 1)
+            and is taken as it is, as in the authors' code. Under SGD at rate 5 the difference decides: a scale of
+            sqrt(d) makes a step on the code d times as large.
+        scale_words: word embeddings are multiplied by sqrt(d) (the authors' Transformer; their GRU does not).
+        init_range: embedding and output weights (and codes that start as words) start uniform in [-range, range]; None
+            leaves torch's own start, N(0, 1) and uniform in [-1, 1] / sqrt(d), as the authors' GRU does.
         embedding_dropout: on the sum of embedding and position.
         optimizer: one of ``optimizers``, name -> numbers, see ``optimisation.optimizer``.
         seed: of the weights.
@@ -78,7 +84,9 @@ class ControlCodeModule(LitLanguageModel):
         injection_layers: Sequence[int | str] | None,
         match_parameters: bool,
         position: str,
-        init_range: float,
+        code_start: str,
+        scale_words: bool,
+        init_range: float | None,
         embedding_dropout: float,
         optimizer: str,
         optimizers: Mapping[str, Mapping[str, float]],
@@ -88,6 +96,9 @@ class ControlCodeModule(LitLanguageModel):
         if position not in POSITIONS:
             hint = did_you_mean(str(position), POSITIONS)
             raise UserError(f"model.position={position}: use one of {', '.join(POSITIONS)}{hint}")
+        if code_start not in CODE_STARTS:
+            hint = did_you_mean(str(code_start), CODE_STARTS)
+            raise UserError(f"model.code_start={code_start}: use one of {', '.join(CODE_STARTS)}{hint}")
         check_optimizer(optimizer, optimizers)
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
         self.sources: tuple[str, ...] = ()
@@ -107,15 +118,18 @@ class ControlCodeModule(LitLanguageModel):
             torch.manual_seed(seed)
             self.embedding = nn.Embedding(len(vocabulary), dim)
             self.output = CodeOutput(dim, len(vocabulary), self.places.code_dim * self.places.output)
-            nn.init.uniform_(self.embedding.weight, -init_range, init_range)
-            nn.init.zeros_(self.output.bias)
-            self.output.reset(init_range)
+            if init_range is not None:
+                nn.init.uniform_(self.embedding.weight, -init_range, init_range)
+                nn.init.zeros_(self.output.bias)
+                self.output.reset(init_range)
             self.backbone = backbone(code_dim=self.places.code_dim, code_layers=self.places.layers, **wider)
             self.code = None
             if size := self.places.code_dim or dim * self.places.token:
                 self.code = nn.Embedding(codes, size)
-                nn.init.uniform_(self.code.weight, -init_range, init_range)
-        self.code_scale = math.sqrt(dim)
+                if code_start == "word" and init_range is not None:
+                    nn.init.uniform_(self.code.weight, -init_range, init_range)
+        self.word_scale = math.sqrt(dim) if scale_words else 1.0
+        self.code_scale = self.word_scale if code_start == "word" else 1.0
         if self.places.code_dim:
             larger, smaller = small_code_factors(self.places.code_dim, dim, optimizer)
             self.code_scale *= larger
@@ -178,8 +192,8 @@ class ControlCodeModule(LitLanguageModel):
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).
 
-        A code is embedded as tokens are (sec. 3.1), so it has their scale (one of fewer dimensions has
-        ``small_code_factors``); weights mix the embeddings.
+        A code that starts as a word has a word's scale (one of fewer dimensions has ``small_code_factors``); weights
+        mix the embeddings.
         """
         if self.code is None:
             return CodeState(None, None, self.backbone.terms(None))
@@ -193,8 +207,8 @@ class ControlCodeModule(LitLanguageModel):
     # the network ---------------------------------------------------------------------------------------------------
 
     def embed(self, ids_BT: Tensor) -> Tensor:
-        """Return sqrt(d) times the embedding."""
-        return self.embedding(ids_BT) * math.sqrt(self.backbone.dim)
+        """Return the embedded words, scaled by sqrt(d) where ``scale_words`` says so."""
+        return self.embedding(ids_BT) * self.word_scale
 
     def hidden(self, ids_BT: Tensor, state: CodeState, *, causal: bool = True, alone: bool = False) -> Tensor:
         """Return the last states [B, T, D]; the code's own position is dropped.

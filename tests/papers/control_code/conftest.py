@@ -20,6 +20,8 @@ OPTIONS = {
     "injection_layers": None,
     "match_parameters": False,
     "position": "sinusoidal",
+    "code_start": "word",
+    "scale_words": True,
     "init_range": 0.1,
     "embedding_dropout": 0.2,
     "optimizer": "adamw",

@@ -189,7 +189,7 @@ def test_configuration_follows_the_regime(regime, expected):
     cfg = compose(["data=scripts", "callback=[code_trial]", "size=paper", f"regime={regime}"], experiment=False)
     callback = instantiate(cfg.callback.code_trial, "callback.code_trial")
     assert (callback.prompts_from, callback.bleu.references) == expected
-    assert callback.epochs == {1, 5, 10, 25, 50} and callback.new_tokens == 32
+    assert callback.epochs == {1, 5, 10, 25, 50} and (callback.prompt_tokens, callback.new_tokens) == (42, 18)
 
 
 def test_bad_input(trainer_of, corpus):
