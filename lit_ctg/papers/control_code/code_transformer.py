@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lit_ctg.network.dropout import dropout_add, relu_dropout
 from lit_ctg.network.packing import Packing
-from lit_ctg.network.transformer import KeysValues, TransformerLayer
+from lit_ctg.network.transformer import KeysValues, SelfAttention, TransformerLayer
 from lit_ctg.papers.control_code.code_linear import CodeLinear
 
 # what a code adds to one layer: to both linear parts; None for a layer without code
@@ -143,9 +143,14 @@ class CodeTransformerLayer(TransformerLayer):
         return self.linear2(relu_dropout(self.linear1(x, terms[0]), p), terms[1])
 
     def _attend_all(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None], p: float) -> Tensor:
-        if x_ND.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
-            return self._attend(x_ND, packing, forbidden, p)
-        own = self.self_attn
+        own, device = self.self_attn, x_ND.device.type
+        if device == "cpu":
+            # torch's own attention draws its dropout element by element, at half of the layer's time
+            kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else own.in_proj_weight.dtype
+            weight, bias = own.in_proj_weight.to(kind), own.in_proj_bias.to(kind)
+            with torch.autocast(device, enabled=False):
+                context_ND = SelfAttention.apply(x_ND.to(kind), weight, bias, packing, forbidden, own.num_heads, p)
+            return own.out_proj(context_ND)
         projected = F.linear(x_ND, own.in_proj_weight, own.in_proj_bias).unflatten(0, packing.shape)
         query, key, value = projected.unflatten(2, (3, own.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         causal = forbidden[0] is not None

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.dropout import dropout
 from lit_ctg.network.transformer import SinusoidalPosition
 from lit_ctg.papers.control_code.code_gru import CodeGRUBackbone
 from lit_ctg.papers.control_code.injection import Injection, matched_width, small_code_factors
@@ -224,7 +225,7 @@ class ControlCodeModule(LitLanguageModel):
             embedded_BTD = torch.cat((state.token_BD.unsqueeze(1), embedded_BTD), dim=1)
         if self.position is not None:
             embedded_BTD = embedded_BTD + self._positions(embedded_BTD, alone)
-        embedded_BTD = F.dropout(embedded_BTD, self.embedding_dropout, self.training)
+        embedded_BTD = dropout(embedded_BTD, self.embedding_dropout * self.training)
         hidden_BTD = self.backbone(embedded_BTD, state.terms, causal)
         return hidden_BTD[:, 1:] if state.token_BD is not None else hidden_BTD
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from lit_ctg.data.document import Document
 from lit_ctg.data.gutenberg_text import strip_tag
 from lit_ctg.data.source import data_suffix, find_file, read_records, read_text
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
+from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
 _FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
@@ -25,6 +26,7 @@ class ScriptsDataModule(CorpusDataModule):
     for research by their owners only, so ``source=hub`` names the alternatives.
 
     Args:
+        styles: news and blog in the order of their control codes and of training without shuffling.
         val_fraction, test_fraction: share of each style, from its end. A test share of 0 means that testing reads the
             validation part, as in the paper.
         options: see ``CorpusDataModule``.
@@ -32,27 +34,34 @@ class ScriptsDataModule(CorpusDataModule):
 
     name = "scripts"
 
-    def __init__(self, *, val_fraction: float, test_fraction: float, **options: Any) -> None:
+    def __init__(
+        self, *, styles: Sequence[str] = tuple(_FILES), val_fraction: float, test_fraction: float, **options: Any
+    ) -> None:
         super().__init__(**options)
+        if sorted(styles) != sorted(_FILES):
+            raise UserError(f"data.styles={list(styles)}: give {' and '.join(_FILES)}, each once, in any order")
+        self.styles = tuple(styles)
         self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
 
     def options(self) -> dict[str, Any]:
-        return {"fractions": [self.val_fraction, self.test_fraction]}
+        options: dict[str, Any] = {"fractions": [self.val_fraction, self.test_fraction]}
+        # text packed before there was a choice stays valid
+        return options if self.styles == tuple(_FILES) else {**options, "styles": list(self.styles)}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
         if split == "test" and self.test_fraction == 0:
             return
         size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
-        for style in _FILES:
+        for style in self.styles:
             share = max(size // len(_FILES), 100)
             for text in sample_scripts.documents(SAMPLE_SPLIT[split], self.sample_seed, share, styles=[style]):
                 yield Document(text.text.rstrip("\n") + "\n", style, text.meta)
 
     def local_files(self) -> list[Path]:
-        return [find_file(self.root, stems) for stems in _FILES.values()]
+        return [find_file(self.root, _FILES[style]) for style in self.styles]
 
     def local_documents(self, split: str) -> Iterator[Document]:
-        for style, path in zip(_FILES, self.local_files(), strict=True):
+        for style, path in zip(self.styles, self.local_files(), strict=True):
             if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
                 read = functools.partial(_rows, style, path)
                 yield from tail_documents(read, split, self.val_fraction, self.test_fraction)
