@@ -49,9 +49,9 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
     Args:
         source: sample (made here), local (a folder) or hub.
         tokenizer: its vocabulary is built on the training split.
-        batching: chunks (consecutive), whole_batches (the same in training but for batches across sources and a rest
-            that is left out, see ``WholeBatches``), windows (random places in training), windows_everywhere (random places in
-            evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
+        batching: chunks (consecutive), whole_batches (consecutive; in training across sources and without what does
+            not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
+            places in evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.

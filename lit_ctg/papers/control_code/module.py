@@ -56,9 +56,9 @@ class ControlCodeModule(LitLanguageModel):
             large as an embedding, as in the paper, and the arms differ.
         position: ``"sinusoidal"``; ``"batch_row"``, the published fault (every position of row b gets vector b); or
             ``"none"`` (recurrent networks).
-        code_start: ``"word"``: a code starts and is scaled as a word's embedding is; ``"normal"``: it starts from N(0, 1)
-            and is taken as it is, as in the authors' code. Under SGD at rate 5 the difference decides: a scale of
-            sqrt(d) makes a step on the code d times as large.
+        code_start: ``"word"``: a code starts and is scaled as a word's embedding is; ``"normal"``: it starts from
+            N(0, 1) and is taken as it is, as in the authors' code. Under SGD at rate 5 the difference decides: a scale
+            of sqrt(d) makes a step on the code d times as large.
         scale_words: word embeddings are multiplied by sqrt(d) (the authors' Transformer; their GRU does not).
         init_range: embedding and output weights (and codes that start as words) start uniform in [-range, range]; None
             leaves torch's own start, N(0, 1) and uniform in [-1, 1] / sqrt(d), as the authors' GRU does.

@@ -33,8 +33,13 @@ class CodeOutput(CodeLinear):
 
     def loss(self, hidden_BTD: Tensor, code_BC: Tensor | None, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy in nats over the tokens of the mask (0 where there are none)."""
-        bias_BV = self.biases(code_BC, len(hidden_BTD))
-        return _LinearCrossEntropy.apply(hidden_BTD, self.weight, bias_BV, target_BT, mask_BT)
+        size, length, _ = hidden_BTD.shape
+        bias_BV = self.biases(code_BC, size)
+        # the bias of sequence b is the weight of a feature that is 1 in b alone
+        own_NB = torch.eye(size, dtype=hidden_BTD.dtype, device=hidden_BTD.device).repeat_interleave(length, 0)
+        states_NK = torch.cat((hidden_BTD.flatten(0, 1), own_NB), dim=1)
+        weight_VK = torch.cat((self.weight, bias_BV.to(self.weight.dtype).T), dim=1)
+        return _LinearCrossEntropy.apply(states_NK, weight_VK, target_BT.flatten(), mask_BT.flatten())
 
 
 def _logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
@@ -43,50 +48,51 @@ def _logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
     return torch.addmm(bias_V.to(weight_VD.dtype), hidden_TD.to(weight_VD.dtype), weight_VD.T).to(wide)
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of softmax(h W^T + b); the gradients are made sequence by sequence in the forward pass.
+# tokens whose scores exist at a time, and parts of the vocabulary whose sums are added up in float32
+CHUNK = 256
+PIECES = 16
 
-    With E = exp(logits - max), n its row sums, r = mask / (count * n): the gradient of the logits is
-    r E - onehot * mask / count.
-    The factors r go to the small sides of the products, so [T, V] is passed over four times only.
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Mean cross-entropy of softmax(W h); the gradients are made chunk by chunk in the forward pass.
+
+    With E = exp(logits - max), n its sums over the vocabulary, r = mask / (count * n): the gradient of the logits is
+    E r - onehot * mask / count. The factors r go to the small sides of the products, so the scores are passed over four
+    times only. They lie as [V, M]: the products are quicker that way round.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden_BTD: Tensor, weight_VD: Tensor, bias_BV: Tensor, target_BT: Tensor, mask_BT: Tensor
-    ) -> Tensor:
-        device = hidden_BTD.device.type
-        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
-        wide = torch.promote_types(weight_VD.dtype, torch.float32)
-        share_BT = mask_BT.to(wide) / mask_BT.sum().clamp(min=1)
+    def forward(ctx: Any, states_NK: Tensor, weight_VK: Tensor, target_N: Tensor, mask_N: Tensor) -> Tensor:
+        device = states_NK.device.type
+        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VK.dtype
+        wide = torch.promote_types(weight_VK.dtype, torch.float32)
+        share_N = mask_N.to(wide) / mask_N.sum().clamp(min=1)
         with torch.autocast(device, enabled=False):
-            hidden, weight, bias = (part.to(product) for part in (hidden_BTD, weight_VD, bias_BV))
-            loss = torch.zeros((), dtype=wide, device=hidden.device)
-            grad_hidden, grad_bias = torch.empty_like(hidden, dtype=wide), torch.empty_like(bias, dtype=wide)
-            grad_weight = torch.zeros_like(weight_VD, dtype=wide)
-            for row, (target_T, share_T) in enumerate(zip(target_BT, share_BT, strict=True)):
-                states_TD = hidden[row]
-                mass_TV = torch.addmm(bias[row], states_TD, weight.T)
-                largest_T1 = mass_TV.amax(1, keepdim=True)
-                own_T = mass_TV.gather(1, target_T.unsqueeze(1)).sub_(largest_T1).squeeze(1).to(wide)
-                mass_TV.sub_(largest_T1).exp_()
-                sum_T = mass_TV.sum(1, dtype=wide)
-                loss += ((sum_T.log() - own_T) * share_T).sum()
-                ratio_T1 = (share_T / sum_T).unsqueeze(1)
-                share_T1 = share_T.unsqueeze(1)
-                grad_hidden[row] = (mass_TV @ weight).to(wide) * ratio_T1 - weight[target_T].to(wide) * share_T1
-                grad_weight += mass_TV.T @ (states_TD * ratio_T1).to(product)
-                grad_weight.index_add_(0, target_T, -(states_TD * share_T1).to(wide))
-                grad_bias[row] = (mass_TV.T @ ratio_T1.to(product)).squeeze(1)
-                grad_bias[row].index_add_(0, target_T, -share_T)
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.types = hidden_BTD.dtype, weight_VD.dtype, bias_BV.dtype
+            states, weight = states_NK.to(product), weight_VK.to(product)
+            loss = torch.zeros((), dtype=wide, device=states.device)
+            grad_states = torch.empty_like(states, dtype=wide)
+            grad_weight = torch.zeros_like(weight, dtype=wide)
+            for start in range(0, len(states), CHUNK):
+                part = slice(start, start + CHUNK)
+                states_MK, target_M, share_M = states[part], target_N[part], share_N[part]
+                mass_VM = weight @ states_MK.T
+                largest_M = mass_VM.amax(0)
+                own_M = mass_VM.gather(0, target_M.unsqueeze(0)).squeeze(0).sub_(largest_M).to(wide)
+                mass_VM.sub_(largest_M).exp_()
+                # summed in its own number type, part by part: widening first costs a copy
+                sum_M = torch.stack([piece_VM.sum(0) for piece_VM in mass_VM.chunk(PIECES)]).to(wide).sum(0)
+                loss += ((sum_M.log() - own_M) * share_M).sum()
+                ratio_M1, share_M1 = (share_M / sum_M).unsqueeze(1), share_M.unsqueeze(1)
+                grad_states[part] = (mass_VM.T @ weight).to(wide) * ratio_M1 - weight[target_M].to(wide) * share_M1
+                grad_weight += mass_VM @ (states_MK * ratio_M1).to(product)
+                grad_weight.index_add_(0, target_M, -(states_MK * share_M1).to(wide))
+        ctx.save_for_backward(grad_states, grad_weight)
+        ctx.types = states_NK.dtype, weight_VK.dtype
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of hidden states, weight and biases."""
-        made = zip(ctx.saved_tensors, ctx.types, strict=True)
-        hidden, weight, bias = ((grad * value).to(kind) for value, kind in made)
-        return hidden, weight, bias, None, None
+        """Return the gradients of states and weight."""
+        states, weight = ((grad * value).to(kind) for value, kind in zip(ctx.saved_tensors, ctx.types, strict=True))
+        return states, weight, None, None
