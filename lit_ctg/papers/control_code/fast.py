@@ -1,8 +1,10 @@
-"""Output layer on [h; c] and its cross-entropy, in which the scores of all tokens never exist at once.
+"""Quicker forms of the control-code layers, with the numbers of the plain ones in ``model.py`` (``model.fast``).
 
-[h; c] W + b = h W_h + (c W_c + b): what the code adds is a bias of the sequence, so it costs nothing a token.
+A code is constant along its sequence, so [x; c] W + b = x W_x + (c W_c + b), and what the code adds is computed once a
+sequence instead of once a token.
 
-Shape letters: B sequences, T positions, D hidden size, C code size, V vocabulary, M counted tokens.
+Shape letters: B sequences, T positions, D input size, C code size, O output size, V vocabulary, N = B * T tokens,
+M tokens of a chunk, K = D + B features.
 """
 
 from __future__ import annotations
@@ -12,45 +14,48 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from lit_ctg.papers.control_code.code_linear import CodeLinear
-
-
-class CodeOutput(CodeLinear):
-    """The untied output layer, sec. 3.2 and 3.3."""
-
-    def biases(self, code_BC: Tensor | None, sequences: int) -> Tensor:
-        """Return the bias of every sequence, [B, V]."""
-        term_BV = self.term(code_BC)
-        return self.bias.expand(sequences, -1) if term_BV is None else term_BV
-
-    def scores(self, hidden_BTD: Tensor, code_BC: Tensor | None) -> Tensor:
-        """Return the logits [B, T, V], float32 or wider."""
-        bias_BV = self.biases(code_BC, len(hidden_BTD))
-        return torch.stack(
-            [_logits(hidden_TD, self.weight, bias_V) for hidden_TD, bias_V in zip(hidden_BTD, bias_BV, strict=True)]
-        )
-
-    def loss(self, hidden_BTD: Tensor, code_BC: Tensor | None, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return the mean cross-entropy in nats over the tokens of the mask (0 where there are none)."""
-        size, length, _ = hidden_BTD.shape
-        bias_BV = self.biases(code_BC, size)
-        # the bias of sequence b is the weight of a feature that is 1 in b alone
-        own_NB = torch.eye(size, dtype=hidden_BTD.dtype, device=hidden_BTD.device).repeat_interleave(length, 0)
-        states_NK = torch.cat((hidden_BTD.flatten(0, 1), own_NB), dim=1)
-        weight_VK = torch.cat((self.weight, bias_BV.to(self.weight.dtype).T), dim=1)
-        return _LinearCrossEntropy.apply(states_NK, weight_VK, target_BT.flatten(), mask_BT.flatten())
-
-
-def _logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor) -> Tensor:
-    """Logits of one sequence: the product in the number type of autocast, the rest in float32 or wider."""
-    wide = torch.promote_types(bias_V.dtype, torch.float32)
-    return torch.addmm(bias_V.to(weight_VD.dtype), hidden_TD.to(weight_VD.dtype), weight_VD.T).to(wide)
-
+from torch.nn import functional as F
 
 # tokens whose scores exist at a time, and parts of the vocabulary whose sums are added up in float32
 CHUNK = 256
 PIECES = 16
+
+
+def code_linear(x_BTD: Tensor, code_BC: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return [x; c] W + b, [B, T, O].
+
+    Args:
+        x_BTD: inputs.
+        code_BC: codes.
+        weight: W transposed, [O, D + C].
+        bias: b, [O].
+    """
+    own, of_code = weight.split([x_BTD.shape[-1], code_BC.shape[-1]], dim=1)
+    return F.linear(x_BTD, own).add_(F.linear(code_BC, of_code, bias).unsqueeze(1))
+
+
+def cross_entropy(
+    hidden_BTD: Tensor, code_BC: Tensor | None, weight: Tensor, bias: Tensor, target_BT: Tensor, mask_BT: Tensor
+) -> Tensor:
+    """Return the mean cross-entropy of softmax([h; c] W + b) over the tokens of the mask, in nats; 0 without tokens.
+
+    The scores of all tokens never exist at once.
+
+    Args:
+        hidden_BTD: last hidden states.
+        code_BC: codes; None where the output layer takes none.
+        weight, bias: of the output layer, [V, D + C] and [V].
+        target_BT: next tokens.
+        mask_BT: which of them count.
+    """
+    size, length, dim = hidden_BTD.shape
+    own, of_code = weight.split([dim, weight.shape[1] - dim], dim=1)
+    bias_BV = bias.expand(size, -1) if code_BC is None else F.linear(code_BC, of_code, bias)
+    # the bias of sequence b is the weight of a feature that is 1 in b alone
+    sequence_NB = torch.eye(size, dtype=hidden_BTD.dtype, device=hidden_BTD.device).repeat_interleave(length, 0)
+    states_NK = torch.cat((hidden_BTD.flatten(0, 1), sequence_NB), dim=1)
+    weight_VK = torch.cat((own, bias_BV.to(own.dtype).T), dim=1)
+    return _LinearCrossEntropy.apply(states_NK, weight_VK, target_BT.flatten(), mask_BT.flatten())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
