@@ -18,7 +18,7 @@ from lit_ctg.decoding.filters import MINUS_INFINITY, Nucleus, Temperature, TopK
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.control_code.module import CodeState, ControlCodeModule
+from lit_ctg.papers.control_code.model import CodeState, ControlCodeModule
 
 CHOICES = ("greedy", "sample", "uniform_top_k")
 CONTROLS = ("source", "mix", "blend")
@@ -289,9 +289,9 @@ class CodeSteps:
         for first in first_N.unique().tolist():
             rows = (first_N == first).nonzero().squeeze(1)
             code, token = (None if part is None else part[rows] for part in (network.code_BC, network.token_BD))
-            alike = CodeState(code, token, self.module.backbone.terms(code))
+            alike = CodeState(code, token)
             hidden_BTD = self.module.hidden(ids_NT[rows, first:], alike, causal=self.causal, alone=True)
-            scores_NV[rows] = self.module.output.scores(hidden_BTD[:, -1:], code).squeeze(1)
+            scores_NV[rows] = self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)
         return scores_NV
 
 

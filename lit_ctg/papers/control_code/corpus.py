@@ -1,7 +1,11 @@
-"""Books of Project Gutenberg by number: the collections of the control-code paper (Tables 1 and 2)."""
+"""Corpora that no other paper reads: books of Project Gutenberg, news and blogs (Tables 1 and 2).
+
+Each book or style is a source with its control code; the last part of each is for evaluation (sec. 4.4).
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,15 +14,16 @@ from typing import Any
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.download import ALTERNATIVES, download, require_network
-from lit_ctg.data.gutenberg_text import book_text
+from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.lock import exclusive
-from lit_ctg.data.source import file_checksum, find_file, read_text, reading
-from lit_ctg.data.split import check_fractions, tail_text
+from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading
+from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.control_code.sample import books as sample_books
+from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
 # other names under which the files of a book are met in folders
-_ALIASES = {
+_BOOK_FILES = {
     "greatgatsby": ("books_greatgatsby", "great_gatsby"),
     "shakespeare": ("books_shakespeare",),
     "twocities": ("books_twocities", "two_cities"),
@@ -29,6 +34,7 @@ _ALIASES = {
     "tagalog": ("language_tagalog",),
     "hungarian": ("language_hungarian",),
 }
+_STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
 DEFAULT_MIRROR = "https://www.gutenberg.org"
 
 
@@ -94,7 +100,7 @@ class GutenbergDataModule(CorpusDataModule):
     def _local(self, name: str) -> Path:
         number = self.numbers[name]
         numbered = (f"pg{number}", f"{number}-0", str(number)) if number else ()
-        return find_file(self.root, (name, *_ALIASES.get(name, ()), *numbered))
+        return find_file(self.root, (name, *_BOOK_FILES.get(name, ()), *numbered))
 
     def local_files(self) -> list[Path]:
         return [self._local(name) for name in self.names]
@@ -137,3 +143,70 @@ class GutenbergDataModule(CorpusDataModule):
 
     def test_dataloader(self) -> Any:
         return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+class ScriptsDataModule(CorpusDataModule):
+    """News articles and blog posts; each style is a source with its control code.
+
+    A text file is one stream that is cut at a line end; of .jsonl, .csv and .parquet every row (``text``, and ``title``
+    where there is one) is a document. There is no copy that may be fetched: BBC news and the blog corpus are given out
+    for research by their owners only, so ``source=hub`` names the alternatives.
+
+    Args:
+        styles: news and blog in the order of their control codes and of training without shuffling.
+        val_fraction, test_fraction: share of each style, from its end. A test share of 0 means that testing reads the
+            validation part, as in the paper.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "scripts"
+
+    def __init__(
+        self, *, styles: Sequence[str] = tuple(_STYLE_FILES), val_fraction: float, test_fraction: float, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        if sorted(styles) != sorted(_STYLE_FILES):
+            raise UserError(f"data.styles={list(styles)}: give {' and '.join(_STYLE_FILES)}, each once, in any order")
+        self.styles = tuple(styles)
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"fractions": [self.val_fraction, self.test_fraction]}
+        # text packed before there was a choice stays valid
+        return options if self.styles == tuple(_STYLE_FILES) else {**options, "styles": list(self.styles)}
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        if split == "test" and self.test_fraction == 0:
+            return
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        for style in self.styles:
+            share = max(size // len(_STYLE_FILES), 100)
+            for text in sample_scripts.documents(SAMPLE_SPLIT[split], self.sample_seed, share, styles=[style]):
+                yield Document(text.text.rstrip("\n") + "\n", style, text.meta)
+
+    def local_files(self) -> list[Path]:
+        return [find_file(self.root, _STYLE_FILES[style]) for style in self.styles]
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for style, path in zip(self.styles, self.local_files(), strict=True):
+            if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
+                read = functools.partial(_rows, style, path)
+                yield from tail_documents(read, split, self.val_fraction, self.test_fraction)
+            else:
+                text = strip_tag(read_text(path))
+                yield Document(tail_text(text, split, self.val_fraction, self.test_fraction), style)
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        # refused by hub_pattern before anything is read
+        self.hub_pattern(split)
+        return iter(())
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+def _rows(style: str, path: Path) -> Iterator[Document]:
+    for row in read_records(path, ["text"], ["title"]):
+        title = str(row.get("title") or "").strip()
+        body = str(row["text"]).strip()
+        yield Document(f"{title}\n\n{body}\n" if title else f"{body}\n", style)

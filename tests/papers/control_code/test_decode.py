@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.control_code.generation import CodeDecoding, CodeSteps
+from lit_ctg.papers.control_code.decode import CodeDecoding, CodeSteps
 
 SOURCES = ("garden", "music", "news")
 GREEDY = {
@@ -45,7 +45,7 @@ def one_by_one(generator, prompt, weights, steps):
     for _ in range(steps):
         state = module.start(1, torch.tensor([weights]).double())
         hidden_1TD = module.hidden(torch.tensor([ids]), state)
-        scores_V = module.output.scores(hidden_1TD, state.code_BC)[0, -1].clone()
+        scores_V = module.scores(hidden_1TD, state)[0, -1].clone()
         scores_V[module.vocabulary.unknown_id] = -torch.inf
         ids.append(int(scores_V.argmax()))
     return ids
@@ -130,7 +130,7 @@ def published_row(generator, prompt, weights, choices):
     for chosen in choices:
         state = module.start(1, torch.tensor([weights]).double())
         hidden_1TD = module.hidden(torch.tensor([context]), state, causal=False)
-        rows.append(module.output.scores(hidden_1TD, state.code_BC)[0, -1])
+        rows.append(module.scores(hidden_1TD, state)[0, -1])
         context = ([] if context == list(prompt) else context) + [chosen]
     return rows
 

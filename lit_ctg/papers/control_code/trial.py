@@ -1,14 +1,18 @@
-"""Control-code trials: what a wrong code costs, and what is generated under each code.
+"""Control-code trials: prompts and judge, the training curve, what a wrong code costs, what each code generates.
 
-Sources: control codes, sec. 4.4 and Table 3 (variation, degeneracy, BLEU, BERTScore); code-swap gap, source accuracy
-and the word-frequency reference are ours. Shape suffixes: B rows, T positions, S sources.
+Sources: sec. 4.4 and Table 3 (variation, degeneracy, BLEU, BERTScore), Figures 4 to 6 (training loss and perplexity);
+code-swap gap, source accuracy and the word-frequency references are ours. Shape suffixes: B rows, T positions,
+S sources, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
@@ -16,20 +20,162 @@ from torch import Tensor
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.metric.bleu import Bleu
-from lit_ctg.papers.control_code.bertscore import BertScore
-from lit_ctg.papers.control_code.code_prompts import Prompt, judged, prompts_of, train_judge, unigram_nats
-from lit_ctg.papers.control_code.code_swap_gap import CodeSwapGap
-from lit_ctg.papers.control_code.degeneracy import Degeneracy
-from lit_ctg.papers.control_code.source_classifier import SourceClassifier
-from lit_ctg.papers.control_code.variation import Variation
+from lit_ctg.metric.control_success import ControlSuccess
+from lit_ctg.papers.control_code.metrics import BertScore, CodeSwapGap, Degeneracy, SourceClassifier, Variation
 
+FROM = ("held_out", "whole_text")
 MODES = ("greedy", "sampled")
+CROSS_ENTROPY = "train/cross_entropy"
+CURVE_UNITS = {
+    CROSS_ENTROPY: "nats",
+    "train/perplexity": "perplexity",
+    "train/logged_loss": "nats",
+    "train/logged_perplexity": "perplexity",
+}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The beginning of a generation, what the text really goes on with, and the source it is from."""
+
+    ids: list[int]
+    reference: list[int]
+    source: int
+
+
+def source_texts(datamodule: Any, split: str) -> dict[int, np.ndarray]:
+    """Return source -> its token ids in a split.
+
+    Raises:
+        UserError: the split mixes its sources.
+    """
+    batches = datamodule.batches(split)
+    ids_T = batches.packed.ids(split)
+    return {source: ids_T[first:stop] for source, first, stop in batches.source_ranges()}
+
+
+def cut(ids_T: np.ndarray, n: int, length: int) -> list[np.ndarray]:
+    """Return up to ``n`` windows of ``length`` at even distances; fewer where they would overlap."""
+    starts = np.linspace(0, max(0, len(ids_T) - length), num=min(n, len(ids_T) // length)).astype(np.int64)
+    return [np.asarray(ids_T[start : start + length]) for start in starts]
+
+
+def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, prompts_from: str) -> list[Prompt]:
+    """Cut ``n`` prompts, as many of each source as can be, with their continuations.
+
+    Args:
+        datamodule: set up, with ``data.by_source``.
+        n: prompts in all, at least one a source.
+        prompt_tokens, new_tokens: lengths of prompt and reference.
+        prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as the authors
+            drew theirs, so that nearly all of them were trained on.
+
+    Raises:
+        UserError: unknown ``prompts_from``, or a source is shorter than one prompt with its reference.
+    """
+    if prompts_from not in FROM:
+        hint = did_you_mean(prompts_from, FROM)
+        raise UserError(f"callback.code_trial.prompts_from={prompts_from}: use one of {', '.join(FROM)}{hint}")
+    texts = source_texts(datamodule, "val")
+    if prompts_from == "whole_text":
+        training = source_texts(datamodule, "train")
+        texts = {source: np.concatenate([training[source], held_out]) for source, held_out in texts.items()}
+    prompts = []
+    for source, ids_T in texts.items():
+        windows = cut(ids_T, max(1, n // len(texts)), prompt_tokens + new_tokens)
+        if not windows:
+            raise UserError(
+                f"callback.code_trial: source '{datamodule.sources[source]}' has {len(ids_T)} tokens to prompt from, "
+                f"fewer than {prompt_tokens} + {new_tokens}; give more text or lower new_tokens"
+            )
+        prompts += [Prompt(w[:prompt_tokens].tolist(), w[prompt_tokens:].tolist(), source) for w in windows]
+    return prompts
+
+
+def train_judge(datamodule: Any, *, chunks: int, length: int) -> tuple[SourceClassifier, ControlSuccess]:
+    """Train the source classifier on chunks of the training split; return it and its accuracy on held-out chunks.
+
+    Args:
+        datamodule: set up, with ``data.by_source``.
+        chunks: at most so many of each source and split.
+        length: tokens of a chunk: that of the generations it is to judge.
+    """
+    vocabulary = datamodule.vocabulary
+    # training text holds no <unk> where the vocabulary was built on it, held-out text does
+    ignored = [i for i in (vocabulary.unknown_id, vocabulary.eos_id, vocabulary.pad_id) if i is not None]
+    known = [(c, s) for s, ids_T in source_texts(datamodule, "train").items() for c in cut(ids_T, chunks, length)]
+    unseen = [(c, s) for s, ids_T in source_texts(datamodule, "val").items() for c in cut(ids_T, chunks, length)]
+    judge = SourceClassifier(len(vocabulary), ignored).fit(*zip(*known, strict=True))
+    return judge, judged(judge, *zip(*unseen, strict=True))
+
+
+def judged(judge: SourceClassifier, chunks: Sequence[Sequence[int]], source_N: Sequence[int]) -> ControlSuccess:
+    """Return how many chunks the judge takes for their source."""
+    accuracy = ControlSuccess(sync_on_compute=False)
+    accuracy.update((judge.predict(chunks) == np.asarray(source_N)).tolist())
+    return accuracy
+
+
+def unigram_nats(datamodule: Any) -> tuple[float, int]:
+    """Return the mean cost in nats of validation text by word frequencies (training counts + 1), and its tokens."""
+    packed, size = datamodule.prepare(), len(datamodule.vocabulary)
+    count_V = np.bincount(packed.ids("train"), minlength=size) + 1.0
+    ids_T = np.asarray(packed.ids("val"))
+    return float(-np.log(count_V / count_V.sum())[ids_T].mean()), len(ids_T)
+
+
+def frequency_nats(datamodule: Any) -> float:
+    """Return the mean cost in nats of training text by each source's own word frequencies in it.
+
+    No model that knows its source but no context can do better on this text.
+    """
+    size, total, cost = len(datamodule.vocabulary), 0, 0.0
+    for ids_T in source_texts(datamodule, "train").values():
+        count_V = np.bincount(ids_T, minlength=size)
+        count_V = count_V[count_V > 0]
+        cost -= float((count_V * np.log(count_V / count_V.sum())).sum())
+        total += len(ids_T)
+    return cost / total
+
+
+class TrainingCurve:
+    """Training loss by epoch, what Figures 4 to 6 plot: under dropout, with the weights of the moment.
+
+    ``train/cross_entropy`` is the mean cost of a token in nats, ``train/perplexity`` its exp. ``train/logged_loss`` is
+    what the authors' code logs: the sum of an epoch's n batch losses divided by n - 1 (on Scripts n = 28, so it is 3.7%
+    too high), and ``train/logged_perplexity``, printed in Figure 6, the exp of that.
+    """
+
+    def __init__(self) -> None:
+        # cost of all tokens, tokens, sum of the batches' means, batches
+        self.sums = torch.zeros(4, dtype=torch.float64)
+
+    def add(self, loss: Tensor, tokens: Tensor) -> None:
+        """Add the mean cost of a batch's tokens."""
+        loss = loss.double()
+        self.sums = self.sums.to(loss.device) + torch.stack((loss * tokens, tokens, loss, torch.ones_like(loss)))
+
+    def close(self, strategy: Any) -> dict[str, float]:
+        """Return an epoch's values, of all processes together, and begin the next."""
+        cost, tokens, means, batches = strategy.reduce(self.sums, reduce_op="sum").tolist()
+        self.sums = torch.zeros(4, dtype=torch.float64)
+        nats, logged = cost / max(tokens, 1.0), means / max(batches - 1.0, 1.0)
+        values = (nats, _exp(nats), logged, _exp(logged))
+        return dict(zip(CURVE_UNITS, values, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of an epoch that is under way."""
+        return {"sums": self.sums.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with these sums."""
+        self.sums = torch.tensor(state["sums"], dtype=torch.float64)
 
 
 class CodeGenerator(Protocol):
-    """What the trials generate with: ``model.control_code.generation.CodeGenerator``."""
+    """What the trials generate with: ``decode.CodeGenerator``."""
 
     def continue_ids(
         self, prompts: list[list[int]], codes_BS: Tensor, *, seed: int | None, max_new_tokens: int
@@ -60,8 +206,8 @@ class CodeTrial(Callback):
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
             ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
-            ``corpus/train_tokens`` (Table 2).
-        history: ``trial/...`` by epoch.
+            ``trial/breakthrough_epoch``, ``train/...`` of the last epoch, ``corpus/train_tokens`` (Table 2).
+        history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
         samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
 
     Raises:
@@ -90,6 +236,7 @@ class CodeTrial(Callback):
         self.bertscore = dict(bertscore or {"path": None})
         self.judge_chunks, self.samples_kept = judge_chunks, samples_kept
         self.results: dict[str, dict[str, Any]] = {}
+        self.curve = TrainingCurve()
         self.history: dict[str, list[list[float]]] = {}
         self.samples: list[dict[str, Any]] = []
         self.gap: CodeSwapGap | None = None
@@ -97,11 +244,24 @@ class CodeTrial(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, so that a resumed run's record holds every epoch."""
-        return {"history": self.history}
+        return {"history": self.history, "curve": self.curve.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the history of the epochs before the interruption."""
         self.history = state_dict["history"]
+        self.curve.load_state_dict(state_dict["curve"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the batch to the training curve, on the device, without waiting for it."""
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        self.curve.add(loss.detach(), batch["mask_target_BT"].sum())
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the epoch's training loss and perplexity into the history."""
+        for name, value in self.curve.close(trainer.strategy).items():
+            self.history.setdefault(name, []).append([trainer.current_epoch + 1, value])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from empty sums where the code-swap gap is measured."""
@@ -142,6 +302,7 @@ class CodeTrial(Callback):
             self.samples = []
             self._keep_references(datamodule)
             self._keep_gap(datamodule)
+            self._keep_curve(datamodule)
             self._keep(self.run(pl_module, datamodule))
         elif trainer.state.fn == "fit" and not trainer.sanity_checking and epoch in self.epochs:
             for name, result in self.run(pl_module, datamodule).items():
@@ -230,6 +391,21 @@ class CodeTrial(Callback):
             self._keep({f"code_swap/{name}": result for name, result in self.gap.result().items()})
             self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 1)})
 
+    def _keep_curve(self, datamodule: Any) -> None:
+        """The last epoch's training loss, and the epoch from which on it shows that context is used."""
+        if CROSS_ENTROPY not in self.history:
+            return
+        tokens = len(datamodule.prepare().ids("train"))
+        floor = frequency_nats(datamodule)
+        costs = self.history[CROSS_ENTROPY]
+        above = [epoch for epoch, nats in costs if not nats < floor]
+        later = [epoch for epoch, _ in costs if not above or epoch > above[-1]]
+        breakthrough = later[0] if later else math.inf
+        self._keep({"reference/source_frequencies": MetricResult(floor, "nats", "lower", tokens, None, 1)})
+        self._keep({"trial/breakthrough_epoch": MetricResult(breakthrough, "epoch", "lower", len(costs), None, 1)})
+        for name, unit in CURVE_UNITS.items():
+            self._keep({name: MetricResult(self.history[name][-1][1], unit, "lower", tokens, None, 1)})
+
     def _keep(self, results: Mapping[str, MetricResult]) -> None:
         self.results |= {name: result.to_dict() for name, result in results.items()}
 
@@ -243,6 +419,10 @@ class CodeTrial(Callback):
             if kept[prompt.source, code] <= self.samples_kept:
                 place = {"mode": mode, "source": names[prompt.source], "code": names[code]}
                 self.samples.append({**place, "prompt": decode(prompt.ids), "text": decode(tokens)})
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResult]:
