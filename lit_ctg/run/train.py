@@ -18,7 +18,8 @@ from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
 from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, config_hash, environment, write_record, write_samples
+from lit_ctg.files import write_samples
+from lit_ctg.results.record import RunRecord, config_hash, environment, write_record
 from lit_ctg.run.build import Experiment, build
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
 
