@@ -172,16 +172,6 @@ class RowSpec:
     digits: int = 3
     samples: dict[str, Any] | None = None
 
-    @property
-    def judged_number(self) -> bool:
-        """Whether it is a printed number, not a claim."""
-        return self.printed is not None and self.claim is None
-
-    @property
-    def judged_row(self) -> bool:
-        """Whether the paper says something here that can be judged."""
-        return self.printed is not None or self.claim is not None
-
 
 @dataclass(frozen=True)
 class TableSpec:

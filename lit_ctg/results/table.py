@@ -318,10 +318,11 @@ def build_cell(
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
     notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
-    verdict = bound or _refused(table, row, regime, reads, pool) or _judge(row, printed, measured)
+    says = row.claim is not None or (printed is not None and printed.value is not None)
+    verdict = bound or (_refused(table, row, regime, reads, pool) if says else None) or _judge(row, printed, measured)
     if verdict is not None and bound is None and row.untrained.get(regime):
         verdict = as_untrained(verdict, _judge_untrained(row, regime, printed, pool, seeds, domain))
-    level = row.combine not in _DIFFERENCES and row.interval != "none"
+    level = row.claim is None and row.combine not in _DIFFERENCES and row.interval != "none"
     comparable = verdict is not None and bound is None and printed is not None and verdict.label not in _NO_SPREAD
     return Cell(
         values=values,
@@ -333,11 +334,17 @@ def build_cell(
         finding=_finding(row, printed, measured, bounds),
         note="; ".join(notes),
         bounds=bounds,
-        spread=repeatability(list(values.values()), domain) if level and row.judged_number else None,
-        spread_printed=repeatability(list(values.values()), domain, printed.value)
-        if level and comparable and printed is not None and row.judged_number
+        spread=_spread(row, values, domain) if level and says else None,
+        spread_printed=_spread(row, values, domain, printed.value)
+        if level and says and comparable and printed
         else None,
     )
+
+
+def _spread(row: RowSpec, values: Mapping[int, float], domain: Domain, printed: float | None = None) -> float | None:
+    """Return CV*, but not of numbers that are all at the end of their scale, where rounding would be all there is."""
+    near = all(value - domain.low < 10.0**-row.digits for value in values.values())
+    return None if near else repeatability(list(values.values()), domain, printed)
 
 
 # with these the printed number is no measurement of the same quantity
@@ -434,8 +441,6 @@ def _quantity(quantity: Quantity, experiment: str, regime: str, pool: RecordPool
 
 def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read], pool: RecordPool) -> Verdict | None:
     """Return why these runs may not speak about what was printed or claimed; None if they may."""
-    if not row.judged_row:
-        return None
     names = list(dict.fromkeys(name for name, _ in row.terms))
     for name in names:
         if (why := pool.other_data(name, regime)) is not None:
@@ -445,13 +450,13 @@ def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read],
         return Verdict(label, why.strip())
     if pool.size == "smoke" or (row.claim is None and pool.size != "paper" and not row.any_size):
         return Verdict(OTHER_SIZE, f"size {pool.size}, the printed number is of size paper")
-    for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
-        if not result.held:
-            return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
     if row.too_small is not None:
         largest = max(abs(statistics.fmean(read.values.values())) for read in reads)
         if largest < float(row.too_small["below"]):
             return Verdict(TOO_SMALL, f"{largest:.2g}, below {row.too_small['below']:g}")
+    for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
+        if not result.held:
+            return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
     return None
 
 
