@@ -6,6 +6,7 @@ Every function takes plain numbers and returns plain numbers. An interval is ``(
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,8 +104,10 @@ def rate_prediction_interval(successes: int, trials: int, new_trials: int, confi
     if trials == 0 or new_trials <= 0:
         return None
     tail = (1 - _checked_confidence(confidence)) / 2
-    found = stats.betabinom(new_trials, successes + 0.5, trials - successes + 0.5)
-    return float(found.ppf(tail)) / new_trials, float(found.ppf(1 - tail)) / new_trials
+    counts = np.arange(new_trials + 1)
+    shares = stats.betabinom.pmf(counts, new_trials, successes + 0.5, trials - successes + 0.5).cumsum()
+    low, high = np.searchsorted(shares, [tail, 1 - tail])
+    return float(low) / new_trials, float(min(high, new_trials)) / new_trials
 
 
 def unbiasing_c4(n: int) -> float:
@@ -255,6 +258,7 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(float(data.mean()), sd, int(data.size), t_interval(data.tolist()))
 
 
+@functools.lru_cache(maxsize=1024)
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
     """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
     return float(stats.t.ppf(0.5 + _checked_confidence(confidence) / 2, degrees))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys, without_modules
 
 Key = tuple[str, str]  # experiment name, regime
 
@@ -142,7 +142,7 @@ class RecordPool:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
         for record in other:
-            changes = ", ".join(_differences(latest[best].config, record.config)[:3])
+            changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
             self.notes.append(f"left out, another configuration ({changes}): {run}")
         return kept

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.provenance import config_hash
+from lit_ctg.results.record import config_hash
 
 RECORD = "run.json"
 LOG = "metrics.csv"

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.cell import Row, build_row, format_value
-from lit_ctg.results.cell_text import n_words
+from lit_ctg.numbers import format_value
+from lit_ctg.results.table import Row, build_row
+from lit_ctg.results.render import n_words
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.spec import Printed, load_spec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.results.cell import build_row
+from lit_ctg.results.table import build_row
 from lit_ctg.results.plot import legend_for, panels_for, plots_for
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.spec import load_spec

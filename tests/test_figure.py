@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lit_ctg.results.bars import Bar, BarGroup, bar_chart, bar_range
-from lit_ctg.results.figure import Line, heat_map, line_chart, value_range
-from lit_ctg.results.svg import tick_text, ticks, without_collisions
-from lit_ctg.results.words import read_words, word_shift
+from lit_ctg.figure import Bar, BarGroup, bar_chart, bar_range
+from lit_ctg.figure import Line, heat_map, line_chart, value_range
+from lit_ctg.figure import tick_text, ticks, without_collisions
+from lit_ctg.figure import read_words, word_shift
 
 
 def numbers(text: str) -> list[float]:

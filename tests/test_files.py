@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.files import named_floats, write_atomic
+from lit_ctg.files import named_floats, write_atomic
 
 
 def test_write_atomic_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
