@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
 
@@ -158,3 +160,17 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write generated texts, one JSON object a line, whole or not at all."""
+    write_atomic(path, "".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples))
+
+
+def named_floats(value: Any) -> Any:
+    """Return ``value`` with floats that are not finite replaced by their names."""
+    if isinstance(value, Mapping):
+        return {str(key): named_floats(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [named_floats(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ import pytest
 
 from lit_ctg import files
 from lit_ctg.errors import UserError
-from lit_ctg.files import leftovers, locked, replacing, try_lock, write_atomic
+from lit_ctg.files import leftovers, locked, named_floats, replacing, try_lock, write_atomic
 
 
 def names(folder: Path) -> list[str]:
@@ -165,3 +165,7 @@ def test_a_lock_in_no_folder_is_one_line(tmp_path: Path) -> None:
 def test_no_torch_is_needed() -> None:
     script = "import sys, lit_ctg.files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_named_floats_reaches_everywhere() -> None:
+    assert named_floats({"a": [1.5, float("inf")], 2: (float("nan"),)}) == {"a": [1.5, "inf"], "2": ["nan"]}

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import compose, plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.provenance import config_hash, without_modules
+from lit_ctg.results.record import config_hash, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, finished, run_stem, set_aside
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lit_ctg.files import try_lock
-from lit_ctg.results.provenance import config_hash
+from lit_ctg.results.record import config_hash
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

@@ -19,7 +19,8 @@ from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_metrics, check_weights
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.results.record import RunRecord, config_hash, environment, load_record, write_record, write_samples
+from lit_ctg.files import write_samples
+from lit_ctg.results.record import RunRecord, config_hash, environment, load_record, write_record
 from lit_ctg.run.build import Experiment, build, build_datamodule
 from lit_ctg.run.checkpoint import prepare_resume
 from lit_ctg.run.corpus import difference, fingerprint
