@@ -146,6 +146,16 @@ def _data(words: list[str]) -> int:
     return data(words)
 
 
+def _new(words: list[str]) -> int:
+    from lit_ctg.run.skeleton import new
+
+    found = COMMANDS["new"].parse(words)
+    for path in new(found["paper"], found.get("title", "")):
+        print(path)
+    print(f"next: lit-ctg train experiment={found['paper']}/main size=smoke; CONTRIBUTING.md says what to change first")
+    return 0
+
+
 def _list(words: list[str]) -> int:
     from lit_ctg.run.listing import lines
 
@@ -288,6 +298,16 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke",),
+        ),
+        Command(
+            "new",
+            "write the files of a new paper: a placeholder method that trains, generates and is tested",
+            _new,
+            (
+                Setting("paper", "name of its folders, such as topic_prefix", required=True),
+                Setting("title", "what tables and pages call it"),
+            ),
+            examples=("new paper=topic_prefix",),
         ),
         Command(
             "list",
