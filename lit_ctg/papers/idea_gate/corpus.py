@@ -118,9 +118,7 @@ def with_words(
     kept = min(size, len(tokens))
     while True:
         if kept <= base:
-            raise UserError(
-                f"data.tokenizer.size={size} has no room for {len(words)} words as single tokens: give more"
-            )
+            raise UserError(f"data.tokenizer.size={size} has no room for {len(words)} words as single tokens: give more")
         table, joined = _joined(tokens[:kept], merges, words)
         if len(table) <= size:
             return table, joined

@@ -18,7 +18,7 @@ CURVES = {
     "prompt_2_layers": "transformer_scripts_l2_h512_prompt",
 }
 # nats of the logged loss. The first epochs hang on rounding; from the eighth on the curves are smooth. With a code that
-# is scaled as words are the neuron arm (hidden 128) stood at 11 to 14 nats after three epochs, where the curve is at 8.2
+# is scaled as a word is the neuron arm (hidden 128) stood at 11 to 14 nats after three epochs; the curve is at 8.2
 TOLERANCE = {1: 1.0, 2: 1.0, 3: 1.0, 8: 0.4, 10: 0.4}
 
 
