@@ -19,6 +19,11 @@ import torch
 from torch import Tensor
 
 
+def compiled_kernels() -> ModuleType | None:
+    """Return the module of compiled kernels, or None where numba is not installed."""
+    return _kernels()
+
+
 def kernels_for(tensor: Tensor) -> ModuleType | None:
     """Return the module of compiled kernels, or None where torch has to do."""
     return _kernels() if tensor.device.type == "cpu" else None
@@ -27,21 +32,22 @@ def kernels_for(tensor: Tensor) -> ModuleType | None:
 def over_rows(kernel: Callable[..., None], arrays: Sequence[np.ndarray], *shared: Any) -> None:
     """Run ``kernel(*arrays, *shared)`` on consecutive rows of all arrays, side by side on torch's number of threads.
 
-    The first array tells the number of rows; an array without rows stays so. Kernels hold no lock while they run.
+    The first array tells the number of rows; an array without rows stays so.
     """
     count = len(arrays[0])
-    threads = min(torch.get_num_threads(), count)
-    if threads <= 1:
-        kernel(*arrays, *shared)
-        return
+    threads = max(1, min(torch.get_num_threads(), count))
     bounds = [count * place // threads for place in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        runs = [
-            pool.submit(kernel, *(array[first:last] for array in arrays), *shared)
-            for first, last in itertools.pairwise(bounds)
-        ]
-    for run in runs:
-        run.result()
+    together(kernel, [(*(part[a:b] for part in arrays), *shared) for a, b in itertools.pairwise(bounds)])
+
+
+def together(kernel: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
+    """Run some calls of a kernel side by side; kernels hold no lock while they run."""
+    if len(calls) == 1:
+        kernel(*calls[0])
+        return
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for run in [pool.submit(kernel, *call) for call in calls]:
+            run.result()
 
 
 @cache

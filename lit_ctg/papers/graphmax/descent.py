@@ -11,12 +11,9 @@ import math
 import torch
 from torch import Tensor
 
+from lit_ctg.papers.graphmax.constants import SEGMENT_STEPS, SEGMENT_WIDTH, SMALL
 from lit_ctg.papers.graphmax.linear import TangentSolution
 from lit_ctg.papers.graphmax.logspace import log_normalized
-
-SMALL = 1e-4  # mass up to which a variable may grow exponentially in one step
-SEGMENT_STEPS = 30
-SEGMENT_WIDTH = 1e-3
 
 
 def gradient_slack(log_x_BN: Tensor, y_BN: Tensor) -> Tensor:

@@ -138,12 +138,15 @@ def certify(
     # a masked token has no place in the problem: it must have no mass, or there is no certificate
     masked_BV = flat_BV.isinf()
     sound_B = ~(masked_BV & (log_x_BV.exp() > 0)).any(dim=-1)
-    gap_B = duality_gap(log_x_BV.masked_fill(masked_BV, float("-inf")), y_BV.masked_fill(masked_BV, -1e30))
+    gap_B = duality_gap(log_x_BV.masked_fill(masked_BV, float("-inf")), y_BV.masked_fill(masked_BV, float("-inf")))
     return gap_B.masked_fill(~sound_B, float("inf")).reshape(logits_BV.shape[:-1])
 
 
 def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both sound."""
+    if not isinstance(logits_BV, Tensor) or not logits_BV.is_floating_point():
+        kind = f"a tensor of {logits_BV.dtype}" if isinstance(logits_BV, Tensor) else f"a {type(logits_BV).__name__}"
+        raise UserError(f"logits are a torch tensor of floating-point numbers, not {kind}: use torch.as_tensor(...)")
     if logits_BV.dim() < 1 or logits_BV.shape[-1] != graph.vocab_size:
         raise UserError(
             f"logits of shape {tuple(logits_BV.shape)} do not fit a scene graph of {graph.vocab_size} tokens: build "

@@ -166,7 +166,19 @@ class CooccurrenceGraph:
         return cache[key]
 
     def successors(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``."""
+        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``.
+
+        Raises:
+            UserError: ids that are no whole numbers, or that this graph does not have.
+        """
+        if not isinstance(last_ids_B, torch.Tensor) or last_ids_B.is_floating_point() or last_ids_B.is_complex():
+            kind = last_ids_B.dtype if isinstance(last_ids_B, torch.Tensor) else type(last_ids_B).__name__
+            raise UserError(f"token ids are a torch tensor of whole numbers, not {kind}")
+        wrong_B = (last_ids_B < 0) | (last_ids_B >= self.vocab_size)
+        if wrong_B.any():
+            raise UserError(
+                f"no token {int(last_ids_B[wrong_B][0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
+            )
         return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
 
     def describe(self) -> dict[str, object]:
@@ -206,7 +218,8 @@ class CooccurrenceGraph:
         """Read a graph that :meth:`save` wrote.
 
         Raises:
-            UserError: no such file, another format, or a checksum that does not agree.
+            UserError: no such file, another format, a checksum that does not agree, or a pointer, column, weight or
+                entry that is missing or wrong.
         """
         if not Path(path).is_file():
             raise UserError(f"no scene graph at {path}: build one with CooccurrenceGraph.from_token_ids and save it")
@@ -220,10 +233,42 @@ class CooccurrenceGraph:
             raise UserError(f"{path} is no scene graph of this version: build it again")
         if metadata.get("sha256") != _checksum(tensors):
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
-        size = int(metadata["vocab_size"])
-        matrix = sp.csr_array((tensors["weight"], tensors["column"], tensors["row"]), shape=(size, size))
-        graph = cls.from_matrix(matrix, **json.loads(metadata["information"]))
-        return replace(graph, total_V=tensors.get("total"))
+        try:
+            size, information = int(metadata["vocab_size"]), json.loads(metadata["information"])
+            matrix, total_V = _checked(tensors, size)
+            if not isinstance(information, dict):
+                raise ValueError("its information is no mapping")
+            return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
+        except KeyError as error:
+            raise UserError(f"the scene graph {path} has no {error}: build it again") from None
+        except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"the scene graph {path} is damaged ({reason}): build it again") from None
+
+
+def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, np.ndarray | None]:
+    """Return matrix and totals of a file.
+
+    Every pointer and column is looked at: scipy and the kernels read memory through them unasked.
+
+    Raises:
+        ValueError: what is wrong.
+        KeyError: a tensor that is missing.
+    """
+    row, column, weight, total_V = tensors["row"], tensors["column"], tensors["weight"], tensors.get("total")
+    if not 1 <= size < 2**31:
+        raise ValueError(f"a vocabulary of {size}")
+    if any(part.ndim != 1 for part in (row, column, weight)) or len(row) != size + 1:
+        raise ValueError(f"{row.shape} row pointers for a vocabulary of {size}")
+    if row.dtype.kind != "i" or column.dtype.kind != "i" or weight.dtype.kind != "f":
+        raise ValueError(f"{row.dtype} pointers, {column.dtype} columns, {weight.dtype} weights")
+    if row[0] != 0 or row[-1] != len(column) or len(column) != len(weight) or (np.diff(row) < 0).any():
+        raise ValueError("row pointers that do not fit its columns")
+    if len(column) and (column.min() < 0 or column.max() >= size):
+        raise ValueError(f"a column outside the vocabulary of {size}")
+    if total_V is not None and (total_V.shape != (size,) or not (np.isfinite(total_V) & (total_V >= 0)).all()):
+        raise ValueError("totals that do not fit its vocabulary")
+    return sp.csr_array((weight, column, row), shape=(size, size)), total_V
 
 
 def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:

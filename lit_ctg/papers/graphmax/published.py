@@ -58,8 +58,8 @@ class AlgorithmOne:
             open_B1 = open_B1 & ~(moved_B1 < self.threshold)
             if not open_B1.any():
                 break
-        log_x_BV = x_BV.log()
-        y_BV = logits_BV - 2 * strength_B1 * operator.product(x_BV)
+        log_x_BV, wide_BV = x_BV.log(), x_BV.double() / x_BV.double().sum(dim=-1, keepdim=True)
+        y_BV = logits_BV.double() - 2 * strength_B1.double() * operator.product(wide_BV)
         sums_to_one_B = (x_BV.sum(dim=-1) - 1).abs() < 1e-3
-        gap_B = duality_gap(log_x_BV, y_BV).masked_fill(~sums_to_one_B, float("nan"))
+        gap_B = duality_gap(wide_BV.log(), y_BV).masked_fill(~sums_to_one_B, float("nan"))
         return Solution(log_x_BV, gap_B, iterations_B, iterations_B + 1)

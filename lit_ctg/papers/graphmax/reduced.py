@@ -16,25 +16,18 @@ from torch import Tensor
 
 from lit_ctg.papers.graphmax.acceleration import kernels_for, over_rows
 from lit_ctg.papers.graphmax.certificate import duality_gap
+from lit_ctg.papers.graphmax.constants import ABSENT, CG_ITERATIONS, CG_TOL, MOST_EXTRAS, NEWTON_STEPS, SURE, WEIGHTY
 from lit_ctg.papers.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
 from lit_ctg.papers.graphmax.linear import solve_tangent
 from lit_ctg.papers.graphmax.logspace import log_normalized
 from lit_ctg.papers.graphmax.operator import GraphOperator
 from lit_ctg.papers.graphmax.separable import solve_separable
 
-WEIGHTY = 0.02  # a token is an extra when its own penalty would move its logit by more than this
-MOST_EXTRAS = 4096
-ABSENT = -1e30  # logit of a variable that is not there; finite, so that differences stay numbers
-NEWTON_STEPS = 60
-CG_TOL = 0.01
-SURE = 0.5  # a gap that falls to this share needs no search
-CG_ITERATIONS = 60
-
 
 def model_step(
     operator: GraphOperator, y_BV: Tensor, log_x_BV: Tensor | None, strength_B1: Tensor, tol: float
-) -> tuple[Tensor, Tensor]:
-    """Return log x and x of the model problem's solution around the last iterate, ``[B, V]``.
+) -> Tensor:
+    """Return log x of the model problem's solution around the last iterate, ``[B, V]``.
 
     Args:
         operator: the graph.
@@ -50,8 +43,7 @@ def model_step(
     extras = _pick_extras(operator, y_BV, x_BV, strength_B1)
     problem = _reduce(operator, y_BV, x_BV, strength_B1, extras)
     log_x_BN = problem.solve(tol, None if log_x_BV is None else _gather(operator, log_x_BV, extras))
-    log_x_BV = _expand(operator, problem, log_x_BN, y_BV)
-    return log_x_BV, log_x_BV.exp()
+    return _expand(operator, problem, log_x_BN, y_BV)
 
 
 def _compiled_step(
@@ -61,7 +53,7 @@ def _compiled_step(
     log_x_BV: Tensor | None,
     strength_B1: Tensor,
     tol: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Do the same row by row, on several threads, the reduced problem in float64 but for the Gram block."""
     y_BV = y_BV.contiguous()
     before_BV = y_BV[:0] if log_x_BV is None else log_x_BV.contiguous()
@@ -69,7 +61,7 @@ def _compiled_step(
     rows = (y_BV, before_BV, strength_B1[:, 0].double().contiguous(), new_BV, x_BV)
     graph = (operator.hubs_K, operator.gram_KK, operator.diagonal_V, operator.extra_diagonal_V)
     over_rows(kernels.model_steps, [part.numpy() for part in rows], *(part.numpy() for part in graph), tol)
-    return new_BV, x_BV
+    return new_BV
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,11 @@ class GraphmaxRule(ScoreRule):
         self.settings = {"tol": tol, "max_iterations": max_iterations, "strict": strict, "solver": solver}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities ``[B, V]`` in the dtype of ``scores``; the prefix ``input_ids`` plays no part."""
+        """Return log-probabilities ``[B, V]``; the prefix ``input_ids`` plays no part.
+
+        They are float32 for half-precision scores: rounded further they would be another distribution than the
+        certified one.
+        """
         kept_BV = scores if self.top_k is None else keep_top_k(scores, self.top_k)
         strength_B1 = per_row(self.strength, scores)
         if (strength_B1 == 0).all():
@@ -57,4 +61,4 @@ class GraphmaxRule(ScoreRule):
             result = graphmax(kept_BV, self.graph, strength_B1, **self.settings)
         if self.settings["solver"] == "certified":
             warn_uncertified(result, "the graphmax rule")
-        return torch.where(strength_B1 == 0, kept_BV, result.log_probs_BV.to(scores.dtype))
+        return torch.where(strength_B1 == 0, kept_BV.to(result.log_probs_BV), result.log_probs_BV)

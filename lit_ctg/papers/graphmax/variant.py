@@ -165,6 +165,9 @@ class VariantRule(ScoreRule):
         self.variant, self.strength = variant, strength
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.dim() != 2 or input_ids.shape[1] == 0:
+            raise UserError(f"input_ids of shape {tuple(input_ids.shape)} have no last token: give [B, T] with T >= 1")
         strength_B1 = per_row(self.strength, scores)
-        log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1).to(scores.dtype)
-        return torch.where(strength_B1 == 0, scores, log_probs_BV)
+        log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1)
+        # in half precision the result would be another distribution than the one that was certified
+        return torch.where(strength_B1 == 0, scores.to(log_probs_BV), log_probs_BV)

@@ -162,7 +162,6 @@ def test_as_a_rule(graph, logits) -> None:
     scores = rule(ids, logits)
     assert torch.equal(scores[0], logits[0])
     np.testing.assert_allclose(scores[1:], found["successor"](logits, LAST, 1.0)[1:], atol=1e-9)
-    assert rule(ids, logits.bfloat16()).dtype == torch.bfloat16
 
 
 def test_bad_input(graph, logits) -> None:
@@ -197,3 +196,22 @@ def test_the_pull_is_found_in_few_steps(zipf_graph, zipf_logits, strength, steps
     monkeypatch.setattr(successor, "_pulled", lambda *given, _one=successor._pulled: taken.append(1) or _one(*given))
     variants(zipf_graph)["successor_divergence"](zipf_logits, torch.arange(len(zipf_logits)), strength)
     assert 0 < len(taken) <= steps
+
+
+def test_a_rule_wants_prefixes_that_the_graph_knows(zipf_graph, zipf_logits) -> None:
+    rule = VariantRule(variants(zipf_graph)["successor"], 0.5)
+    for ids, message in (
+        (torch.zeros(12, 0, dtype=torch.long), r"shape \(12, 0\) have no last token"),
+        (torch.zeros(12, dtype=torch.long), r"shape \(12,\) have no last token"),
+        (torch.full((12, 2), -1), "no token -1 in a scene graph of 3000 tokens"),
+        (torch.full((12, 2), 3000), "no token 3000"),
+        (torch.zeros(12, 2), "whole numbers, not torch.float32"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            rule(ids, zipf_logits)
+        assert "\n" not in str(caught.value)
+
+
+def test_half_precision_scores_come_back_in_float32(zipf_graph, zipf_logits) -> None:
+    scores = VariantRule(variants(zipf_graph)["graphmax"], 1.0)(torch.zeros(12, 1).long(), zipf_logits.bfloat16())
+    assert scores.dtype == torch.float32

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.certificate import FAR
-from lit_ctg.papers.graphmax.compiled.jit import compiled, highest, normalized
+from lit_ctg.papers.graphmax.compiled.jit import highest, normalized
+from lit_ctg.papers.graphmax.compiled.keep import compiled
 from lit_ctg.papers.graphmax.compiled.segment import segment, slope_along
 from lit_ctg.papers.graphmax.compiled.tangent import apply, tangent
-from lit_ctg.papers.graphmax.descent import SMALL
-from lit_ctg.papers.graphmax.reduced import NEWTON_STEPS, SURE
+from lit_ctg.papers.graphmax.constants import FAR, NEWTON_STEPS, SMALL, SURE
 
 
 @compiled

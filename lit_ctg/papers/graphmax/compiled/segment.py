@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.compiled.jit import compiled, normalized
-from lit_ctg.papers.graphmax.descent import SEGMENT_STEPS, SEGMENT_WIDTH
+from lit_ctg.papers.graphmax.compiled.jit import normalized
+from lit_ctg.papers.graphmax.compiled.keep import compiled
+from lit_ctg.papers.graphmax.constants import SEGMENT_STEPS, SEGMENT_WIDTH
 
 
 @compiled

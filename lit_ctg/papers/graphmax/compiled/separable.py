@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.compiled.jit import compiled, highest, normalized
+from lit_ctg.papers.graphmax.compiled.jit import highest, normalized
+from lit_ctg.papers.graphmax.compiled.keep import compiled
 
 SEPARABLE_STEPS, SEPARABLE_TOL = 30, 1e-2
 

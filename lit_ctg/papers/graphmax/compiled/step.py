@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.compiled.jit import compiled, highest, normalized, write_exp
+from lit_ctg.papers.graphmax.compiled.jit import highest, normalized, write_exp
+from lit_ctg.papers.graphmax.compiled.keep import compiled
 from lit_ctg.papers.graphmax.compiled.reduced import newton
 from lit_ctg.papers.graphmax.compiled.separable import separable
-from lit_ctg.papers.graphmax.reduced import ABSENT, MOST_EXTRAS, WEIGHTY
+from lit_ctg.papers.graphmax.constants import ABSENT, MOST_EXTRAS, WEIGHTY
 
 SCAN = 64  # tokens that are looked at together
 

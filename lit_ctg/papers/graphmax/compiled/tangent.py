@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.compiled.jit import compiled
-from lit_ctg.papers.graphmax.reduced import CG_ITERATIONS, CG_TOL
+from lit_ctg.papers.graphmax.compiled.keep import compiled
+from lit_ctg.papers.graphmax.constants import CG_ITERATIONS, CG_TOL
 
 
 @compiled
