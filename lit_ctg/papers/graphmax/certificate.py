@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import GraphOperator
 
 ROUNDING = 1e-14  # float64 noise of a gap that is 0
 

@@ -12,11 +12,16 @@ import torch
 from torch import Tensor
 
 from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified, judge
-from lit_ctg.papers.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
-from lit_ctg.papers.graphmax.linear import solve_tangent
-from lit_ctg.papers.graphmax.logspace import log_normalized
-from lit_ctg.papers.graphmax.operator import GraphOperator
-from lit_ctg.papers.graphmax.reduced import model_step
+from lit_ctg.papers.graphmax.graph import GraphOperator
+from lit_ctg.papers.graphmax.model_step import (
+    gradient_slack,
+    log_normalized,
+    model_step,
+    needs_search,
+    newton_candidate,
+    segment_minimum,
+    solve_tangent,
+)
 
 MODEL_STEPS = 8  # then Newton-CG with full products takes over
 PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth

@@ -1,7 +1,8 @@
-"""lit_ctg.papers.graphmax.compiled and .acceleration: the kernels against dense arithmetic and against torch."""
+"""lit_ctg.papers.graphmax.fast.kernels and .fast: the kernels against dense arithmetic and against torch."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import re
@@ -12,15 +13,16 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from lit_ctg.papers.graphmax import CooccurrenceGraph, acceleration, certify, graphmax
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, fast, graphmax
 from lit_ctg.papers.graphmax.certificate import judge
-from lit_ctg.papers.graphmax.constants import MOST_EXTRAS
-from lit_ctg.papers.graphmax.operator import GraphOperator, Matrices
-from lit_ctg.papers.graphmax.reduced import model_step
+from lit_ctg.papers.graphmax.fast.constants import MOST_EXTRAS
+from lit_ctg.papers.graphmax.graph import GraphOperator, Matrices
+from lit_ctg.papers.graphmax.model_step import model_step
 
 numba = pytest.importorskip("numba")
-compiled = pytest.importorskip("lit_ctg.papers.graphmax.compiled", reason="numba is not installed")
-keep = importlib.import_module("lit_ctg.papers.graphmax.compiled.keep")
+compiled = pytest.importorskip("lit_ctg.papers.graphmax.fast.kernels", reason="numba is not installed")
+keep = importlib.import_module("lit_ctg.papers.graphmax.fast.keep")
 highest, write_exp = compiled.jit.highest, compiled.jit.write_exp
 
 
@@ -35,7 +37,7 @@ def random_rows(size: int, rng: np.random.Generator) -> sp.csr_array:
 @pytest.mark.parametrize("size", [3, 16, 37, 200])
 @pytest.mark.parametrize("long", [4096, 20])
 def test_the_product(size, rows, long, monkeypatch) -> None:
-    monkeypatch.setattr("lit_ctg.papers.graphmax.compiled.products.LONG", long)
+    monkeypatch.setattr("lit_ctg.papers.graphmax.fast.products.LONG", long)
     rng = np.random.default_rng(size)
     matrices = Matrices(CooccurrenceGraph.from_matrix(random_rows(size, rng)).matrix)
     x = rng.random((rows, size)).astype(np.float32)
@@ -68,7 +70,7 @@ def test_a_model_step_is_that_of_torch(zipf_graph, zipf_logits, strength, hubs, 
     strengths = torch.full((len(z), 1), strength, dtype=z.dtype)
     found = []
     for kernels in (compiled, None):
-        monkeypatch.setattr(acceleration, "_kernels", lambda kernels=kernels: kernels)
+        monkeypatch.setattr(fast, "_kernels", lambda kernels=kernels: kernels)
         log_x = model_step(operator, z, None, strengths, 1e-13)
         y = z - 2 * strength * operator.product(log_x.exp())
         found += [log_x.exp(), model_step(operator, y, log_x, strengths, 1e-13).exp()]
@@ -187,19 +189,32 @@ def test_what_goes_wrong_in_a_thread_is_told(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     rows, out = np.arange(3.0), np.zeros(3)
-    acceleration.over_rows(kernel, [rows, out], 2)
+    fast.over_rows(kernel, [rows, out], 2)
     assert out.tolist() == [0, 2, 4]
     with pytest.raises(AssertionError):
-        acceleration.over_rows(kernel, [rows + 1, out], 2)
+        fast.over_rows(kernel, [rows + 1, out], 2)
 
 
 def test_without_numba_torch_does_it(zipf_graph, zipf_logits, monkeypatch) -> None:
-    acceleration._kernels.cache_clear()
-    monkeypatch.setattr(acceleration.importlib.util, "find_spec", lambda name: None)
-    assert acceleration.kernels_for(zipf_logits) is None
+    fast._kernels.cache_clear()
+    monkeypatch.setattr(fast.importlib.util, "find_spec", lambda name: None)
+    assert fast.kernels("auto") is None
     assert graphmax(zipf_logits, CooccurrenceGraph.from_matrix(zipf_graph.matrix), strict=True).converged_B.all()
-    acceleration._kernels.cache_clear()
+    fast._kernels.cache_clear()
 
 
 def test_other_devices_are_left_to_torch() -> None:
-    assert acceleration.kernels_for(torch.zeros(1, device="meta")) is None
+    operator = CooccurrenceGraph.from_matrix(np.eye(2)).operator(torch.zeros(1))
+    assert operator.kernels_for(torch.zeros(1, 2)) is compiled
+    assert operator.kernels_for(torch.zeros(1, 2, device="meta")) is None
+
+
+def test_one_setting_leaves_all_to_torch(zipf_graph, zipf_logits, monkeypatch) -> None:
+    plain = dataclasses.replace(zipf_graph, fast="off")
+    found = graphmax(zipf_logits, zipf_graph, strict=True)
+    monkeypatch.setattr(fast, "_kernels", lambda: pytest.fail("fast=off asked for kernels"))
+    again = graphmax(zipf_logits, plain, strict=True)
+    # two certificates of 1e-6 nats each
+    assert (found.probs_BV - again.probs_BV).abs().sum(dim=-1).max() / 2 < 2 * (1e-6 / 2) ** 0.5
+    with pytest.raises(UserError, match="fast=of; did you mean 'off'"):
+        graphmax(zipf_logits, dataclasses.replace(zipf_graph, fast="of"))

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.counting, lit_ctg.papers.graphmax.operator."""
+"""lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.graph."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from safetensors.numpy import save_file
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.counting import count_bigrams
-from lit_ctg.papers.graphmax.graph import _checksum
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import GraphOperator, _checksum, count_bigrams
 
 TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
 SIZE = 5

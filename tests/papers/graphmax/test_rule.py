@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.rule: graphmax in our loop's contract and in Hugging Face's generate."""
+"""lit_ctg.papers.graphmax.decode: graphmax in our loop's contract and in Hugging Face's generate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, GraphmaxRule, NotConverged, certify, graphmax
-from lit_ctg.papers.graphmax.rule import MAX_ITERATIONS
+from lit_ctg.papers.graphmax.decode import MAX_ITERATIONS
 
 IDS = torch.zeros(12, 1, dtype=torch.long)
 

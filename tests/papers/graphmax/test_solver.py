@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.solver, lit_ctg.papers.graphmax.function: agreement, certificates, invariances, bad input."""
+"""lit_ctg.papers.graphmax.solver, lit_ctg.papers.graphmax.equation: agreement, certificates, invariances, bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.solver import solve
 
 STRENGTHS = (0.1, 1.0, 10.0)

@@ -1,7 +1,4 @@
-"""Whether the compiled kernels can be used: numba is installed (extra ``compiled``) and the tensors lie on a CPU.
-
-And how: on consecutive rows side by side.
-"""
+"""Drop-ins for the CPU: which kernels are used (numba, extra ``compiled``), and how: on rows side by side."""
 
 from __future__ import annotations
 
@@ -16,17 +13,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+
+from lit_ctg.errors import UserError, did_you_mean
+
+SETTINGS = ("auto", "off")
 
 
-def compiled_kernels() -> ModuleType | None:
-    """Return the module of compiled kernels, or None where numba is not installed."""
-    return _kernels()
+def kernels(setting: str) -> ModuleType | None:
+    """Return the module of compiled kernels; None for ``off``, and where numba is not installed.
 
-
-def kernels_for(tensor: Tensor) -> ModuleType | None:
-    """Return the module of compiled kernels, or None where torch has to do."""
-    return _kernels() if tensor.device.type == "cpu" else None
+    Raises:
+        UserError: no such setting.
+    """
+    if setting not in SETTINGS:
+        raise UserError(f"fast={setting}{did_you_mean(str(setting), SETTINGS)}: use one of {', '.join(SETTINGS)}")
+    return _kernels() if setting == "auto" else None
 
 
 def over_rows(kernel: Callable[..., None], arrays: Sequence[np.ndarray], *shared: Any) -> None:
@@ -54,4 +55,4 @@ def together(kernel: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> N
 def _kernels() -> ModuleType | None:
     if importlib.util.find_spec("numba") is None:
         return None
-    return importlib.import_module("lit_ctg.papers.graphmax.compiled")
+    return importlib.import_module("lit_ctg.papers.graphmax.fast.kernels")

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from lit_ctg.papers.graphmax.compiled.keep import compiled
+from lit_ctg.papers.graphmax.fast.keep import compiled
 
 LANES = 64
 

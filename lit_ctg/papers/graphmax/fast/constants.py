@@ -1,4 +1,4 @@
-"""Numbers of the model step (reduced.py) that its compiled form shares."""
+"""Numbers of the model step (model_step.py) that its compiled form shares."""
 
 WEIGHTY = 0.02  # a token is an extra when its own penalty would move its logit by more than this
 MOST_EXTRAS = 4096

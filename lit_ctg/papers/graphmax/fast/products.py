@@ -15,11 +15,11 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from lit_ctg.papers.graphmax.acceleration import together
-from lit_ctg.papers.graphmax.compiled.keep import compiled
+from lit_ctg.papers.graphmax.fast import together
+from lit_ctg.papers.graphmax.fast.keep import compiled
 
 if TYPE_CHECKING:
-    from lit_ctg.papers.graphmax.operator import Matrices
+    from lit_ctg.papers.graphmax.graph import Matrices
 
 LANES = 16  # one cache line of float32
 LONG = 32  # longer rows are summed on their own, by gathers

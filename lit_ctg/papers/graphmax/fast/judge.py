@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lit_ctg.papers.graphmax.acceleration import over_rows
-from lit_ctg.papers.graphmax.compiled.jit import exponential, highest
-from lit_ctg.papers.graphmax.compiled.keep import compiled
-from lit_ctg.papers.graphmax.compiled.products import product
+from lit_ctg.papers.graphmax.fast import over_rows
+from lit_ctg.papers.graphmax.fast.jit import exponential, highest
+from lit_ctg.papers.graphmax.fast.keep import compiled
+from lit_ctg.papers.graphmax.fast.products import product
 
 if TYPE_CHECKING:
-    from lit_ctg.papers.graphmax.operator import Matrices
+    from lit_ctg.papers.graphmax.graph import Matrices
 
 ROUNDED = 1.001 * 2.0**-24  # of a float32, with room for what is rounded twice
 NEAR = 0.5
