@@ -1,4 +1,4 @@
-"""``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable.
+"""``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable; then its gradient.
 
 Shape suffixes: B rows, V vocabulary, E edges.
 """
@@ -6,19 +6,25 @@ Shape suffixes: B rows, V vocabulary, E edges.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
-from lit_ctg.papers.graphmax.gradient import EdgeIndex, ImplicitGraphmax
-from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, GraphOperator
+from lit_ctg.papers.graphmax.model_step import solve_tangent
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.solver import Solution, solve, solve_carefully
+
+# ``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable.
+#
+# Shape suffixes: B rows, V vocabulary, E edges.
+
 
 MAX_ITERATIONS = 60
 CPU_ROWS = 16  # rows at once on a CPU: more leave its caches
@@ -138,12 +144,15 @@ def certify(
     # a masked token has no place in the problem: it must have no mass, or there is no certificate
     masked_BV = flat_BV.isinf()
     sound_B = ~(masked_BV & (log_x_BV.exp() > 0)).any(dim=-1)
-    gap_B = duality_gap(log_x_BV.masked_fill(masked_BV, float("-inf")), y_BV.masked_fill(masked_BV, -1e30))
+    gap_B = duality_gap(log_x_BV.masked_fill(masked_BV, float("-inf")), y_BV.masked_fill(masked_BV, float("-inf")))
     return gap_B.masked_fill(~sound_B, float("inf")).reshape(logits_BV.shape[:-1])
 
 
 def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both sound."""
+    if not isinstance(logits_BV, Tensor) or not logits_BV.is_floating_point():
+        kind = f"a tensor of {logits_BV.dtype}" if isinstance(logits_BV, Tensor) else f"a {type(logits_BV).__name__}"
+        raise UserError(f"logits are a torch tensor of floating-point numbers, not {kind}: use torch.as_tensor(...)")
     if logits_BV.dim() < 1 or logits_BV.shape[-1] != graph.vocab_size:
         raise UserError(
             f"logits of shape {tuple(logits_BV.shape)} do not fit a scene graph of {graph.vocab_size} tokens: build "
@@ -180,7 +189,7 @@ def _operator(graph: CooccurrenceGraph, flat_BV: Tensor, edge_weights_E: Tensor 
         raise UserError(f"{tuple(edge_weights_E.shape)} edge weights for a scene graph of {graph.edges} edges")
     values_E = edge_weights_E.detach().double().cpu().numpy()
     matrix = sp.csr_array((values_E, graph.matrix.indices, graph.matrix.indptr), shape=graph.matrix.shape)
-    return GraphOperator.from_scipy(matrix).like(flat_BV.detach())
+    return GraphOperator.from_scipy(matrix, fast=graph.fast).like(flat_BV.detach())
 
 
 def _edge_index(graph: CooccurrenceGraph, flat_BV: Tensor) -> EdgeIndex:
@@ -231,3 +240,93 @@ def _unsolved(logits_BV: Tensor, some_at_zero: bool) -> Solution:
 def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:
     for whole, rows in zip(solution, part, strict=True):
         whole[rows_b] = rows
+
+
+# Gradients of graphmax by differentiating its optimality condition, not its iterations.
+#
+# With J = dx/dz the tangent solve of :mod:`~lit_ctg.papers.graphmax.model_step`, ``J = (diag(x) - x x^T)(I - 2 lambda
+# M J)``, and J is symmetric, so for gradients g_x and g_log by x and log x
+#
+#     q = (diag(x) - x x^T) g_x + g_log - x <1, g_log>        (no division by a small x)
+#     g_z = q - 2 lambda J M q
+#     g_lambda = -2 <g_z, M x>
+#     g_A_ij = 2 lambda (r_i g_z,j + (B g_z)_i x_j),  B = I - A~,  r = B x.
+#
+# Shape suffixes: B rows, V vocabulary, E edges.
+
+
+CG_ITERATIONS = 200
+CG_TOL = {torch.float32: 1e-5, torch.float64: 1e-11}
+
+
+@dataclass(frozen=True)
+class EdgeIndex:
+    """Row and column of every weight of a graph, both ``[E]``."""
+
+    row_E: Tensor
+    column_E: Tensor
+
+
+class ImplicitGraphmax(torch.autograd.Function):
+    """Identity on a solution in the forward pass; implicit differentiation in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        logits_BV: Tensor,
+        strength_B1: Tensor,
+        weights_E: Tensor | None,
+        log_probs_BV: Tensor,
+        operator: GraphOperator,
+        edges: EdgeIndex | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return probabilities and log-probabilities of a solved problem, differentiable in the first three."""
+        probs_BV = log_probs_BV.exp()
+        ctx.save_for_backward(probs_BV, strength_B1)
+        ctx.operator, ctx.edges = operator, edges
+        return probs_BV, log_probs_BV.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad_probs_BV: Tensor, grad_log_BV: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients by logits, strength and weights."""
+        x_BV, strength_B1 = ctx.saved_tensors
+        operator: GraphOperator = ctx.operator
+        grad_strength_B1 = grad_weights_E = None
+        with torch.autocast(x_BV.device.type, enabled=False):
+            grad_z_BV = pull_back(operator, x_BV, strength_B1, grad_probs_BV, grad_log_BV)
+            if ctx.needs_input_grad[1]:
+                grad_strength_B1 = -2 * (grad_z_BV * operator.product(x_BV)).sum(dim=-1, keepdim=True)
+            if ctx.needs_input_grad[2]:
+                grad_weights_E = _weight_gradient(operator, ctx.edges, x_BV, strength_B1 * grad_z_BV)
+        return (grad_z_BV if ctx.needs_input_grad[0] else None), grad_strength_B1, grad_weights_E, None, None, None
+
+
+def pull_back(
+    operator: GraphOperator, x_BV: Tensor, strength_B1: Tensor, grad_probs_BV: Tensor, grad_log_BV: Tensor
+) -> Tensor:
+    """Return the gradient by the logits, given those by the probabilities and by their logarithms."""
+    grad_log_BV = grad_log_BV.masked_fill(x_BV == 0, 0)
+    centred_BV = grad_probs_BV - (x_BV * grad_probs_BV).sum(dim=-1, keepdim=True)
+    q_BV = x_BV * centred_BV + grad_log_BV - x_BV * grad_log_BV.sum(dim=-1, keepdim=True)
+    if not (strength_B1 > 0).any():
+        return q_BV
+    solution = solve_tangent(
+        operator.product,
+        operator.diagonal_V,
+        x_BV,
+        strength_B1,
+        operator.product(q_BV),
+        tol=CG_TOL[x_BV.dtype],
+        max_iterations=CG_ITERATIONS,
+    )
+    return q_BV - 2 * strength_B1 * solution.direction_BN
+
+
+def _weight_gradient(operator: GraphOperator, edges: EdgeIndex, x_BV: Tensor, scaled_BV: Tensor) -> Tensor:
+    residual_BV, image_BV = operator.difference(x_BV), operator.difference(scaled_BV)
+    total_E = torch.zeros(len(edges.row_E), dtype=x_BV.dtype, device=x_BV.device)
+    # row by row: [B, E] at once would be large
+    for x_V, scaled_V, residual_V, image_V in zip(x_BV, scaled_BV, residual_BV, image_BV, strict=True):
+        total_E += residual_V[edges.row_E] * scaled_V[edges.column_E] + image_V[edges.row_E] * x_V[edges.column_E]
+    return 2 * total_E
