@@ -37,7 +37,7 @@ from lit_ctg.papers.nslm.classes import Recogniser, before_others, class_table, 
 from lit_ctg.papers.nslm.heads import make_heads
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import Selection, select
+from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
@@ -80,18 +80,23 @@ class TokenScores:
     Attributes:
         target_N: token ids.
         class_N: their classes where they stand, -1 for none.
+        document_N: their documents, -1 where batches do not say.
         first_N: no earlier member of the class in the document (False outside the classes).
+        repeat_N: the member is the previous one of its class in the document (False outside the classes).
         nnlm_N, tag_N, mass_N: see ``HeadScores``.
         within_N, characters_N, micro_N: log P(w | c) of HNLM, character RNN (NaN: not computed) and micro-model; 0
             outside the classes.
         cache_N: log P of the neural cache; NaN where it is empty.
         error_NG: distance of the best guess at the member (years, km, ...) from the target, a column for each of
             ``GUESSERS``; NaN outside the classes and where members have no numbers.
+        reference_NR: log P(w | c) of each of ``REFERENCES``; 0 outside the classes.
     """
 
     target_N: np.ndarray
     class_N: np.ndarray
+    document_N: np.ndarray
     first_N: np.ndarray
+    repeat_N: np.ndarray
     nnlm_N: np.ndarray
     tag_N: np.ndarray
     mass_N: np.ndarray
@@ -100,6 +105,7 @@ class TokenScores:
     micro_N: np.ndarray
     cache_N: np.ndarray
     error_NG: np.ndarray
+    reference_NR: np.ndarray
 
     def __len__(self) -> int:
         return len(self.target_N)
@@ -110,14 +116,15 @@ class TokenScores:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def models(self, weight: float) -> dict[str, np.ndarray]:
+    def models(self, weight: float, reference_weights: Mapping[str, float] = {}) -> dict[str, np.ndarray]:
         """Return log P(w) of each model, [N]: the columns of Tables 2 and 3.
 
         ``nslm_alone`` is Eq. 4; ``nslm`` its mixture with the NNLM, the paper's final model; ``summed`` has P(c) summed
-        over the NNLM's members instead of a tag's.
+        over the NNLM's members instead of a tag's; ``nslm_<reference>`` is the final model with a simpler micro-model.
 
         Args:
             weight: of Eq. 4 in the mixture.
+            reference_weights: the same for those of ``REFERENCES`` that are wanted.
         """
         alone_N = self.tag_N + self.micro_N
         models = {
@@ -128,7 +135,15 @@ class TokenScores:
             "nslm": mix(self.nnlm_N, alone_N, weight),
             "summed": self.mass_N + self.micro_N,
         }
+        for name, own in reference_weights.items():
+            inside_N = self.reference_NR[:, REFERENCES.index(name)]
+            models[f"nslm_{name}"] = mix(self.nnlm_N, self.tag_N + inside_N, own)
         return {name: values_N for name, values_N in models.items() if not np.isnan(values_N).any()}
+
+    def inside(self) -> dict[str, np.ndarray]:
+        """Return log P(w | c) of HNLM (``hnlm``), the chosen micro-models (``micro``) and the simpler ones, [N]."""
+        references = dict(zip(REFERENCES, self.reference_NR.T, strict=True))
+        return {"hnlm": self.within_N, "micro": self.micro_N, **references}
 
     def cached(self, models: dict[str, np.ndarray], weight: float) -> dict[str, np.ndarray]:
         """Return the same models mixed with the neural cache."""
@@ -140,6 +155,13 @@ def distance(guess_XD: np.ndarray, truth_XD: np.ndarray) -> np.ndarray:
     if truth_XD.shape[1] == 1:
         return np.abs(guess_XD - truth_XD)[:, 0]
     return EARTH_RADIUS_KM * arc(np.radians(guess_XD), np.radians(truth_XD))
+
+
+def _documents(batch: Batch) -> np.ndarray:
+    """Return the document of each target of a batch, [B, T]; -1 where it does not say."""
+    if "document_BT" in batch:
+        return batch["document_BT"].cpu().numpy()
+    return np.full(batch["target_ids_BT"].shape, -1)
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -187,7 +209,8 @@ class NSLMModule(LitLanguageModel):
         renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
-        bases, blend: see ``select``.
+        bases, blend, repeat: see ``select``.
+        fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
 
@@ -195,6 +218,7 @@ class NSLMModule(LitLanguageModel):
         table: classes over the vocabulary.
         micro_models: the chosen micro-model of each class, in the table's order; None until ``choose_micro_models``.
         mixture_weight: the present weight, a tensor that checkpoints keep.
+        reference_weights: the same for the simpler micro-models of ``REFERENCES``.
         validation: scores of the validation text so far; of all of it, in one, once its epoch is over.
 
     Raises:
@@ -224,9 +248,11 @@ class NSLMModule(LitLanguageModel):
         character_rate: float = 0.3,
         bases: tuple[str, ...] = ("uniform",),
         blend: bool = False,
+        repeat: bool = False,
         grounding: bool = False,
         embedding_file: str | None = None,
         class_file: str | None = None,
+        fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
     ) -> None:
@@ -245,18 +271,22 @@ class NSLMModule(LitLanguageModel):
             )
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
-        self.table = class_table(vocabulary.tokens, before_others(own, classes))
+        self.recognisers = before_others(own, classes)
+        self.table = class_table(vocabulary.tokens, self.recognisers)
         self.tracker = ContextTracker(self.table)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
-        self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
+        self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
         self.character_rate = character_rate
         window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
         self.cache = NeuralCache(int(window), float(weight), float(temperature))
         self.tuned = mixture_weight is None
+        self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
-        sparse = (samples is not None or cutoffs is not None) and optimizer == "sgd"
+        sampled = samples is not None or cutoffs is not None
+        # a step meets a few hundred words
+        sparse = optimizer == "sgd" and (sampled or fast == "auto")
         grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
         self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
@@ -265,7 +295,13 @@ class NSLMModule(LitLanguageModel):
             vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
             self.embedding.weight.data[found_V] = vectors_VD[found_V]
         self.heads = make_heads(
-            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, cutoffs=cutoffs, sparse=sparse
+            dim=backbone.dim,
+            table=self.table,
+            init_range=init_range,
+            samples=samples,
+            cutoffs=cutoffs,
+            sparse=sparse,
+            fast=fast,
         )
         self.characters = CharacterRNNs(
             [part.tokens for part in self.table.classes] if character_dim else [],
@@ -289,7 +325,8 @@ class NSLMModule(LitLanguageModel):
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
         train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
-        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend)
+        options = {"bases": self.bases, "blend": self.blend, "repeat": self.repeat}
+        self.selection = select(self.table, train, validation, **options)
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
@@ -419,7 +456,9 @@ class NSLMModule(LitLanguageModel):
         scores = TokenScores(
             target_N,
             class_N,
+            document_N=_documents(batch)[counted_BT],
             first_N=nothing_N.astype(bool),
+            repeat_N=nothing_N.astype(bool),
             nnlm_N=_numpy(heads.nnlm_N),
             tag_N=_numpy(heads.tag_N),
             mass_N=_numpy(heads.mass_N),
@@ -428,6 +467,7 @@ class NSLMModule(LitLanguageModel):
             micro_N=nothing_N.copy(),
             cache_N=cache_N,
             error_NG=np.full((len(target_N), len(GUESSERS)), np.nan),
+            reference_NR=np.zeros((len(target_N), len(REFERENCES))),
         )
         places_N = np.flatnonzero(counted_BT)
         for number in np.unique(class_N[class_N >= 0]):
@@ -447,13 +487,16 @@ class NSLMModule(LitLanguageModel):
         evidence: Evidence,
         characters: bool,
     ) -> None:
-        """Fill in what is said about the targets of one class: within, characters, micro, first and error."""
+        """Fill in what is said about the targets of one class."""
         members, each_X = self.table.classes[number], np.arange(len(rows_X))
         index_X = self.table.index_CV[number, scores.target_N[rows_X]]
         micro_XK = self.micro_models[number].log_prob(evidence)
         within_XK = _numpy(self.heads.within_class(hidden_XD, number))
         scores.micro_N[rows_X], scores.within_N[rows_X] = micro_XK[each_X, index_X], within_XK[each_X, index_X]
-        scores.first_N[rows_X] = evidence.previous_N < 0
+        scores.first_N[rows_X], scores.repeat_N[rows_X] = evidence.previous_N < 0, evidence.previous_N == index_X
+        for column, name in enumerate(REFERENCES):
+            reference = self.selection.references[name][members.name]
+            scores.reference_NR[rows_X, column] = reference.log_prob_of(index_X, evidence)
         if characters:
             log_X = self.characters.log_prob_of(hidden_XD, torch.from_numpy(index_X), number)
             scores.characters_N[rows_X] = _numpy(log_X)
@@ -468,8 +511,11 @@ class NSLMModule(LitLanguageModel):
 
     def tune(self, scores: TokenScores) -> None:
         """Set the weight of Eq. 4 in the mixture to what makes these tokens likeliest, unless it was given."""
-        if self.tuned:
-            self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
+        if not self.tuned:
+            return
+        self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
+        for name, inside_N in zip(REFERENCES, scores.reference_NR.T, strict=True):
+            self.reference_weights[name] = likeliest_weight(scores.nnlm_N, scores.tag_N + inside_N)
 
     # training ------------------------------------------------------------------------------------------------------
 
@@ -493,8 +539,7 @@ class NSLMModule(LitLanguageModel):
         found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
         losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
         losses["within"] = sums["within"] / max(1, len(found))
-        total = sums["nnlm"] + sums["tag"] + sums["within"]
-        loss = total / (len(mask_BT) if self.sum_over_time else tokens)
+        loss = sums["all"] / (len(mask_BT) if self.sum_over_time else tokens)
         if len(self.characters) and len(found):
             position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
