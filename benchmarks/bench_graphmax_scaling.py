@@ -4,7 +4,7 @@
                                                 [--contexts 16] [--strength 1] [--output scaling.html]
 
 First N grows at 1.5 M edges, then edges at N = 50,257; last the largest of both. Synthetic Zipfian graphs, one thread,
-the best of several tries. With --output the same as plotly curves. Exit code 1 when a context is not certified or more
+the best of several tries. With --output the same as curves. Exit code 1 when a context is not certified or more
 than five products with M are needed on average.
 """
 
@@ -22,6 +22,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from lit_ctg.figure import Drawing, Line, line_chart
 from lit_ctg.papers.graphmax import CooccurrenceGraph, graphmax
 
 VOCABULARY, EDGES = 50_257, 1_500_000
@@ -109,17 +110,16 @@ def slope(points: list[Point], key: str) -> float:
 
 def draw(points: list[Point], path: Path) -> None:
     """Write both curves as one page."""
-    from plotly.subplots import make_subplots
-
-    figure = make_subplots(1, 2, subplot_titles=("by vocabulary, 1.5 M edges", "by edges, N = 50,257"))
-    for column, (series, key) in enumerate((("vocabulary", "vocabulary"), ("edges", "edges")), start=1):
+    plots = []
+    for series, title in (("vocabulary", "By vocabulary, 1.5 M edges"), ("edges", "By edges, N = 50,257")):
         some = [point for point in points if point.series == series]
-        x = [getattr(point, key) for point in some]
-        figure.add_scatter(x=x, y=[point.milliseconds for point in some], name="graphmax", row=1, col=column)
-        plain = [point.softmax_milliseconds for point in some]
-        figure.add_scatter(x=x, y=plain, name="softmax", row=1, col=column)
-    figure.update_xaxes(type="log").update_yaxes(type="log", title="ms a context")
-    figure.write_html(path, include_plotlyjs=True)
+        lines = [
+            Line("series0", [(i, point.milliseconds) for i, point in enumerate(some)], name="graphmax"),
+            Line("series1", [(i, point.softmax_milliseconds) for i, point in enumerate(some)], name="softmax"),
+        ]
+        steps = [f"{getattr(point, series):,}" for point in some]
+        plots.append(line_chart(title, lines, x=series, y="ms a context", log=True, steps=steps))
+    Drawing(tuple(plots)).save(path)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""`lit-ctg train|evaluate|generate|table|report|reproduce|data`: dispatch; bad input ends in one line, exit code 2."""
+"""`lit-ctg train|evaluate|generate|table|report|verify|reproduce|data`: dispatch; bad input ends in one line, exit code 2."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ usage: lit-ctg COMMAND [OVERRIDE ...]
              -m sweeps over comma-separated values; skip_completed=true skips what has a record
   evaluate   experiment=... [ckpt_path=...]      metrics of a checkpoint (default: the run of this configuration)
   generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1] [path=[hard,soft,channel]]
-  table      <paper>|all [--format text|md|latex|csv] [--records FOLDER] [--out FILE]
-  report     [--records FOLDER] [--out FILE]     one self-contained HTML page
-             target=wandb entity=NAME [project=lit_ctg]     dashboards at W&B (--out FOLDER: only files)
-  reproduce  <paper>|all [size=small|paper] [local=FOLDER] [--dry-run]    runs what the tables lack, then both
+  table      paper=<paper>|all [size=...] [format=text|md|latex|csv] [records=FOLDER,...] [out=FILE]
+  report     [paper=<paper>|all] [size=...] [records=FOLDER,...] [out=FILE]      one self-contained HTML page
+             target=wandb entity=NAME [project=lit_ctg]     dashboards at W&B (out=FOLDER: only files)
+             target=sweep paper=<paper> out=FILE            the paper's W&B sweep, for `wandb sweep FILE`
+  verify     [paper=<paper>|all] [records=FOLDER,...]       recomputes what the committed texts allow, tells differences
+  reproduce  paper=<paper>|all [size=small|paper] [local=FOLDER] [dry_run=true]   runs what the tables lack, then both
   data       prepare|info|sample data=<corpus> [data.source=sample|local|hub] [data.root=FOLDER] ... [-n 5]
              graph data=<corpus>|experiment=graphmax/<name> --out FILE     scene graph of graphmax
   --config   with train: print the composed configuration and stop
@@ -60,6 +62,7 @@ def _dispatch(words: list[str]) -> int:
         "generate": _generate,
         "table": _table,
         "report": _report,
+        "verify": _verify,
         "reproduce": _reproduce,
         "data": _data,
     }
@@ -99,8 +102,8 @@ def _train(words: list[str]) -> int:
         return 0
     from lit_ctg.run.train import train
 
-    train(cfg)
-    return 0
+    # a run that another process is at is not done
+    return 1 if train(cfg).status == "BUSY" else 0
 
 
 def _evaluate(words: list[str]) -> int:
@@ -118,17 +121,30 @@ def _generate(words: list[str]) -> int:
 
 
 def _table(words: list[str]) -> int:
-    from lit_ctg.results.table import main as table
+    from lit_ctg.results.command import folders, settings
+    from lit_ctg.results.render import main as table
 
-    table(words, console=Console())
-    return 0
+    found = settings(words, "table", ("paper", "size", "format", "records", "out"))
+    if "paper" not in found:
+        raise UserError("lit-ctg table: which paper? paper=<paper> or paper=all")
+    return table(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 
 def _report(words: list[str]) -> int:
+    from lit_ctg.results.command import folders, settings
     from lit_ctg.results.report import main as report
 
-    report(words, console=Console())
-    return 0
+    known = ("paper", "size", "target", "records", "out", "entity", "project")
+    found = settings(words, "report", known)
+    return report(**{**found, "records": folders(found.get("records"))}, console=Console())
+
+
+def _verify(words: list[str]) -> int:
+    from lit_ctg.results.command import folders, settings
+    from lit_ctg.run.verify import main as verify
+
+    found = settings(words, "verify", ("paper", "records"))
+    return verify(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 
 def _reproduce(words: list[str]) -> int:

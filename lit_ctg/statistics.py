@@ -1,4 +1,4 @@
-"""Intervals and exact tests for rates, seeds and corpus ratios (numpy and scipy only, no torch).
+"""Intervals, exact tests and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
 
 Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at the given confidence,
 95% unless told otherwise, and ``None`` where the data cannot give one (no trial, one seed): a hole stays visible.
@@ -6,6 +6,7 @@ Every function takes plain numbers and returns plain numbers. An interval is ``(
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,70 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | 
     half = t_quantile(data.size - 1, confidence) * float(data.std(ddof=1)) / math.sqrt(data.size)
     mean = float(data.mean())
     return mean - half, mean + half
+
+
+def prediction_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
+    """Interval in which one more independent value lies: ``mean +- t s sqrt(1 + 1/n)``; ``None`` below two values.
+
+    For normal values its coverage is exact. Unlike the interval of the mean it does not shrink to nothing: with more
+    seeds it comes near to the spread of single runs, which is what a number printed from one run must be held against.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    data = _finite(values)
+    if data.size < 2:
+        return None
+    half = t_quantile(data.size - 1, confidence) * float(data.std(ddof=1)) * math.sqrt(1 + 1 / data.size)
+    mean = float(data.mean())
+    return mean - half, mean + half
+
+
+def rate_prediction_interval(successes: int, trials: int, new_trials: int, confidence: float = 0.95) -> Interval | None:
+    """Interval of the rate that ``new_trials`` more trials will show, given ``successes`` of ``trials``.
+
+    Beta-binomial with Jeffreys' prior Beta(1/2, 1/2), equal tails; at 0 of n and n of n it keeps a width. ``None``
+    without trials on either side.
+
+    Raises:
+        ValueError: the counts cannot be.
+    """
+    _check_counts(successes, trials)
+    if trials == 0 or new_trials <= 0:
+        return None
+    tail = (1 - _checked_confidence(confidence)) / 2
+    counts = np.arange(new_trials + 1)
+    shares = stats.betabinom.pmf(counts, new_trials, successes + 0.5, trials - successes + 0.5).cumsum()
+    low, high = np.searchsorted(shares, [tail, 1 - tail])
+    return float(low) / new_trials, float(min(high, new_trials)) / new_trials
+
+
+def unbiasing_c4(n: int) -> float:
+    """Return ``c4(n) = sqrt(2 / (n - 1)) Gamma(n / 2) / Gamma((n - 1) / 2)``: E[s] = c4 sigma for normal values.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    if n < 2:
+        raise ValueError(f"c4 needs two values or more, got {n}")
+    return math.sqrt(2 / (n - 1)) * math.exp(math.lgamma(n / 2) - math.lgamma((n - 1) / 2))
+
+
+def coefficient_of_variation(values: Sequence[float]) -> float | None:
+    """CV*, the repeatability of quantified reproducibility assessment: ``(1 + 1/(4n)) 100 (s / c4(n)) / |mean|``.
+
+    Belz, Popovic and Mille, Quantified Reproducibility Assessment of NLP Results (ACL 2022), in percent. Values must be
+    on a scale that begins at 0: shift them first. ``None`` below two values and where the mean is not above 0.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    data = _finite(values)
+    mean = float(data.mean()) if data.size else 0.0
+    if data.size < 2 or mean <= 0:
+        return None
+    deviation = float(data.std(ddof=1)) / unbiasing_c4(int(data.size))
+    return (1 + 1 / (4 * data.size)) * 100.0 * deviation / mean
 
 
 def paired_t_interval(ours: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Interval | None:
@@ -193,6 +258,7 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(float(data.mean()), sd, int(data.size), t_interval(data.tolist()))
 
 
+@functools.lru_cache(maxsize=1024)
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
     """Return the two-sided quantile of Student's t distribution: 12.706 for one degree of freedom at 95%."""
     return float(stats.t.ppf(0.5 + _checked_confidence(confidence) / 2, degrees))

@@ -11,14 +11,18 @@ from scipy import stats
 
 import lit_ctg.statistics
 from lit_ctg.statistics import (
+    coefficient_of_variation,
     newcombe_interval,
     paired_bootstrap,
     paired_t_interval,
     permutation_test,
+    prediction_interval,
+    rate_prediction_interval,
     ratio_interval,
     sign_test,
     summarize,
     t_interval,
+    unbiasing_c4,
     wilson_interval,
 )
 
@@ -31,7 +35,7 @@ def test_torch_is_not_imported():
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([a.name for a in node.names] if isinstance(node, ast.Import) else [node.module])
     }
-    assert roots <= {"__future__", "collections", "dataclasses", "math", "numpy", "scipy"}
+    assert roots <= {"__future__", "collections", "dataclasses", "functools", "math", "numpy", "scipy"}
 
 
 # --- rates ---
@@ -227,3 +231,72 @@ def test_ratio_interval_edges():
     assert ratio_interval(**sums([3.0, math.inf], [2, 1])) is None
     counts = [1, 3, 7, 2]  # every row agrees: no width, and no root of the -1.4e-14 that rounding leaves
     assert ratio_interval(**sums([1.3 * count for count in counts], counts)) == pytest.approx((1.3, 1.3), abs=1e-6)
+
+
+# --- one more value ---
+
+
+def test_prediction_interval_by_hand():
+    """1, 2, 3: mean 2, s 1, t(2) = 4.3027, so 2 +- 4.3027 sqrt(4/3)."""
+    assert prediction_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.96835, 2 + 4.96835), abs=1e-4)
+    assert prediction_interval([1.0]) is None
+    with pytest.raises(ValueError, match="finite"):
+        prediction_interval([1.0, math.nan])
+
+
+def test_prediction_intervals_hold_one_more_value_as_often_as_they_say():
+    rng = np.random.default_rng(3)
+    draws = rng.normal(5.0, 2.0, (4000, 6))
+    held = [low <= row[5] <= high for row in draws if (found := prediction_interval(row[:5].tolist())) for low, high in [found]]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.5, 0.98])
+def test_rate_prediction_intervals_hold_the_next_rate(rate):
+    rng = np.random.default_rng(5)
+    held = []
+    for hits, more in zip(rng.binomial(200, rate, 1500), rng.binomial(100, rate, 1500), strict=True):
+        low, high = rate_prediction_interval(int(hits), 200, 100)
+        held.append(low <= more / 100 <= high)
+    assert 0.94 <= np.mean(held) <= 1.0
+
+
+def test_rate_prediction_keeps_a_width_at_the_ends():
+    low, high = rate_prediction_interval(50, 50, 50)
+    assert low < 1.0 == high
+    low, high = rate_prediction_interval(0, 50, 50)
+    assert low == 0.0 < high
+    assert rate_prediction_interval(0, 0, 50) is None and rate_prediction_interval(1, 2, 0) is None
+    with pytest.raises(ValueError, match="cannot be"):
+        rate_prediction_interval(3, 2, 10)
+
+
+# --- repeatability ---
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        # Belz, Popovic and Mille (2022), Table 4: BLEU and SARI of seven, five, six and four reproductions
+        ([84.51, 84.50, 87.46, 85.60, 84.20, 86.61, 86.20], 1.562),
+        ([30.65, 30.65, 29.13, 30.65, 29.96], 2.487),
+        ([87.50, 80.75, 89.36, 88.10, 89.64, 88.80], 4.176),
+        ([31.11, 30.28, 31.11, 29.12], 3.572),
+    ],
+)
+def test_coefficient_of_variation_is_the_published_one(values, expected):
+    assert coefficient_of_variation(values) == pytest.approx(expected, abs=5e-4)
+
+
+def test_coefficient_of_variation_needs_two_values_above_zero():
+    assert coefficient_of_variation([1.0]) is None and coefficient_of_variation([-1.0, 1.0]) is None
+    assert coefficient_of_variation([]) is None and coefficient_of_variation([2.0, 2.0]) == 0.0
+
+
+def test_c4_unbiases_the_standard_deviation():
+    rng = np.random.default_rng(9)
+    for n, expected in ((2, 0.797885), (5, 0.939986), (10, 0.972659)):  # from a table
+        assert unbiasing_c4(n) == pytest.approx(expected, abs=1e-6)
+        assert rng.normal(size=(20_000, n)).std(axis=1, ddof=1).mean() == pytest.approx(expected, abs=0.01)
+    with pytest.raises(ValueError, match="two values"):
+        unbiasing_c4(1)

@@ -16,9 +16,10 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.core.model import evaluating
-from lit_ctg.results.files import write_samples
+from lit_ctg.errors import UserError
+from lit_ctg.files import write_samples
 from lit_ctg.results.record import RunRecord
-from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.results.spec import experiments_root
 from lit_ctg.results.table import results_for
 
 GENERATIONS = "generations"
@@ -53,7 +54,7 @@ class WandbGenerations(Callback):
             return
         with evaluating(pl_module):
             generator = self.decoding.generator(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
-            made = generator.generate(self.n, prompt=self.prompt, control={}, paths={}, seed=self.seed)
+            made = generator.generate(self.n, prompt=self.prompt, control={}, seed=self.seed)
         epoch = trainer.current_epoch + 1
         rows = [{"epoch": epoch, "row": row, "text": text.text} for row, text in enumerate(made)]
         write_samples([*self._before(epoch), *rows], self.path)
@@ -135,10 +136,10 @@ def verdict_rows(record: RunRecord) -> list[list[Any]]:
 
     A single run has no interval, so a verdict here is weaker than that of the tables over all seeds.
     """
-    root = experiments_root()
-    if record.paper not in papers(root):
+    try:
+        results = results_for(record.paper, experiments_root(record.paper), (), record.size, extra=[record])
+    except UserError:  # no such paper, or a broken one: no reason to lose a finished run
         return []
-    results = results_for(record.paper, root, (), record.size, extra=[record])
     rows = []
     for table in results.tables:
         for row in table.rows:

@@ -5,11 +5,10 @@ Shape suffixes: B sentences, T positions, V vocabulary, F features, K groups (fo
 
 from __future__ import annotations
 
-import html
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from torchmetrics import Metric
 
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.figure import Bar, BarGroup, Drawing, Line, bar_chart, line_chart
 from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MASKS = ("target", "input")
 
@@ -73,8 +70,8 @@ class LitMetric(Metric):
     def _result(self) -> MetricResult | dict[str, MetricResult]:
         """Turn the (already merged) states into results."""
 
-    def plot(self, values: Sequence[Any] | None = None) -> Figure:
-        """Draw the metric as a plotly figure (plotly, as in the report; matplotlib is no dependency).
+    def plot(self, values: Sequence[Any] | None = None) -> Drawing:  # type: ignore[override]  # torchmetrics draws with matplotlib
+        """Draw the metric with the library that draws the report (``lit_ctg.figure``).
 
         Args:
             values: what ``compute`` returned at successive moments, drawn as lines; without it the present
@@ -253,30 +250,15 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
     return nll_P.reshape(target_BT.shape)
 
 
-def _plot_results(results: Mapping[str, MetricResult], title: str, unit: str) -> Figure:
-    import plotly.graph_objects as go  # only drawing needs it, and importing it takes a while
-
-    up = [r.ci95[1] - r.value if r.ci95 else 0.0 for r in results.values()]
-    down = [r.value - r.ci95[0] if r.ci95 else 0.0 for r in results.values()]
-    figure = go.Figure(
-        go.Scatter(
-            x=[html.escape(name) for name in results],
-            y=[r.value for r in results.values()],
-            error_y={"type": "data", "symmetric": False, "array": up, "arrayminus": down},
-            customdata=[r.n for r in results.values()],
-            hovertemplate="%{x}: %{y} (n = %{customdata})<extra></extra>",
-            mode="markers",
-        )
-    )
-    return figure.update_layout(title=title, yaxis_title=unit, xaxis_type="category")
+def _plot_results(results: Mapping[str, MetricResult], title: str, unit: str) -> Drawing:
+    groups = [BarGroup(f"{name} (n = {r.n:,})", [Bar("series0", r.value, r.ci95)]) for name, r in results.items()]
+    return Drawing((bar_chart(title, groups, measure=unit),))
 
 
-def _plot_history(values: Sequence[Any], title: str, unit: str) -> Figure:
-    import plotly.graph_objects as go
-
+def _plot_history(values: Sequence[Any], title: str, unit: str) -> Drawing:
     points = [value if isinstance(value, Mapping) else {title: value} for value in values]
-    figure = go.Figure()
-    for name in dict.fromkeys(name for point in points for name in point):
-        line = [float(point[name]) if name in point else None for point in points]
-        figure.add_scatter(x=list(range(len(line))), y=line, name=html.escape(name), mode="lines+markers")
-    return figure.update_layout(title=title, yaxis_title=unit, xaxis_title="step")
+    lines = []
+    for number, name in enumerate(dict.fromkeys(name for point in points for name in point)):
+        line = [(float(step), float(point[name])) for step, point in enumerate(points) if name in point]
+        lines.append(Line(f"series{number % 6}", line, name=name))
+    return Drawing((line_chart(title, lines, x="step", y=unit),))

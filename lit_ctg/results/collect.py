@@ -8,11 +8,16 @@ there already stays, unless ``--replace`` says otherwise; runs of uncommitted co
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, load_records, write_record, write_samples
+from lit_ctg.files import write_samples
+from lit_ctg.results.record import RunRecord, load_records, write_record
+
+# a record says itself where it belongs: it must not be able to say "../../elsewhere"
+_PLAIN = re.compile(r"(?!\.)[\w.+=,-]+")
 
 
 def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
@@ -24,16 +29,19 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         replace: overwrite a record of the same experiment, regime, size and seed.
 
     Raises:
-        UserError: a run of code that was not committed.
+        UserError: a run of code that was not committed, or one whose name or paper is no plain folder name.
     """
     written = []
     for record in records:
-        if record.status != "DONE":
+        if record.status not in ("DONE", "DIVERGED"):
             continue
         if record.git.get("dirty") is not False:
             raise UserError(
                 f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
             )
+        for field in ("paper", "name"):
+            if not _PLAIN.fullmatch(getattr(record, field)):
+                raise UserError(f"{record.source}: its {field} is {getattr(record, field)!r}, no plain folder name")
         name = f"{record.regime}-{record.size}-seed{record.seed}"
         folder = root / record.paper / "results" / record.name
         target = folder / f"{name}.json"

@@ -1,6 +1,6 @@
 """W&B dashboards as code: one workspace and one report a paper, from its tables and records.
 
-``lit-ctg report target=wandb`` publishes them; ``--out FOLDER`` writes what would be sent and sends nothing.
+``lit-ctg report target=wandb`` publishes them; ``out=FOLDER`` writes what would be sent and sends nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.cell_text import REGIME_TITLES
-from lit_ctg.results.files import write_atomic
-from lit_ctg.results.render import render_all
+from lit_ctg.files import write_atomic
+from lit_ctg.results.render import REGIME_TITLES, render_all
 from lit_ctg.results.table import Results
 
 if TYPE_CHECKING:
@@ -92,9 +91,10 @@ def report(results: Results, entity: str, project: str) -> Report:
 def _verdicts(results: Results) -> str:
     lines = []
     for regime, title in REGIME_TITLES.items():
-        counts = results.verdicts(regime)
-        words = ", ".join(f"{count} {label}" for label, count in counts.most_common())
-        lines.append(f"- {title}: {words or 'no printed numbers judged'}")
+        for claims, words in ((True, "claims"), (False, "printed numbers")):
+            counts = results.verdicts(regime, claims)
+            told = ", ".join(f"{count} {label}" for label, count in counts.most_common())
+            lines.append(f"- {title}, {words}: {told or 'none judged'}")
     return "\n".join(lines)
 
 
@@ -128,7 +128,7 @@ def publish(results: Sequence[Results], entity: str, project: str) -> list[str]:
                 reason = " ".join(str(error).split())
                 raise UserError(
                     f"W&B did not take the {name} of {result.paper}: {reason}; log in with `wandb login`, or write the "
-                    "files with --out FOLDER"
+                    "files with out=FOLDER"
                 ) from error
             links.append(str(made.url))
     return links

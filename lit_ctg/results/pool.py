@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys, without_modules
 
 Key = tuple[str, str]  # experiment name, regime
 
@@ -36,10 +36,25 @@ class RecordPool:
     Finished runs only; of two runs with the same seed the later one. Runs of one experiment and regime whose
     configurations differ in more than the seed are not one sample: the committed configuration, else the commonest
     one, is kept and ``notes`` names the rest.
+
+    Args:
+        records: all there are, of other papers and sizes too.
+        paper, size: whose are wanted.
+        committed: folder of the paper's committed records.
+        data: folders of local data that are the paper's kind of data; None: any.
     """
 
-    def __init__(self, records: Iterable[RunRecord], paper: str, size: str, committed: Path | None = None) -> None:
+    def __init__(
+        self,
+        records: Iterable[RunRecord],
+        paper: str,
+        size: str,
+        committed: Path | None = None,
+        data: Sequence[str] | None = None,
+    ) -> None:
         self.paper, self.size = paper, size
+        # folders of local data that are the paper's kind of data; None: any
+        self.data = data
         # every record there is, of other papers and sizes too
         self.seen = list(records)
         self.notes: list[str] = []
@@ -86,8 +101,37 @@ class RecordPool:
         """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""
         if self.runs.get((experiment, regime)):
             return None
-        failed = self.failed.get((experiment, regime))
+        failed = self.failed.get((experiment, regime), [])
+        if diverged := [record for record in failed if record.status == "DIVERGED"]:
+            seeds = ", ".join(str(record.seed) for record in diverged)
+            return f"diverged: {experiment}, seed {seeds}; {diverged[-1].error}"
         return f"not run: {experiment}" + (f"; failed: {failed[-1].error}" if failed else "")
+
+    def other_data(self, experiment: str, regime: str) -> str | None:
+        """Return why runs are not on the paper's kind of data (a generated sample, a text of one's own), else None."""
+        for record in self.runs.get((experiment, regime), {}).values():
+            for source, root in _sources(record.config):
+                if source == "sample":
+                    return "made-up sample text"
+                folder = Path(str(root)).name
+                if source == "local" and self.data is not None and folder not in self.data:
+                    return f"data of one's own ({folder})"
+        return None
+
+    def describe(self) -> str:
+        """Say in one line what the records are: how many, which seeds, size and data."""
+        records = self.records()
+        if not records:
+            return "no finished runs"
+        seeds = sorted({record.seed for record in records})
+        told = ", ".join(map(str, seeds)) if len(seeds) <= 6 else f"{seeds[0]} to {seeds[-1]}"
+        folders = {
+            "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
+            for record in records
+            for source, root in _sources(record.config)
+        }
+        data = f", data: {', '.join(sorted(folders))}" if folders else ""
+        return f"{len(records)} run{'s' * (len(records) != 1)}, size {self.size}, seeds {told}{data}"
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""
@@ -101,10 +145,22 @@ class RecordPool:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
         for record in other:
-            changes = ", ".join(_differences(latest[best].config, record.config)[:3])
+            changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
             self.notes.append(f"left out, another configuration ({changes}): {run}")
         return kept
+
+
+def _sources(node: Any) -> Iterator[tuple[str, Any]]:
+    """Return (source, root) of every corpus in a configuration."""
+    if isinstance(node, Mapping):
+        if isinstance(node.get("source"), str) and ("root" in node or node["source"] == "sample"):
+            yield node["source"], node.get("root")
+        for value in node.values():
+            yield from _sources(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _sources(value)
 
 
 def family_hash(record: RunRecord) -> str:

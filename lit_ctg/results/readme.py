@@ -1,88 +1,39 @@
 """`python -m lit_ctg.results.readme [README.md]`: the README's results, from the committed records alone.
 
-Between its two marks the README says, for every paper, how many printed numbers got which verdict and what became of
-the few rows that ``experiments/<paper>/headline.yaml`` names::
-
-    title: semantic fusion
-    summary: What came out, in words without numbers. (Shown once there are records.)
-    rows:
-      - {table: table_1, section: Authors' mask, label: "Baseline, PPL", says: Perplexity of the baseline}
+Between its two marks the README says, for every paper, how many claims and printed numbers got which verdict, and what
+became of the few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.cell import Cell, Row
-from lit_ctg.results.cell_text import (
+from lit_ctg.files import write_atomic
+from lit_ctg.results.record import REGIMES
+from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
+    escape_markdown,
     interval_text,
-    printed_text,
+    marked,
     value_text,
     verdict_text,
 )
-from lit_ctg.results.files import write_atomic
-from lit_ctg.results.render import escape_markdown
-from lit_ctg.results.schema import REGIMES
-from lit_ctg.results.spec import papers
-from lit_ctg.results.table import Results, results_for
-from lit_ctg.results.verdict import LABELS, NOT_RUN
+from lit_ctg.results.spec import MANIFEST, Headline, papers
+from lit_ctg.results.table import Cell, Results, Row, Table, results_for
+from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS
 
-HEADLINE = "headline.yaml"
 BEGIN = "<!-- results: written by `make tables` from the committed records -->"
 END = "<!-- end of results -->"
-_KEYS = ("title", "summary", "rows")
-_ROW_KEYS = ("table", "section", "label", "says")
 
 
-@dataclass(frozen=True)
-class Headline:
-    """What the README says of one paper."""
-
-    paper: str
-    title: str
-    summary: str
-    rows: tuple[dict[str, str], ...]
-
-
-def load_headline(root: Path, paper: str) -> Headline:
-    """Read a paper's ``headline.yaml``.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    path = root / paper / HEADLINE
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    _check(data, _KEYS, str(path))
-    for row in data["rows"]:
-        _check(row, _ROW_KEYS, f"{path}, rows")
-    return Headline(paper, str(data["title"]), " ".join(str(data["summary"]).split()), tuple(data["rows"]))
-
-
-def _check(data: Any, keys: Sequence[str], where: str) -> None:
-    if not isinstance(data, dict):
-        raise UserError(f"{where}: expected a mapping with {', '.join(keys)}")
-    for key in data:
-        if key not in keys:
-            raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), keys)}")
-    if missing := [key for key in keys if key not in data]:
-        raise UserError(f"{where}: '{missing[0]}' is missing")
-
-
-def find_row(results: Results, wanted: dict[str, str]) -> Row:
-    """Return the row of a table that a headline names.
+def find_row(results: Results, wanted: dict[str, str]) -> tuple[Table, Row]:
+    """Return the row that a headline names, with its table.
 
     Raises:
         UserError: no such table or row.
@@ -90,56 +41,74 @@ def find_row(results: Results, wanted: dict[str, str]) -> Row:
     tables = {table.spec.name: table for table in results.tables}
     name = wanted["table"]
     if name not in tables:
-        raise UserError(f"{results.paper}/{HEADLINE}: no table '{name}'{did_you_mean(name, tables)}")
+        raise UserError(f"{results.paper}/{MANIFEST}, headline: no table '{name}'{did_you_mean(name, tables)}")
     key = (wanted["section"], wanted["label"])
     rows = {(row.spec.section, row.spec.label): row for row in tables[name].rows}
     if key not in rows:
         near = did_you_mean(" / ".join(key), map(" / ".join, rows))
-        raise UserError(f"{results.paper}/{HEADLINE}: {name} has no row '{' / '.join(key)}'{near}")
-    return rows[key]
+        raise UserError(f"{results.paper}/{MANIFEST}, headline: {name} has no row '{' / '.join(key)}'{near}")
+    return tables[name], rows[key]
 
 
 def section(root: Path) -> str:
     """Return the results of all papers below ``root`` as Markdown, without the marks."""
-    found = [(load_headline(root, name), results_for(name, root, [root / name / "results"])) for name in papers(root)]
-    found.sort(key=lambda pair: not pair[1].pool.records())
-    lines = ["| paper | runs | as published | corrected |", "| --- | --- | --- | --- |"]
-    lines += [_verdict_line(headline, results) for headline, results in found]
-    for headline, results in found:
-        if results.pool.records():
-            lines += ["", *_paper(headline, results)]
-    return "\n".join(lines) + "\n"
+    found, left_out = [], []
+    for name in papers(root):
+        try:
+            results = results_for(name, root, [root / name / "results"])
+            found.append((results, _headline(results)))
+        except UserError as error:
+            left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")
+    found.sort(key=lambda pair: not pair[0].pool.records())
+    lines = ["| paper | runs | | as published | corrected |", "| --- | --- | --- | --- | --- |"]
+    for results, _ in found:
+        lines += _verdict_lines(results)
+    for results, headline in found:
+        if results.pool.records() and headline:
+            lines += ["", *headline]
+    return "\n".join([*lines, *left_out]) + "\n"
 
 
-def _verdict_line(headline: Headline, results: Results) -> str:
-    count, folder = len(results.pool.records()), f"experiments/{headline.paper}"
+def _verdict_lines(results: Results) -> list[str]:
+    count, folder = len(results.pool.records()), f"experiments/{results.paper}"
     if not count:
-        return f"| [{headline.title}]({folder}/README.md) | none yet | {NOT_APPLICABLE} | {NOT_APPLICABLE} |"
-    counts = [results.verdicts(regime) for regime in REGIMES]
-    words = [", ".join(f"{found[label]} {label}" for label in LABELS if found[label]) for found in counts]
-    runs = f"{count}, size {results.size}"
-    return f"| [{headline.title}]({folder}/tables.md) | {runs} | {words[0]} | {words[1]} |"
-
-
-def _paper(headline: Headline, results: Results) -> list[str]:
-    titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
-    lines = [f"**{headline.title[0].upper()}{headline.title[1:]}.** {headline.summary}", ""]
-    lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
-    for wanted in headline.rows:
-        row = find_row(results, wanted)
-        cells = [_cell(row, row.cells[regime]) for regime in REGIMES]
-        lines.append(f"| {' | '.join([escape_markdown(wanted['says']), escape_markdown(printed_text(row)), *cells])} |")
+        return [f"| [{results.title}]({folder}/README.md) | none yet | | {NOT_APPLICABLE} | {NOT_APPLICABLE} |"]
+    lines = []
+    for claims, words, labels in ((True, "claims", CLAIM_LABELS), (False, "numbers", NUMBER_LABELS)):
+        cells = " | ".join(_counts(results.verdicts(regime, claims), labels) for regime in REGIMES)
+        start = f"[{results.title}]({folder}/tables.md) | {count}, size {results.size}" if claims else " |"
+        lines.append(f"| {start} | {words} | {cells} |")
     return lines
 
 
-def _cell(row: Row, cell: Cell | None) -> str:
+def _counts(found: Counter[str], labels: Sequence[str]) -> str:
+    return ", ".join(f"{found[label]} {label}" for label in labels if found[label]) or NOT_APPLICABLE
+
+
+def _headline(results: Results) -> list[str]:
+    """Return a paper's summary and rows; nothing where its manifest has no headline."""
+    headline: Headline | None = results.manifest.headline if results.manifest is not None else None
+    if headline is None:
+        return []
+    titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
+    lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
+    lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
+    for wanted in headline.rows:
+        table, row = find_row(results, wanted)
+        cells = [_cell(row, row.cells[regime], results.size) for regime in REGIMES]
+        printed = escape_markdown(marked(table, row).replace(f" ({table.mark(row)})", ""))
+        lines.append(f"| {' | '.join([escape_markdown(wanted['says']), printed, *cells])} |")
+    return lines
+
+
+def _cell(row: Row, cell: Cell | None, size: str) -> str:
     """Return value, interval and verdict; of a hole only that it is one (the tables say which run is missing)."""
     if cell is None:
         return NOT_APPLICABLE
     if cell.hole is not None:
         return NOT_RUN
     words = " ".join(filter(None, (value_text(row, cell), interval_text(row, cell))))
-    return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell)))))
+    return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell, size)))))
 
 
 def filled(text: str, root: Path) -> str:

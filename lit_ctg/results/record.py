@@ -1,53 +1,102 @@
 """The run record: what every run leaves behind as ``run.json``, and all that tables and reports read.
 
-The file is strict JSON. A metric whose value is not finite is stored as ``"value": null`` with ``"note": "nan"``,
-``"inf"`` or ``"-inf"`` and read back as that number; an interval with a bound that is not finite is stored as null,
-a history value as null (read back as NaN), a number in the configuration as its name.
-Epochs in ``history`` count from 1: the value after that many epochs.
+The file is strict JSON with one metric, one history and one part of the configuration a line. A metric whose value is not
+finite is stored as ``"value": null`` with ``"note": "nan"``, ``"inf"`` or ``"-inf"`` and read back as that number; an
+interval with a bound that is not finite is stored as null, a history value as null (read back as NaN), a number in the
+configuration as its name. Epochs in ``history`` count from 1: the value after that many epochs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import platform
 import re
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.files import named_floats, write_atomic, write_samples
-from lit_ctg.results.provenance import HASH_IGNORED, config_hash, drop_keys, environment
-from lit_ctg.results.schema import (
-    FIELDS,
-    REGIMES,
-    SCHEMA_VERSION,
-    SIZES,
-    check_sample,
-    read_metric,
-    read_points,
-    validate,
-)
+from lit_ctg.files import named_floats, write_atomic
 
-__all__ = [
-    "HASH_IGNORED",
-    "REGIMES",
-    "SCHEMA_VERSION",
-    "SIZES",
-    "RunRecord",
-    "config_hash",
-    "drop_keys",
-    "environment",
-    "load_record",
-    "load_records",
-    "write_atomic",
-    "write_record",
-    "write_samples",
-]
+SCHEMA_VERSION = 1
+REGIMES = ("as_published", "corrected")
+SIZES = ("smoke", "small", "paper")
+# DIVERGED is a result too: the run ended where its numbers stopped being numbers, and would again
+STATUSES = ("DONE", "DIVERGED", "FAILED")
+DIRECTIONS = ("lower", "higher", "none")
+
+_TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
+_MAYBE = type(None)
+# field -> accepted types, in the order of the file
+FIELDS: dict[str, tuple[type, ...]] = {
+    "schema_version": _COUNT,
+    "status": _TEXT,
+    "error": (str, _MAYBE),
+    "name": _TEXT,
+    "paper": _TEXT,
+    "experiment": _TEXT,
+    "regime": _TEXT,
+    "size": _TEXT,
+    "seed": _COUNT,
+    "config": (dict,),
+    "config_hash": _TEXT,
+    "git": (dict,),
+    "versions": (dict,),
+    "device": (str, _MAYBE),
+    "processor": (str, _MAYBE),
+    "threads": (int, _MAYBE),
+    "parameters": (int, _MAYBE),
+    "wall_time_s": (int, float, _MAYBE),
+    "tokens_per_s": (int, float, _MAYBE),
+    "peak_memory_mb": (int, float, _MAYBE),
+    "started_at": _TEXT,
+    "metrics": (dict,),
+    "history": (dict,),
+}
+# fields that older records lack
+_LATER = {"processor": None}
+_CHOICES = {"status": STATUSES, "regime": REGIMES, "size": SIZES}
+
+_ONE_A_LINE = ("config", "metrics", "history", "samples")
 
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
+
+# keys of the configuration (dotted, from the root) that do not change what a training run computes
+HASH_IGNORED = (
+    "output_root",
+    "skip_completed",
+    "ckpt_path",
+    "debug",
+    "threads",
+    "jobs",
+    "logger",
+    "hydra",
+    "prompt",
+    "n",
+    "control",
+    "path",
+    "decoding.routes",
+    "callback.progress",
+    "callback.run_record",
+    "callback.checkpoint",
+    "data.num_workers",
+    "data.pin_memory",
+    "data.persistent_workers",
+    "trainer.default_root_dir",
+    "trainer.enable_checkpointing",
+    "trainer.enable_model_summary",
+    "trainer.enable_progress_bar",
+    "trainer.log_every_n_steps",
+    "trainer.logger",
+)
+
+PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "omegaconf", "transformers", "numpy", "scipy")
 
 
 @dataclass
@@ -56,7 +105,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) but ``samples``; ``source``, the file it was read from, is not in it.
+    (null where the type allows) but ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it was
+    read from, is not in it. A run that is DIVERGED has in ``error`` what was no number and when; its numbers, if it
+    came to any, are kept.
     """
 
     paper: str
@@ -73,6 +124,7 @@ class RunRecord:
     status: str = "DONE"
     error: str | None = None
     device: str | None = None
+    processor: str | None = None
     threads: int | None = None
     parameters: int | None = None
     wall_time_s: float | None = None
@@ -81,6 +133,7 @@ class RunRecord:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    corpus: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     source: Path | None = None
 
@@ -96,6 +149,8 @@ class RunRecord:
         for key in ("wall_time_s", "tokens_per_s", "peak_memory_mb"):
             if data[key] is not None and not math.isfinite(data[key]):
                 data[key] = None
+        if self.corpus:
+            data["corpus"] = self.corpus
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
@@ -113,7 +168,25 @@ def write_record(record: RunRecord, path: Path) -> None:
         read_metric(entry, f"metrics.{name}", str(path))
     for name, points in data["history"].items():
         read_points(points, name, str(path))
-    write_atomic(path, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    write_atomic(path, laid_out(data))
+
+
+def laid_out(data: Mapping[str, Any]) -> str:
+    """Return a record as JSON with one field a line, and of long fields one entry a line."""
+    fields = []
+    for key, value in data.items():
+        text = _compact(value)
+        if value and key in _ONE_A_LINE:
+            named = isinstance(value, Mapping)
+            lines = [f"{_compact(k)}: {_compact(v)}" for k, v in value.items()] if named else map(_compact, value)
+            opening, closing = "{}" if named else "[]"
+            text = opening + "".join(f"\n  {line}," for line in lines).rstrip(",") + f"\n {closing}"
+        fields.append(f" {_compact(key)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def load_record(path: Path) -> RunRecord:
@@ -129,11 +202,14 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"no run record at {where}: pass a run.json or a folder that holds some") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{where} is not a run record ({error}): delete it or run the job again") from None
+    if isinstance(data, dict):
+        data = _LATER | data
     validate(data, where)
     record = RunRecord(
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
+        corpus=data.get("corpus", {}),
         samples=data.get("samples") or _read_samples(_samples_path(path)),
         source=path,
     )
@@ -205,3 +281,164 @@ def _read_samples(path: Path) -> list[dict[str, Any]]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+# --- what a record must look like --------------------------------------------------------------------------------------
+
+
+def validate(data: Any, where: str) -> None:
+    """Check types and choices of every field."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where} is not a run record: it holds no JSON object")
+    for key, types in FIELDS.items():
+        if key not in data:
+            raise UserError(f"{where} is not a whole run record: field '{key}' is missing; run the job again")
+        _check(data[key], types, key, where)
+    if data["schema_version"] > SCHEMA_VERSION:
+        raise UserError(f"{where}: schema_version {data['schema_version']} is newer than this package: update lit-ctg")
+    for key, choices in _CHOICES.items():
+        if data[key] not in choices:
+            raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
+    corpus = data.get("corpus", {})
+    _check(corpus, (dict,), "corpus", where)
+    for key, checksum in corpus.items():
+        _check(checksum, _TEXT, f"corpus.{key}", where)
+    samples = data.get("samples", [])
+    _check(samples, (list,), "samples", where)
+    for index, sample in enumerate(samples):
+        check_sample(sample, f"samples[{index}]", where)
+
+
+def _check(value: Any, types: tuple[type, ...], key: str, where: str) -> None:
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        expected = " or ".join("null" if kind is _MAYBE else kind.__name__ for kind in types)
+        raise UserError(f"{where}: field '{key}' is {type(value).__name__}, expected {expected}; run the job again")
+
+
+def check_sample(sample: Any, key: str, where: str) -> None:
+    """Check that a sample is an object with a text."""
+    _check(sample, (dict,), key, where)
+    _check(sample.get("text"), _TEXT, f"{key}.text", where)
+
+
+def read_metric(entry: Any, key: str, where: str) -> dict[str, Any]:
+    """Check one metric and return it, its value read back from ``note`` where it was not finite."""
+    _check(entry, (dict,), key, where)
+    value, note = entry.get("value"), entry.get("note")
+    if value is None and note in ("nan", "inf", "-inf"):
+        value = float(note)
+    _check(value, _NUMBER, f"{key}.value", where)
+    for name, types in {"unit": _TEXT, "direction": _TEXT, "n": _COUNT, "version": _COUNT}.items():
+        _check(entry.get(name), types, f"{key}.{name}", where)
+    if entry["direction"] not in DIRECTIONS:
+        raise UserError(f"{where}: field '{key}.direction' is {entry['direction']!r}, expected {', '.join(DIRECTIONS)}")
+    interval = entry.get("ci95")
+    if interval is not None:
+        _check(interval, (list,), f"{key}.ci95", where)
+        if len(interval) != 2:
+            raise UserError(f"{where}: field '{key}.ci95' has {len(interval)} numbers, expected 2")
+        for bound in interval:
+            _check(bound, _NUMBER, f"{key}.ci95", where)
+    kept = {name: entry[name] for name in ("unit", "direction", "n", "version")}
+    folds = entry.get("folds")
+    if folds is not None:
+        _check(folds, (list,), f"{key}.folds", where)
+        for number in folds:
+            _check(number, _NUMBER, f"{key}.folds", where)
+        kept["folds"] = folds
+    return {"value": float(value), **kept, "ci95": interval}
+
+
+def read_points(points: Any, name: str, where: str) -> list[list[float]]:
+    """Check one history and return its ``[epoch, value]`` pairs, null values as NaN."""
+    key = f"history.{name}"
+    _check(points, (list,), key, where)
+    for point in points:
+        _check(point, (list,), key, where)
+        if len(point) != 2:
+            raise UserError(f"{where}: field '{key}' holds {point!r}, expected [epoch, value]")
+        _check(point[0], _NUMBER, key, where)
+        _check(point[1], (int, float, _MAYBE), key, where)
+    return [[epoch, math.nan if value is None else value] for epoch, value in points]
+
+
+# --- where a result comes from -----------------------------------------------------------------------------------------
+
+
+def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED) -> str:
+    """Return the SHA-256 of the canonical JSON of a resolved configuration, less keys that change no result.
+
+    Of a class to build (``_target_``) only its name counts, not the module it lies in: a class that moves within the
+    package is the same class, and its finished runs stay found.
+
+    Args:
+        config: plain nested dicts, lists, numbers and strings.
+        without: dotted keys, from the root, left out with all below them.
+    """
+    kept = without_modules(drop_keys(config, frozenset(without)))
+    text = json.dumps(named_floats(kept), sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def drop_keys(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = "") -> dict[str, Any]:
+    """Return a copy of ``config`` without the dotted keys in ``ignored``."""
+    kept = {}
+    for key, value in config.items():
+        dotted = f"{prefix}{key}"
+        if dotted not in ignored:
+            kept[key] = drop_keys(value, ignored, f"{dotted}.") if isinstance(value, Mapping) else value
+    return kept
+
+
+def without_modules(config: Any) -> Any:
+    """Return a copy of ``config`` with every ``_target_`` cut to the name of its class."""
+    if isinstance(config, Mapping):
+        return {
+            key: str(value).rpartition(".")[2] if key == "_target_" else without_modules(value)
+            for key, value in config.items()
+        }
+    return [without_modules(value) for value in config] if isinstance(config, list | tuple) else config
+
+
+def environment() -> dict[str, Any]:
+    """Return ``{"git": {commit, dirty}, "versions": {...}, "processor": model}``; nulls where that is not known.
+
+    ``dirty`` says whether the package or its configuration differ from the commit. Imports nothing it names.
+    """
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("lit-ctg", *PACKAGES):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    git = _git_state(Path(__file__).resolve().parents[2])
+    return {"git": git, "versions": versions, "processor": processor_model()}
+
+
+def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the processor's model as the system names it, None where it does not."""
+    try:
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("model name", "Model") and value.strip():
+                return " ".join(value.split())
+    except OSError:  # no Linux
+        pass
+    return platform.processor() or platform.machine() or None
+
+
+def _git_state(root: Path) -> dict[str, Any]:
+    """Return commit and dirty flag of the checkout that tracks this package, nulls if none does."""
+    # an environment inside somebody's checkout is not that checkout's code: ask whether git tracks this very file
+    if _git(root, "ls-files", "--error-unmatch", "lit_ctg/__init__.py") is None:
+        return {"commit": None, "dirty": None}
+    changes = _git(root, "status", "--porcelain", "--", "lit_ctg", "conf")
+    return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,44 +1,314 @@
-"""One table, four ways: rich text, Markdown, LaTeX (booktabs) and CSV, from the same cells."""
+"""One table, four ways: rich text, Markdown, LaTeX (longtable with booktabs' rules) and CSV, from the same cells.
+
+What a run wrote (texts, labels, messages) is data: terminal control characters are shown, not sent, and a CSV cell that a
+spreadsheet would take for a formula is quoted.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.results.cell import Cell, Row
-from lit_ctg.results.cell_text import (
-    NOT_APPLICABLE,
-    REGIME_TITLES,
-    flat,
-    interval_text,
-    marked,
-    n_words,
-    section_of,
-    value_text,
-    verdict_text,
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import write_atomic
+from lit_ctg.numbers import format_value, needs_exponent
+from lit_ctg.results.table import Cell, Row, Table, gather
+from lit_ctg.results.verdict import (
+    CANNOT_DECIDE,
+    CONTRADICTED,
+    IMPOSSIBLE,
+    NOT_COMPARABLE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    RULES,
+    SUPPORTED,
+    UNDECIDED,
+    UNTRAINED,
 )
-from lit_ctg.results.latex import escape_latex, latex_table
-from lit_ctg.results.verdict import DIRECTION_ONLY, IMPOSSIBLE, NOT_REPRODUCED, NOT_RUN, REPRODUCED, RULES
-
-if TYPE_CHECKING:
-    from lit_ctg.results.table import Table
 
 FORMATS = ("text", "md", "latex", "csv")
+# what is not judged has no colour
 STYLES = {
     REPRODUCED: "green",
-    DIRECTION_ONLY: "yellow",
+    SUPPORTED: "green",
+    UNTRAINED: "yellow",
+    UNDECIDED: "yellow",
+    CANNOT_DECIDE: "yellow",
     NOT_REPRODUCED: "red",
+    CONTRADICTED: "red",
     IMPOSSIBLE: "magenta",
-    NOT_RUN: "dim",
 }
+REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
+# shown where a regime does not apply to a row
+NOT_APPLICABLE = "\N{EM DASH}"
+# between the first and the last section of a gap
+GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
+# C0 and C1 controls but tab and line feed, and the marks that turn the direction of a line
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
+# longer values (generated texts) and verdicts wrap in a column of their share of the line
+_WRAPPED = 24
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "{''}",
+    "\N{MINUS SIGN}": "$-$",
+    "\N{EM DASH}": "---",
+    "\n": " ",
+}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Consecutive rows that no run has, for one reason: told in one line, with what was printed."""
+
+    section: str
+    labels: tuple[str, ...]
+    reason: str = NOT_RUN
+    # what was printed, row by row; none for rows of ours
+    printed: tuple[str, ...] = ()
+    # nothing else stands in the section
+    whole: bool = False
+
+    def fits(self, other: Gap) -> bool:
+        """Say whether the same is missing, and the labels tell the rows apart."""
+        return not set(self.labels) & set(other.labels) and (self.reason, bool(self.printed)) == (
+            other.reason,
+            bool(other.printed),
+        )
+
+    def joined(self, other: Gap) -> Gap:
+        """Return this gap with the rows of the next section."""
+        section = f"{self.section.split(GAP_TO)[0]}{GAP_TO}{other.section}"
+        return Gap(section, self.labels + other.labels, self.reason, self.printed + other.printed, whole=True)
+
+    @property
+    def summary(self) -> str:
+        """Say how many rows there are and why nothing stands there; of rows of ours name some."""
+        if self.printed:
+            return f"{len(self.labels)} rows {self.reason}"
+        labels = self.labels if len(self.labels) <= 4 else (*self.labels[:2], "...", self.labels[-1])
+        return f"{len(self.labels)} rows not run: {'; '.join(labels)}"
+
+    @property
+    def numbers(self) -> str:
+        """Return all printed numbers in one line."""
+        pairs = zip(self.labels, self.printed, strict=True) if self.printed else ()
+        return "; ".join(f"{label}: {number}" for label, number in pairs)
+
+    @property
+    def words(self) -> str:
+        """Return everything in one line."""
+        return f"{self.summary}. Printed: {self.numbers}" if self.printed else self.summary
+
+
+def printed_text(row: Row) -> str:
+    """Return the printed number as it was printed, or a dash when the row is ours alone."""
+    if row.printed is None:
+        return "\N{EM DASH}"
+    return re.sub(r"^-(?=\d)", "\N{MINUS SIGN}", row.printed.text)
+
+
+def shown_rows(rows: Sequence[Row]) -> list[Row | Gap]:
+    """Return rows and gaps in their order; gaps of whole sections that lack the same are one."""
+    shown: list[Row | Gap] = []
+    for section, group in itertools.groupby(rows, key=lambda row: row.spec.section):
+        found = _with_gaps(section, list(group))
+        last, first = shown[-1] if shown else None, found[0]
+        if isinstance(last, Gap) and isinstance(first, Gap) and last.whole and first.whole and last.fits(first):
+            shown[-1] = last.joined(first)
+        else:
+            shown += found
+    return shown
+
+
+def _with_gaps(section: str, rows: Sequence[Row]) -> list[Row | Gap]:
+    """Return a section's rows; three or more that lack the same become one gap where the first of them stood."""
+    alike: dict[tuple[bool, str], list[Row]] = {}
+    for row in rows:
+        if (reason := _empty(row)) is not None:
+            alike.setdefault(reason, []).append(row)
+    shown: list[Row | Gap] = []
+    for row in rows:
+        same = alike.get(_empty(row) or (False, ""), [])
+        if len(same) < 3:
+            shown.append(row)
+        elif row is same[0]:
+            printed = tuple(printed_text(one) for one in same if one.printed is not None)
+            labels, (_, reason) = tuple(one.spec.label for one in same), _empty(row) or (False, "")
+            shown.append(Gap(section, labels, reason, printed, whole=len(same) == len(rows)))
+    return shown
+
+
+def _empty(row: Row) -> tuple[bool, str] | None:
+    """Return (printed or not, why there is nothing) of a row without a number of ours; None if there is any."""
+    cells = [cell for cell in row.cells.values() if cell is not None]
+    if not cells or any(cell.hole is None for cell in cells):
+        return None
+    if row.printed is None:
+        return False, NOT_RUN
+    if any(cell.verdict is not None and cell.verdict.label != NOT_RUN for cell in cells):
+        return None  # a bound says that the printed number cannot be
+    return True, "; ".join(dict.fromkeys(cell.hole or "" for cell in cells))
+
+
+# --- the words of a cell ---------------------------------------------------------------------------------------------
+
+
+def section_of(row: Row | Gap) -> str:
+    """Return the section of a row, or of the rows in a gap."""
+    return row.spec.section if isinstance(row, Row) else row.section
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with control characters written out, so that none of them reaches a terminal or a reader's eye."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def marked(table: Table, row: Row) -> str:
+    """Return the printed number with the letter of its margin, and why it cannot be where it cannot."""
+    mark = table.mark(row)
+    words = f"{printed_text(row)} ({mark})" if mark else printed_text(row)
+    return "; ".join(filter(None, (words, impossible_text(row))))
+
+
+def impossible_text(row: Row) -> str:
+    """Return why a printed number cannot be, and in which regime where not in all, or nothing."""
+    if not row.impossible:
+        return ""
+    everywhere = set(row.impossible) == {regime for regime, cell in row.cells.items() if cell is not None}
+    where = "" if everywhere else f" ({', '.join(REGIME_TITLES[regime].lower() for regime in row.impossible)})"
+    reasons = dict.fromkeys(verdict.reason for verdict in row.impossible.values())
+    return f"{IMPOSSIBLE}{where}: {'; '.join(reasons)}"
+
+
+def value_text(row: Row, cell: Cell) -> str:
+    """Return our mean, or the sample texts."""
+    if cell.texts:
+        return visible("\n".join(cell.texts))
+    return format_value(cell.mean, row.spec.digits, signed=_signed(row))
+
+
+def interval_text(row: Row, cell: Cell) -> str:
+    """Return ``[low, high]`` or nothing."""
+    if cell.interval is None:
+        return ""
+    exponent = needs_exponent(cell.mean, row.spec.digits)
+    low, high = (format_value(bound, row.spec.digits, _signed(row), exponent) for bound in cell.interval)
+    return f"[{low}, {high}]"
+
+
+def n_text(cell: Cell) -> str:
+    """Return the number of seeds, and of what the interval is over where that is folds or pooled trials."""
+    seeds = str(len(cell.values)) if cell.values else ""
+    if cell.folds:
+        return f"{seeds} run, {cell.folds} folds"
+    return f"{seeds} ({cell.trials:,} trials)" if cell.trials else seeds
+
+
+def n_words(cell: Cell) -> str:
+    """Return ``n_text`` as it stands in running text."""
+    return n_text(cell) if cell.folds else f"n={n_text(cell)}"
+
+
+def spread_text(cell: Cell) -> str:
+    """Return CV* over our seeds in percent, in brackets with the printed number among them."""
+    if cell.spread is None:
+        return ""
+    printed = "" if cell.spread_printed is None else f" ({cell.spread_printed:.1f})"
+    return f"{cell.spread:.1f}{printed}"
+
+
+def verdict_text(row: Row, cell: Cell, size: str = "paper") -> str:
+    """Return the verdict of a printed number or claim, else our own finding; a hole is always told.
+
+    What is impossible stands beside the printed number; a claim judged at another ``size`` than the paper's says so.
+    """
+    label = ""
+    if cell.verdict is not None and (row.judged or cell.hole is not None):
+        label, reason = cell.verdict.label, cell.verdict.reason
+        if label == IMPOSSIBLE:
+            label = ""
+        elif label == CANNOT_DECIDE:
+            label = f"{label}: {reason}"
+        elif label in NOT_COMPARABLE and reason and not reason.startswith("size "):
+            label = f"{label} ({reason})"
+        elif row.is_claim and size != "paper" and label in (SUPPORTED, CONTRADICTED, UNDECIDED):
+            label = f"{label} at size {size}"
+    return "; ".join(filter(None, (label, cell.finding)))
+
+
+def _signed(row: Row) -> bool:
+    return row.spec.combine in ("difference", "percent_change")
+
+
+def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of strings: row, printed, then value, n, interval, CV* where any has one, verdict by regime.
+
+    A section's heading is a row of one string. With ``reasons`` a hole is a number, and what it means is added there.
+    """
+    header = ["", "Printed"] if table.has_printed else [""]
+    spread = ["CV*"] if table.has_spread else []
+    for regime in table.regimes:
+        header += [REGIME_TITLES[regime], "n", "95% interval", *spread, "Verdict"]
+    lines = []
+    section = ""
+    for row in shown_rows(table.rows):
+        if section_of(row) != section:
+            section = section_of(row)
+            lines.append([section])
+        if not isinstance(row, Row):
+            lines.append([row.words] + [""] * (len(header) - 1))
+            continue
+        line = [row.spec.label, marked(table, row)] if table.has_printed else [row.spec.label]
+        for regime in table.regimes:
+            cell = row.cells[regime]
+            if cell is None:
+                line += [NOT_APPLICABLE, "", "", *([""] * len(spread)), ""]
+            elif cell.hole is not None:
+                told = verdict_text(row, cell, table.size)
+                line += ["", "", "", *([""] * len(spread)), _hole(told, visible(cell.hole), reasons)]
+            else:
+                numbers = [value_text(row, cell), n_text(cell), interval_text(row, cell)]
+                numbers += [spread_text(cell)] * len(spread)
+                line += [*numbers, visible(verdict_text(row, cell, table.size))]
+        lines.append(line)
+    return header, lines
+
+
+def _hole(told: str, hole: str, reasons: list[str] | None) -> str:
+    if reasons is None:
+        return hole if told in ("", NOT_RUN) else f"{told}; {hole}"
+    if hole not in reasons:
+        reasons.append(hole)
+    return f"{told or NOT_RUN} ({reasons.index(hole) + 1})"
+
+
+# --- the four formats ------------------------------------------------------------------------------------------------
 
 
 def render(table: Table, fmt: str = "text") -> str:
@@ -56,7 +326,7 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
         return console.file.getvalue()  # type: ignore[attr-defined]
     one = _markdown if fmt == "md" else latex_table
     escape = escape_markdown if fmt == "md" else escape_latex
-    last = [escape(note) for note in (*notes, RULES)]
+    last = [escape(visible(note)) for note in (*notes, RULES)]
     return "\n".join([one(table) for table in tables] + ["\n\n".join(last), ""])
 
 
@@ -65,10 +335,10 @@ def print_tables(tables: Sequence[Table], console: Console, notes: Sequence[str]
     for table in tables:
         console.print(rich_table(table))
         for note in table.notes:
-            console.print(Text(note, style="dim"))
+            console.print(Text(visible(note), style="dim"))
         console.print()
     for note in (*notes, RULES):
-        console.print(Text(note, style="dim"))
+        console.print(Text(visible(note), style="dim"))
 
 
 def rich_table(table: Table) -> RichTable:
@@ -80,7 +350,7 @@ def rich_table(table: Table) -> RichTable:
     for regime in table.regimes:
         rich.add_column(REGIME_TITLES[regime])
     section = ""
-    for row in table.shown:
+    for row in shown_rows(table.rows):
         if section_of(row) != section:
             section = section_of(row)
             rich.add_section()
@@ -88,25 +358,28 @@ def rich_table(table: Table) -> RichTable:
         if not isinstance(row, Row):
             rich.add_row(Text(row.words, style="dim italic"))
             continue
-        cells = [_stacked(row, row.cells[regime]) for regime in table.regimes]
+        cells = [_stacked(row, row.cells[regime], table.size) for regime in table.regimes]
         printed = [Text(marked(table, row))] if table.has_printed else []
         rich.add_row(Text(row.spec.label), *printed, *cells)
     return rich
 
 
-def _stacked(row: Row, cell: Cell | None) -> Text:
-    """Return value and interval on one line, n and verdict on the next."""
+def _stacked(row: Row, cell: Cell | None, size: str) -> Text:
+    """Return value and interval on one line, n, CV* and verdict on the next."""
     if cell is None:
         return Text(NOT_APPLICABLE, style="dim")
-    words = verdict_text(row, cell)
+    words = visible(verdict_text(row, cell, size))
     style = STYLES.get(cell.verdict.label, "") if cell.verdict is not None else "cyan"
     if cell.hole is not None:
-        text = Text(cell.hole, style="dim italic")
-        return text if words == NOT_RUN else text.append("\n").append(words, style=f"not dim not italic {style}")
+        text = Text(visible(cell.hole), style="dim italic")
+        plain = words in ("", NOT_RUN)
+        return text if plain else text.append("\n").append(words, style=f"not dim not italic {style}")
     text = Text().append(value_text(row, cell), style="" if cell.texts else "bold")
     if cell.interval is not None:
         text.append(f"  {interval_text(row, cell)}")
     text.append(f"\n{n_words(cell)}", style="dim")
+    if spread := spread_text(cell):
+        text.append(f"  CV* {spread}", style="dim")
     return text.append("  ").append(words, style=style) if words else text
 
 
@@ -119,10 +392,11 @@ def _markdown(table: Table) -> str:
     header, lines = flat(table)
     lines = [line if len(line) > 1 else [f"\0{line[0]}"] + [""] * (len(header) - 1) for line in lines]
     body = [[_strong(escape_markdown(word)) for word in line] for line in lines]
-    align = ["---", "---:"][: 1 + table.has_printed] + ["---:", "---:", ":---:", "---"] * len(table.regimes)
+    own = ["---:", "---:", ":---:", *(["---:"] if table.has_spread else []), "---"]
+    align = ["---", "---:"][: 1 + table.has_printed] + own * len(table.regimes)
     rows = [header, align, *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.notes)
+    notes = "".join(f"\n{escape_markdown(visible(note))}\n" for note in table.notes)
     return f"### {escape_markdown(table.title)}\n\n{text}\n{notes}"
 
 
@@ -137,7 +411,10 @@ _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
     "n": lambda row, cell: len(cell.values) or None,
     "trials": lambda row, cell: cell.trials,
     "folds": lambda row, cell: cell.folds,
-    "verdict": verdict_text,
+    "cv": lambda row, cell: cell.spread,
+    "cv_printed": lambda row, cell: cell.spread_printed,
+    "verdict": lambda row, cell: cell.verdict.label if cell.verdict is not None and row.judged else None,
+    "finding": lambda row, cell: cell.finding or None,
     "reason": lambda row, cell: cell.hole or (cell.verdict.reason if cell.verdict else None),
     "note": lambda row, cell: cell.note or None,
 }
@@ -161,5 +438,129 @@ def _csv(tables: Sequence[Table]) -> str:
             for regime in regimes:
                 cell = row.cells.get(regime)
                 line += [None if cell is None else column(row, cell) for column in _CELL_COLUMNS.values()]
-            writer.writerow(["" if value is None else value for value in line])
+            writer.writerow([_csv_cell(value) for value in line])
     return out.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Return a value for a sheet: text that a spreadsheet would run as a formula begins with an apostrophe."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = visible(value)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "|")) else text
+
+
+def escape_latex(text: str) -> str:
+    """Return ``text`` so that LaTeX prints its characters and runs none of them."""
+    return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def latex_table(table: Table) -> str:
+    """Return a table with its notes; holes are numbered, what is missing is told below."""
+    reasons: list[str] = []
+    header, lines = flat(table, reasons)
+    first = 1 + table.has_printed
+    columns, rules = _columns(table, lines, first), _rules(table, first)
+    width = _width(table)
+    groups = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{REGIME_TITLES[regime]}}}" for regime in table.regimes)
+    own = ["Value", "$n$", r"95\% interval", *(["CV*"] if table.has_spread else []), "Verdict"]
+    names = " & ".join(header[:first] + own * len(table.regimes))
+    head = [r"\toprule", rf"{'& ' * first}{groups} \\ {rules}", rf"{names} \\", r"\midrule"]
+    notes = [*table.notes, *(f"({number}) {reason}." for number, reason in enumerate(reasons, start=1))]
+    return "\n".join(
+        [
+            PREAMBLE,
+            r"\begingroup\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\begin{{longtable}}{{{columns}}}",
+            rf"\caption{{{escape_latex(table.title)}}} \\",
+            *head,
+            r"\endfirsthead",
+            *head,
+            r"\endhead",
+            r"\bottomrule",
+            r"\endfoot",
+            *(_line(line, len(header)) for line in lines),
+            r"\end{longtable}",
+            *(rf"\noindent {escape_latex(visible(note))}\par" for note in notes),
+            r"\endgroup",
+            "",
+        ]
+    )
+
+
+def _columns(table: Table, lines: list[list[str]], first: int) -> str:
+    """Return the columns: words wrap, numbers do not."""
+    widest = [max((len(line[i]) for line in lines if len(line) > i and len(set(line[1:])) > 1), default=0)
+              for i in range(first + _width(table) * len(table.regimes))]  # fmt: skip
+    spec = _wrapped(0.2) + (_wrapped(0.1) if first > 1 and widest[1] > _WRAPPED else "r" * (first - 1))
+    for index in range(len(table.regimes)):
+        value = widest[first + _width(table) * index]
+        spec += (_wrapped(0.16) if value > _WRAPPED else "r") + "rc" + "r" * table.has_spread + _wrapped(0.11)
+    return spec
+
+
+def _wrapped(share: float) -> str:
+    return rf">{{\raggedright\arraybackslash}}p{{{share:g}\linewidth}}"
+
+
+def _width(table: Table) -> int:
+    """Columns of one regime."""
+    return 4 + table.has_spread
+
+
+def _rules(table: Table, first: int) -> str:
+    width = _width(table)
+    return " ".join(
+        rf"\cmidrule(lr){{{first + 1 + width * i}-{first + width * (i + 1)}}}" for i in range(len(table.regimes))
+    )
+
+
+def _line(line: list[str], columns: int) -> str:
+    words = [escape_latex(word) for word in line]
+    if len(words) == 1:
+        return rf"\addlinespace \multicolumn{{{columns}}}{{l}}{{\emph{{{words[0]}}}}} \\"
+    if not any(words[1:]):  # rows that were not run, told in one line
+        return rf"\multicolumn{{{columns}}}{{{_wrapped(0.95)}}}{{{words[0]}}} \\"
+    # a row that begins with "[" would be read as an argument of the \\ before it
+    words = [f"{{{word}}}" if word.startswith("[") else word for word in words]
+    return " & ".join(words) + r" \\"
+
+
+def main(
+    paper: str | None = None,
+    size: str | None = None,
+    format: str = "text",
+    records: Sequence[str | Path] | None = None,
+    out: str | Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Print the tables of a paper, or of all, or write them to a file.
+
+    Args:
+        paper: name of a paper; None or "all" for all.
+        size: see ``results_for``.
+        format: one of ``FORMATS``.
+        records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
+        out: file to write instead of printing.
+        console: where to print.
+
+    Raises:
+        UserError: no such paper, size or format, or ``out`` cannot be written.
+    """
+    if format not in FORMATS:
+        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
+    results, left_out = gather(paper, size, records)
+    tables = [table for result in results for table in result.tables]
+    notes = [*(note for result in results for note in result.notes), *left_out]
+    shown = console or Console()
+    if out is not None:
+        write_atomic(Path(out), render_all(tables, format, notes))
+        shown.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
+    elif format == "text" and shown.is_terminal:
+        print_tables(tables, shown, notes)
+    else:
+        print(render_all(tables, format, notes), end="")
+    if format == "csv" or out is not None:
+        for line in left_out:
+            shown.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0

@@ -1,10 +1,23 @@
-"""Table specifications, ``experiments/<paper>/table_*.yaml`` and ``figure_*.yaml``, and the printed numbers they name.
+"""What a paper's folder says: its manifest, the printed numbers, and the specification of every table and figure.
 
-A specification is a mapping::
+``experiments/<paper>/`` holds ``paper.yaml``, ``numbers.csv`` and ``tables/*.yaml``. The manifest is a mapping::
 
-    title: ...            table: "1"  (its number in paper_numbers.csv)      caption: ...
-    digits: 3             plot: {kind: line|bars|matrix|words, ...}  (see plot_spec.py)
+    title: semantic fusion
+    data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
+    headline:                         # optional: what the README says
+      summary: What came out, in words without numbers.
+      rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
+    runs: {small: [...], paper: [...]}      # optional: what `lit-ctg reproduce` runs (run/reproduce.py)
+    sweep: {...}                      # optional: a W&B sweep (`lit-ctg report paper=... target=sweep out=sweep.yaml`)
+
+A table is a mapping::
+
+    title: ...            table: "1"  (its number in numbers.csv)      caption: ...
+    digits: 3             plot: {kind: line|bars|matrix|words, ...}  (see ``check_plot``)
     names: {...}          only a place for YAML anchors
+    checks:               # what must hold before a row that names the check can decide anything
+      learned: {says: perplexity below that of word frequencies, metric: val/perplexity,
+                below: {metric: reference/unigram_perplexity}}     # at_most, at_least, below or above; times: 3
     defaults: {...}       keys every row gets unless it has them itself
     rows:
       - label: Fusion, perplexity
@@ -15,13 +28,22 @@ A specification is a mapping::
         metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
-        tolerance: {relative: 0.05, why: ...} or {absolute: ...}
-        floor, ceiling, reference, expectation: a number, or {number, metric, experiment, note}; or one for each regime
-        claim: less|greater               # a paired difference with a stated sign; its size may be printed or not
+        margin: {relative: 0.05, why: ...} or {absolute: ...}      # how near is near enough
+        trials: 200                       # the printed number is a rate of so many trials
+        any_size: why                     # the printed number does not depend on the size of the run
+        other: "other metric: deviation 3"    # why it is not comparable: other size, other metric or other data; by regime
+        too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
+        checks: [learned]
+        untrained: untrained/control/hard     # the same quantity of the model before training
+        floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
+        claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed; its size may be printed
+        effect: 0.01                      # the smallest difference that would matter, else the printed one counts
+        repeats: Table 1                  # stands in another row already: shown, not counted
         not_run: why                      # what to say where there is no run, e.g. of a model that cannot be had
         goal: {at_most: 1.25} or {at_least: 0.3}
-        interval: seeds|wilson|folds|none # Student t over seeds (folds: of one seed over its folds), Wilson over the
+        interval: seeds|wilson|folds|none # over seeds (folds: of one seed over its folds), Wilson over the
                                           # pooled trials, or an exact number
+        limits: [0, 200]                  # what values can be, where the unit does not say it
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
         section, series, x, y, unit, digits: where the row stands in table and plot
@@ -32,7 +54,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,14 +62,41 @@ from typing import Any
 import yaml
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.plot_spec import check_plot
-from lit_ctg.results.schema import REGIMES
-from lit_ctg.results.verdict import Tolerance
+from lit_ctg.results.record import REGIMES, SIZES
+from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
 # the same language, several times as fast where libyaml is there
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean")
-_TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "defaults", "rows")
+MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
+_MANIFEST_KEYS = ("title", "data", "headline", "runs", "sweep")
+_HEADLINE_KEYS = ("summary", "rows")
+_HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
+_TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "checks", "defaults", "rows")
+_CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "above", "times")
+_LIMITS = ("at_most", "at_least", "below", "above")
+_INTERVALS = ("seeds", "wilson", "folds", "none")
+_QUANTITIES = ("floor", "ceiling", "expectation")
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What the README says of one paper: a summary in words, and the rows it shows."""
+
+    summary: str
+    rows: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A paper's ``paper.yaml``; ``data`` None means that any local data is the paper's kind of data."""
+
+    paper: str
+    title: str
+    data: tuple[str, ...] | None = None
+    headline: Headline | None = None
+    runs: dict[str, list[Any]] = field(default_factory=dict)
+    sweep: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +107,22 @@ class Quantity:
     metric: str | None = None
     experiment: str | None = None
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What must hold before a row can decide: a metric against a limit, of every experiment of the row or of one.
+
+    ``limit`` is one of at_most, at_least, below, above; ``times`` multiplies what the metric is held against.
+    """
+
+    name: str
+    says: str
+    metric: dict[str, str | None]
+    limit: str
+    against: dict[str, Quantity | None]
+    experiment: str | None = None
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,15 +145,23 @@ class RowSpec:
     printed: Any = None
     combine: str | None = None
     terms: tuple[tuple[str, dict[str, str | None]], ...] = ()
-    tolerance: Tolerance | None = None
+    margin: Margin | None = None
+    trials: int | None = None
+    any_size: str = ""
+    other: dict[str, str | None] = field(default_factory=dict)
+    too_small: dict[str, Any] | None = None
+    checks: tuple[str, ...] = ()
+    untrained: dict[str, str | None] = field(default_factory=dict)
     floor: dict[str, Quantity | None] = field(default_factory=dict)
     ceiling: dict[str, Quantity | None] = field(default_factory=dict)
-    reference: dict[str, Quantity | None] = field(default_factory=dict)
     expectation: dict[str, Quantity | None] = field(default_factory=dict)
     claim: str | None = None
+    effect: float | None = None
+    repeats: str = ""
     not_run: str = ""
     goal: dict[str, float] | None = None
     interval: str = "seeds"
+    limits: list[float] | None = None
     regimes: tuple[str, ...] = REGIMES
     seeds: dict[str, list[int] | None] = field(default_factory=dict)
     section: str = ""
@@ -111,6 +184,10 @@ class TableSpec:
     table: str
     rows: tuple[RowSpec, ...]
     plot: dict[str, Any] | None = None
+    checks: dict[str, Check] = field(default_factory=dict)
+
+
+# --- the folders -------------------------------------------------------------------------------------------------------
 
 
 def experiments_root(paper: str | None = None, start: Path | None = None) -> Path:
@@ -122,45 +199,97 @@ def experiments_root(paper: str | None = None, start: Path | None = None) -> Pat
     package = Path(__file__).resolve().parents[1]
     places = [(start or Path.cwd()) / "experiments", package / "experiments", package.parent / "experiments"]
     for place in places:
-        if any(place.glob(f"{paper or '*'}/paper_numbers.csv")):
+        found = papers(place)
+        if found if paper is None else paper in found:
             return place
-    known = sorted({path.parent.name for place in places for path in place.glob("*/paper_numbers.csv")})
+    known = sorted({name for place in places for name in papers(place)})
     if paper is None:
-        raise UserError(f"no experiments/*/paper_numbers.csv in {places[0]} nor in the package")
+        raise UserError(f"no experiments/*/{MANIFEST} in {places[0]} nor in the package")
     raise UserError(f"no paper '{paper}'{did_you_mean(paper, known)}; there are: {', '.join(known)}")
 
 
 def papers(root: Path) -> list[str]:
-    """Return the papers that have printed numbers."""
-    return sorted(path.parent.name for path in root.glob("*/paper_numbers.csv"))
+    """Return the folders that are papers, also half-made ones: those with a manifest, printed numbers or tables."""
+    parts = (MANIFEST, NUMBERS, TABLES)
+    if not root.is_dir():
+        return []
+    return sorted(path.name for path in root.iterdir() if any((path / part).exists() for part in parts))
+
+
+def load_manifest(root: Path, paper: str) -> Manifest:
+    """Read a paper's ``paper.yaml``.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = root / paper / MANIFEST
+    data = _read_mapping(path)
+    _known(data, _MANIFEST_KEYS, str(path))
+    if not isinstance(data.get("title"), str):
+        raise UserError(f"{path}: 'title' is missing")
+    kinds = data.get("data")
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise UserError(f"{path}: 'data' must list folders")
+    runs = data.get("runs") or {}
+    if not isinstance(runs, dict) or not set(runs) <= set(SIZES):
+        raise UserError(f"{path}: 'runs' must be a mapping with keys among {', '.join(SIZES)}")
+    sweep = data.get("sweep")
+    if sweep is not None and not isinstance(sweep, dict):
+        raise UserError(f"{path}: 'sweep' must be a mapping")
+    headline = None if data.get("headline") is None else _headline(data["headline"], str(path))
+    return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), headline, runs, sweep)
+
+
+def _headline(data: Any, where: str) -> Headline:
+    _whole(data, _HEADLINE_KEYS, f"{where}, headline")
+    if not isinstance(data["rows"], list):
+        raise UserError(f"{where}, headline: rows must be a list")
+    for row in data["rows"]:
+        _whole(row, _HEADLINE_ROW_KEYS, f"{where}, headline rows")
+    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]))
+
+
+def _whole(data: Any, keys: Sequence[str], where: str) -> None:
+    """Check that a mapping has these keys and no others."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: expected a mapping with {', '.join(keys)}")
+    _known(data, tuple(keys), where)
+    if missing := [key for key in keys if key not in data]:
+        raise UserError(f"{where}: '{missing[0]}' is missing")
 
 
 def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
-    """Read ``paper_numbers.csv``: (table, row, column) -> printed number; an empty value means "not reported".
+    """Read ``numbers.csv``: (table, row, column) -> printed number; an empty value means "not reported".
 
     A note that begins with ``not aimed at: `` says why the number stands in no row.
 
     Raises:
-        UserError: a column is missing, a value is no number, or a number stands there twice.
+        UserError: it cannot be read, a column is missing, a value is no number, or a number stands there twice.
     """
     numbers: dict[tuple[str, str, str], Printed] = {}
-    with open(path, encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            try:
-                key = (line["table"], line["row"], line["column"])
-                value = float(line["value"]) if line["value"] else None
-            except (KeyError, TypeError, ValueError) as error:
-                raise UserError(f"{path}: damaged line {line} ({error})") from None
-            if key in numbers:
-                raise UserError(f"{path}: table {key[0]}, row {key[1]}, column {key[2]} stands there twice")
-            numbers[key] = Printed(value, line["value"] or "not reported", line["unit"])
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    for line in csv.DictReader(text.splitlines()):
+        try:
+            key = (line["table"], line["row"], line["column"])
+            value = float(line["value"]) if line["value"] else None
+            numbers_unit = line["unit"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: damaged line {line} ({error})") from None
+        if key in numbers:
+            raise UserError(f"{path}: table {key[0]}, row {key[1]}, column {key[2]} stands there twice")
+        numbers[key] = Printed(value, line["value"] or "not reported", numbers_unit)
     return numbers
+
+
+# --- tables --------------------------------------------------------------------------------------------------------------
 
 
 def load_specs(root: Path, paper: str) -> list[TableSpec]:
     """Load all specifications of a paper: printed tables and figures first, then ours."""
-    files = [path for path in (root / paper).glob("*.yaml") if path.stem.startswith(("table_", "figure_"))]
-    specs = [load_spec(path, paper) for path in files]
+    specs = [load_spec(path, paper) for path in (root / paper / TABLES).glob("*.yaml")]
     return sorted(specs, key=lambda spec: (not spec.table, spec.name.startswith("figure_"), spec.name))
 
 
@@ -170,23 +299,56 @@ def load_spec(path: Path, paper: str) -> TableSpec:
     Raises:
         UserError: not YAML, an unknown key, or a row that does not say what it measures.
     """
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: expected a mapping with title and rows")
+    data = _read_mapping(path)
     _known(data, _TABLE_KEYS, str(path))
     defaults = {"digits": data.get("digits", 3), **(data.get("defaults") or {})}
+    checks = {name: _check(name, raw, str(path)) for name, raw in (data.get("checks") or {}).items()}
     rows = []
     for number, raw in enumerate(data.get("rows") or [], start=1):
         where = f"{path}, row {number}"
+        if not isinstance(raw, dict):
+            raise UserError(f"{where}: expected a mapping")
         rows += [_row(filled, where) for filled in _expand({**defaults, **raw}, where)]
     if not rows or "title" not in data:
         raise UserError(f"{path}: title or rows are missing")
+    for row in rows:
+        for name in row.checks:
+            if name not in checks:
+                raise UserError(f"{path} ({row.label}): no check '{name}'{did_you_mean(name, checks)}")
     check_plot(data.get("plot"), rows, str(path))
-    table = str(data.get("table", ""))
-    return TableSpec(paper, path.stem, data["title"], data.get("caption", ""), table, tuple(rows), data.get("plot"))
+    return TableSpec(
+        paper,
+        path.stem,
+        data["title"],
+        data.get("caption", ""),
+        str(data.get("table", "")),
+        tuple(rows),
+        data.get("plot"),
+        checks,
+    )
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a mapping")
+    return data
+
+
+def _check(name: str, raw: Any, path: str) -> Check:
+    where = f"{path}, check {name}"
+    if not isinstance(raw, dict):
+        raise UserError(f"{where}: expected a mapping")
+    _known(raw, _CHECK_KEYS, where)
+    limits = [key for key in _LIMITS if key in raw]
+    if len(limits) != 1 or "says" not in raw or "metric" not in raw:
+        raise UserError(f"{where}: needs says, metric and one of {', '.join(_LIMITS)}")
+    against = {regime: _quantity(value) for regime, value in _by_regime(raw[limits[0]]).items()}
+    own = raw.get("experiment")
+    return Check(name, raw["says"], _by_regime(raw["metric"]), limits[0], against, own, float(raw.get("times", 1.0)))
 
 
 def _expand(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
@@ -229,14 +391,16 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
         (str(term.get("experiment", own)), _by_regime(term.get("metric", raw.get("metric"))))
         for term in raw.get("terms", [{}])
     )
-    for key in ("floor", "ceiling", "reference", "expectation"):
+    for key in _QUANTITIES:
         values[key] = {regime: _quantity(value) for regime, value in _by_regime(raw.get(key)).items()}
-    if raw.get("tolerance") is not None:
-        _known(raw["tolerance"], ("relative", "absolute", "why"), f"{where}, tolerance")
-        values["tolerance"] = Tolerance(**raw["tolerance"])
-    values["seeds"] = _by_regime(raw.get("seeds"))
+    if raw.get("margin") is not None:
+        _known(raw["margin"], ("relative", "absolute", "why"), f"{where}, margin")
+        values["margin"] = Margin(**raw["margin"])
+    for key in ("seeds", "other", "untrained"):
+        values[key] = _by_regime(raw.get(key))
     values["epoch"] = None if raw.get("epoch") is None else int(raw["epoch"])
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
+    values["checks"] = tuple(raw.get("checks") or ())
     row = RowSpec(**values)
     _check_row(row, where)
     return row
@@ -247,20 +411,26 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: combine is '{row.combine}'{did_you_mean(row.combine, COMBINATIONS)}")
     if (row.combine is None) != (len(row.terms) == 1):
         raise UserError(f"{where}: combine and terms (two or more) belong together")
-    if row.claim not in (None, "less", "greater"):
-        raise UserError(f"{where}: claim is '{row.claim}', expected less or greater")
-    if row.interval not in ("seeds", "wilson", "folds", "none") or (row.interval == "wilson" and row.combine):
+    if row.claim is not None and row.claim not in CLAIMS:
+        raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
+    if row.claim not in (None, "less", "greater") and (row.margin is None or row.margin.absolute is None):
+        raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
+    if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
+    if row.limits is not None and not (isinstance(row.limits, list) and len(row.limits) == 2):
+        raise UserError(f"{where}: limits are two numbers")
     if not set(row.regimes) <= set(REGIMES):
         raise UserError(f"{where}: regimes are {', '.join(REGIMES)}")
-    if (
-        row.samples is None
-        and not row.not_run
-        and any(metric[regime] is None for _, metric in row.terms for regime in row.regimes)
-    ):
+    for words in row.other.values():
+        if words is not None and words.partition(":")[0] not in NOT_COMPARABLE:
+            raise UserError(f"{where}: other begins with one of {', '.join(NOT_COMPARABLE)}, then ':' and why")
+    if row.too_small is not None and "below" not in row.too_small:
+        raise UserError(f"{where}: too_small needs 'below'")
+    measured = row.samples is None and not row.not_run
+    if measured and any(metric[regime] is None for _, metric in row.terms for regime in row.regimes):
         raise UserError(f"{where} ({row.label}): metric is missing")
-    if row.samples is None and row.printed is not None and row.tolerance is None and not row.not_run:
-        raise UserError(f"{where} ({row.label}): a printed number needs a stated tolerance")
+    if measured and row.printed is not None and row.margin is None and row.claim is None:
+        raise UserError(f"{where} ({row.label}): a printed number needs a stated margin")
 
 
 def _by_regime(value: Any) -> dict[str, Any]:
@@ -280,3 +450,100 @@ def _known(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in data:
         if key not in known:
             raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), known)}")
+
+
+# --- plots ---------------------------------------------------------------------------------------------------------------
+
+PLOT_KEYS = {
+    "line": ("x", "y", "log", "xscale"),
+    "bars": ("x", "y", "log", "low", "high", "sections"),
+    "matrix": ("x", "y"),
+    "words": (),
+}
+SCALES = ("linear", "steps")
+
+
+def unit_of(row: RowSpec) -> str:
+    """Return what a row's number is counted in; a difference is not counted in the same as what it is made of."""
+    return f"change, {row.unit}" if row.combine in ("difference", "percent_change") else row.unit
+
+
+def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
+    """Check a ``plot`` entry against the rows it draws; it is one of::
+
+        {kind: line, x: epoch, y: validation perplexity, log: true, xscale: steps}
+                                      # a panel for every series; y may be left out: then it is each panel's unit,
+                                      # as it must be where the panels have several; xscale steps: equal distances
+        {kind: bars, x: perplexity, log: true, low: 0, high: 1, sections: [...]}
+                                      # a chart for every section named, else one; x or y says what is measured
+        {kind: matrix, x: realised, y: intended}      # a panel for every series
+        {kind: words}                 # best words of a section's first row against those of its others
+
+    Panels and charts of one unit share their axis.
+
+    Raises:
+        UserError: unknown kind or key, a key that this kind does not use, sections or series that are not there, or
+            numbers of several units on one axis.
+    """
+    if plot is None:
+        return
+    kind = plot.get("kind") if isinstance(plot, dict) else None
+    if kind not in PLOT_KEYS:
+        raise UserError(
+            f"{where}: plot.kind is '{kind}'{did_you_mean(str(kind), PLOT_KEYS)}; one of {', '.join(PLOT_KEYS)}"
+        )
+    for key in plot:
+        if key != "kind" and key not in PLOT_KEYS[kind]:
+            known = any(key in keys for keys in PLOT_KEYS.values())
+            told = f"plot.{key} is not used by kind '{kind}'" if known else f"unknown key 'plot.{key}'"
+            near = "" if known else did_you_mean(str(key), PLOT_KEYS[kind])
+            raise UserError(f"{where}: {told}{near}; it uses {', '.join(PLOT_KEYS[kind]) or 'none'}")
+    {"line": _check_line, "bars": _check_bars, "matrix": _check_matrix, "words": _check_words}[kind](plot, rows, where)
+
+
+def _check_line(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+    if plot.get("xscale", "linear") not in SCALES:
+        raise UserError(f"{where}: plot.xscale is '{plot['xscale']}', expected one of {', '.join(SCALES)}")
+    drawn = _with_series(rows, where)
+    if "x" not in plot or any(row.x is None for row in drawn):
+        raise UserError(f"{where}: a line plot needs plot.x, what its x axis shows, and 'x' in every row with a series")
+    units: dict[str, set[str]] = {}
+    for row in drawn:
+        units.setdefault(row.series, set()).add(unit_of(row))
+    if mixed := next((series for series, found in units.items() if len(found) > 1), None):
+        raise UserError(f"{where}: series '{mixed}' has several units: {', '.join(sorted(units[mixed]))}")
+    if "y" in plot and len(found := set().union(*units.values())) > 1:
+        raise UserError(f"{where}: plot.y names panels of several units ({', '.join(sorted(found))}): leave it out")
+
+
+def _check_bars(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+    if ("x" in plot) == ("y" in plot):
+        raise UserError(f"{where}: a bar plot needs plot.x or plot.y (one of them): what its bars measure")
+    known = list(dict.fromkeys(row.section for row in rows))
+    for section in plot.get("sections", []):
+        if section not in known:
+            raise UserError(f"{where}: plot.sections: no section '{section}'{did_you_mean(section, known)}")
+    for section in plot.get("sections", [None]):
+        units = {unit_of(row) for row in rows if section in (None, row.section) and row.samples is None}
+        if len(units) > 1:
+            words = ", ".join(unit or "none" for unit in sorted(units))
+            raise UserError(f"{where}: a bar chart has one unit, not {words}: choose plot.sections")
+    if plot.get("log") and plot.get("low", 1) <= 0:
+        raise UserError(f"{where}: plot.low is {plot['low']}, a log scale begins above 0")
+
+
+def _check_matrix(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+    if any(row.x is None or row.y is None for row in _with_series(rows, where)):
+        raise UserError(f"{where}: a matrix needs 'x' and 'y' in every row with a series")
+
+
+def _check_words(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+    if all(row.samples is None for row in rows):
+        raise UserError(f"{where}: plot.kind 'words' needs rows of samples")
+
+
+def _with_series(rows: Sequence[RowSpec], where: str) -> list[RowSpec]:
+    drawn = [row for row in rows if row.series]
+    if not drawn:
+        raise UserError(f"{where}: this plot draws rows that have a 'series', and there is none")
+    return drawn

@@ -1,55 +1,63 @@
-"""Verdicts: what our records say about a number somebody printed.
+"""Verdicts: what our records say about a number somebody printed, and about what somebody claimed.
 
-The rules, in order (``RULES`` is their short form, printed under the tables):
-
-1. **impossible**: the printed number lies beyond a bound that provably holds for the stated model, e.g. a perplexity
-   below the entropy floor of a causal model. Needs no run.
-2. **not run**: no finished run has the number; the cell names the run that is missing.
-3. **reproduced**: the printed number lies inside the 95% interval of our mean, or our mean lies within the stated
-   tolerance of it. The interval counts from three seeds on (for two, Student's t makes it so wide that it agrees with
-   anything), and only if it is informative: it reaches no farther from our mean than half the printed number, or the
-   tolerance. A Wilson interval over pooled trials always counts, and so does that of a single run over its folds, where
-   the row asks for it (it does not hold what another training would change). Intervals stay where the quantity can be
-   (``interval.py``): perplexities, ratios and times on the log scale, rates cut at 0 and 1. Those of claims are plain.
-4. **direction only**: the size differs, but printed number and our mean lie on the same side of the row's reference
-   (chance, a base rate, a constant predictor), our interval excluding the reference where it counts.
-5. **not reproduced** otherwise, also when our number is not finite.
-
-A *claim* ("A is lower than B") is a paired difference by seed and is judged against 0: **reproduced** when the interval
-excludes 0 on the claimed side and the printed size fits by rule 3; **direction only** when it excludes 0 but the size
-does not fit; **not reproduced** when it spans 0 or lies on the other side. With fewer than three seeds a claim is at
-best **direction only**. A sentence without a size has no size to miss. Comparisons of our own, with nothing printed,
-get a finding by the same test, not a verdict.
+``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``RULES`` is their short form, printed under
+the tables. Everything here is a function of plain numbers: which runs may speak at all (size, data, metric, checks) is
+decided in ``table.py`` from the specification.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_ctg.errors import UserError
+from lit_ctg.statistics import (
+    Interval,
+    coefficient_of_variation,
+    prediction_interval,
+    rate_prediction_interval,
+    summarize,
+    t_quantile,
+)
 
 REPRODUCED = "reproduced"
-DIRECTION_ONLY = "direction only"
+UNTRAINED = "met by an untrained model"
 NOT_REPRODUCED = "not reproduced"
+SUPPORTED = "supported"
+CONTRADICTED = "contradicted"
+UNDECIDED = "undecided"
+CANNOT_DECIDE = "cannot decide"
+TOO_SMALL = "too small to tell"
+OTHER_SIZE = "other size"
+OTHER_METRIC = "other metric"
+OTHER_DATA = "other data"
 IMPOSSIBLE = "impossible"
 NOT_RUN = "not run"
-LABELS = (REPRODUCED, DIRECTION_ONLY, NOT_REPRODUCED, IMPOSSIBLE, NOT_RUN)
 
+# a printed number is not comparable with runs of another size, metric or kind of data
+NOT_COMPARABLE = (OTHER_SIZE, OTHER_METRIC, OTHER_DATA)
+_EITHER = (UNDECIDED, UNTRAINED, CANNOT_DECIDE, TOO_SMALL, *NOT_COMPARABLE, IMPOSSIBLE, NOT_RUN)
+NUMBER_LABELS = (REPRODUCED, NOT_REPRODUCED, *_EITHER)
+CLAIM_LABELS = (SUPPORTED, CONTRADICTED, *_EITHER)
+LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
+
+CLAIMS = ("less", "greater", "equal", "not_less", "not_greater")
 # with two seeds Student's factor is 12.7, with three 4.3
 MIN_SEEDS = 3
 
 RULES = (
-    "Verdicts. reproduced: the printed number is inside the 95% interval of our mean, or our mean is within the "
-    "tolerance. The interval is Student's over 3 seeds or more, or over the folds of one run, or Wilson's over pooled "
-    "trials, and counts when it reaches no farther from our mean than half the printed number or the tolerance; those "
-    "of perplexities, ratios and times are made on the log scale, those of rates end at 0 and 1. direction only: same "
-    "side of the row's reference, other size. impossible: the printed number is beyond a bound that holds for the "
-    "stated model. not run: no finished run has it. not reproduced: all else. "
-    "Claims (A against B) are paired by seed: their interval must exclude 0 on the claimed side."
+    "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: the 95% "
+    "prediction interval (where one more run like ours would lie) is wholly within the stated margin of the printed number; "
+    "not reproduced: wholly outside; undecided: neither. Claims are judged at any size (which is told), by the 95% interval of "
+    "the mean difference, paired by seed. supported: it excludes 0 on the claimed side, or, where no difference is claimed, "
+    "lies within the margin; contradicted: it excludes the printed or smallest meaningful effect; undecided: neither. "
+    "cannot decide: a check that must hold first does not. met by an untrained model: it would get the same verdict. "
+    "too small to tell: the metric is at its floor. impossible: beyond a bound that holds for the stated model. "
+    "other size, other metric, other data: not comparable, so not judged. Intervals of levels are prediction intervals, those "
+    "of differences of the mean; over folds they are of one run. CV* is the spread over seeds in percent of the mean, corrected "
+    "for few seeds (in brackets with the printed number among them). All of it: docs/verdicts.md."
 )
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -57,33 +65,42 @@ class Verdict:
     """One of ``LABELS`` and the reason in words."""
 
     label: str
-    reason: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """How far our mean may lie from the printed number: a share of it, or an absolute distance; ``why`` in words."""
+class Margin:
+    """How near is near enough, stated in advance: a share of the printed number or a distance; ``why`` in words."""
 
     relative: float | None = None
     absolute: float | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        """Check that exactly one of the two is given.
+        """Check that exactly one of the two is given, and that it is a distance.
 
         Raises:
-            UserError: none or both are.
+            UserError: none or both are, or it is below 0.
         """
         if (self.relative is None) == (self.absolute is None):
-            raise UserError("tolerance: state either relative or absolute")
+            raise UserError("margin: state either relative or absolute")
+        if not (self.relative or self.absolute or 0.0) >= 0.0:
+            raise UserError("margin: must be 0 or more")
 
-    def allows(self, printed: float, ours: float) -> bool:
-        """Say whether ``ours`` is near enough to ``printed``."""
-        limit = self.absolute if self.absolute is not None else abs(printed) * (self.relative or 0.0)
-        return abs(ours - printed) <= limit + 1e-12
+    def size(self, printed: float | None) -> float:
+        """Return the distance around a printed number.
+
+        Raises:
+            UserError: a share of nothing.
+        """
+        if self.absolute is not None:
+            return self.absolute
+        if printed is None:
+            raise UserError("margin: relative needs a printed number")
+        return abs(printed) * (self.relative or 0.0)
 
     def __str__(self) -> str:
-        """Return e.g. ``5% of the printed number``."""
+        """Return e.g. ``5% of the number``."""
         size = f"{self.absolute:g}" if self.absolute is not None else f"{100 * (self.relative or 0):g}% of the number"
         return f"{size} ({self.why})" if self.why else size
 
@@ -97,83 +114,215 @@ def beyond_bound(printed: float, floor: float | None, ceiling: float | None) -> 
     return None
 
 
-def judge_value(
-    printed: float, ours: float, interval: Interval | None, tolerance: Tolerance, reference: float | None = None
-) -> Verdict:
-    """Judge one number (rules 3 to 5).
+def judge_number(printed: float, interval: Interval | None, margin: Margin) -> Verdict:
+    """Judge a printed number by the interval in which one more run like ours would lie.
+
+    Reproduced when the whole interval is within the margin, not reproduced when all of it is outside. If the true
+    difference is larger than the margin the first happens in at most 2.5% of cases, if it is smaller so does the second
+    (two one-sided tests on a single new value), however many seeds there are.
 
     Args:
         printed: the paper's number.
-        ours: our mean over seeds, or pooled rate.
-        interval: its 95% interval where it counts (see rule 3), else None.
-        tolerance: the stated tolerance.
-        reference: what "direction" is measured against; None means that a wrong size is a wrong number.
+        interval: prediction interval; both ends equal where the quantity has no spread; None with too few seeds.
+        margin: stated in the table's specification.
     """
-    if not math.isfinite(ours):
-        return Verdict(NOT_REPRODUCED, f"ours is {ours}")
-    if (fits := _size_fits(printed, ours, interval, tolerance)) is not None:
-        return Verdict(REPRODUCED, fits)
-    if reference is not None and (printed - reference) * (ours - reference) > 0 and not _holds(interval, reference):
-        side = "above" if ours > reference else "below"
-        return Verdict(DIRECTION_ONLY, f"both {side} the reference {reference:.4g}, the size differs")
-    return Verdict(NOT_REPRODUCED, f"ours {ours:.4g}, printed {printed:g}")
+    if interval is None:
+        return Verdict(UNDECIDED, f"fewer than {MIN_SEEDS} seeds")
+    if not all(map(math.isfinite, interval)):
+        return Verdict(NOT_REPRODUCED, "ours is not a finite number")
+    reach = margin.size(printed) + _rounding(printed)
+    low, high = interval[0] - printed, interval[1] - printed
+    if -reach <= low and high <= reach:
+        return Verdict(REPRODUCED, f"within {margin}")
+    if low > reach or high < -reach:
+        return Verdict(NOT_REPRODUCED, f"a run like ours gives {interval[0]:.4g} to {interval[1]:.4g}")
+    wide = "wider than the margin" if high - low > 2 * reach else "across the margin's end"
+    return Verdict(UNDECIDED, f"a run like ours gives {interval[0]:.4g} to {interval[1]:.4g}, {wide}")
 
 
-def judge_claim(claim: str, printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> Verdict:
-    """Judge a paired comparison against 0.
+def judge_claim(
+    claim: str,
+    interval: Interval | None,
+    *,
+    effect: float | None = None,
+    meaningful: bool = False,
+    margin: float | None = None,
+    why_none: str = "",
+) -> Verdict:
+    """Judge a stated side of 0, or the statement that there is no difference.
 
     Args:
-        claim: ``"less"`` or ``"greater"``: the side of 0 the paper states.
-        printed: the printed difference.
-        ours: the mean of our paired differences.
-        interval: its 95% interval, or None with fewer than three seeds.
-        tolerance: for the size of the difference.
+        claim: ``less`` or ``greater`` than 0, ``equal`` to it, ``not_less`` or ``not_greater``.
+        interval: 95% interval of our mean difference; None with too few seeds (``why_none`` says so).
+        effect: size of the printed difference, or of the smallest one that would matter; its sign is the claim's.
+        meaningful: ``effect`` is the smallest that would matter, so that less than it contradicts, whatever its sign.
+        margin: for the other three claims, how large a difference counts as none.
+
+    Raises:
+        UserError: a claim of no difference without its margin.
     """
-    sentence = judge_sentence(claim, ours, interval)
-    if sentence.label != REPRODUCED:
-        return sentence
-    if (fits := _size_fits(printed, ours, interval, tolerance)) is not None:
-        return Verdict(REPRODUCED, fits)
-    return Verdict(DIRECTION_ONLY, f"the sign holds, ours is {ours:+.4g}, printed {printed:+.4g}")
+    if interval is None or not all(map(math.isfinite, interval)):
+        return Verdict(UNDECIDED, (why_none or f"fewer than {MIN_SEEDS} seeds") if interval is None else "not finite")
+    if claim not in ("less", "greater") and margin is None:
+        raise UserError(f"claim: {claim} needs a margin: what difference counts as none")
+    low, high = interval
+    if claim in ("less", "not_greater"):
+        low, high = -high, -low
+    if claim == "equal":
+        assert margin is not None
+        if -margin <= low and high <= margin:
+            return Verdict(SUPPORTED, f"the interval lies within {margin:g} of 0")
+        outside = low > margin or high < -margin
+        return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
+    if claim in ("not_less", "not_greater"):
+        assert margin is not None
+        if low >= -margin:
+            return Verdict(SUPPORTED, f"the interval is nowhere beyond the margin of {margin:g}")
+        outside = high < -margin
+        return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
+    short = effect is not None and high < abs(effect)
+    if low > 0 and not (short and meaningful):
+        return Verdict(SUPPORTED, "the sign; the printed size lies outside our interval" if short else "excludes 0")
+    if high < 0:
+        return Verdict(CONTRADICTED, "the interval lies on the other side of 0")
+    if short:
+        words = "the smallest difference that would matter" if meaningful else "the printed difference"
+        return Verdict(CONTRADICTED, f"the interval excludes {words}, {abs(effect or 0.0):.3g}")
+    return Verdict(UNDECIDED, "the interval holds 0")
 
 
-def judge_sentence(claim: str, ours: float, interval: Interval | None) -> Verdict:
-    """Judge a stated side of 0 for which no size is printed (see ``judge_claim``)."""
-    sign = -1.0 if claim == "less" else 1.0
-    if not math.isfinite(ours):
-        return Verdict(NOT_REPRODUCED, f"ours is {ours}")
-    if sign * ours <= 0:
-        return Verdict(NOT_REPRODUCED, f"ours is {ours:+.4g}, claimed {claim} than 0")
-    if interval is None:
-        return Verdict(DIRECTION_ONLY, f"the sign holds; fewer than {MIN_SEEDS} seeds cannot say more")
-    if _holds(interval, 0.0):
-        return Verdict(NOT_REPRODUCED, "the interval spans 0")
-    return Verdict(REPRODUCED, "the interval lies on the claimed side of 0")
+def _against(what: str, outside: bool) -> str:
+    return f"the interval lies beyond {what}" if outside else f"the interval reaches beyond {what}"
+
+
+def as_untrained(verdict: Verdict, untrained: Verdict | None) -> Verdict:
+    """Return the verdict, or that an untrained model meets it too."""
+    if untrained is not None and verdict.label in (REPRODUCED, SUPPORTED) and untrained.label == verdict.label:
+        return Verdict(UNTRAINED, f"{verdict.label}, as by the same model before training")
+    return verdict
 
 
 def find_sign(interval: Interval | None) -> str:
     """Say in words what a paired difference of our own shows."""
     if interval is None:
         return "too few seeds"
-    if _holds(interval, 0.0):
+    if interval[0] <= 0 <= interval[1]:
         return "no difference shown"
     return "lower" if interval[1] < 0 else "higher"
 
 
-def _size_fits(printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> str | None:
-    if _holds(interval, printed) and _informative(printed, ours, interval, tolerance):
-        return "inside our interval"
-    return f"within {tolerance}" if tolerance.allows(printed, ours) else None
+def _rounding(printed: float) -> float:
+    """What rounding in the last bits may part; not the rounding of print, which belongs into the margin."""
+    return 1e-9 * max(1.0, abs(printed))
 
 
-def _informative(printed: float, ours: float, interval: Interval | None, tolerance: Tolerance) -> bool:
-    """Say whether an interval is narrow enough that holding the printed number means something."""
-    if interval is None:
-        return False
-    reach = max(interval[1] - ours, ours - interval[0])
-    return reach <= 0.5 * abs(printed) or tolerance.allows(printed, printed + reach)
+# --- intervals that stay where the quantity can be -----------------------------------------------------------------------
 
 
-def _holds(interval: Interval | None, value: float) -> bool:
-    """Say whether the interval holds ``value``; rounding must not part equal rates."""
-    return interval is not None and interval[0] - 1e-9 <= value <= interval[1] + 1e-9
+@dataclass(frozen=True)
+class Domain:
+    """What values a quantity can have; ``log`` when its intervals are made on the log scale of ``value + shift``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    log: bool = False
+    shift: float = 0.0
+    # yes or no, a run: no interval of a mean is meant
+    truth: bool = False
+
+
+ANY = Domain()
+_POSITIVE = Domain(low=0.0, log=True)
+_COUNT = Domain(low=0.0)
+_RATE = Domain(low=0.0, high=1.0)
+# by the unit's first word
+_BY_UNIT = {
+    "perplexity": Domain(low=1.0, log=True),
+    **dict.fromkeys(("ratio", "factor", "s/token", "seconds"), _POSITIVE),
+    **dict.fromkeys(("count", "tokens", "products", "km", "l2", "squared", "terms"), _COUNT),
+    **dict.fromkeys(("rate", "share", "unique", "probability", "weight", "total", "F1", "BLEU,"), _RATE),
+    "truth": Domain(low=0.0, high=1.0, truth=True),
+    "BLEU": Domain(low=0.0, high=100.0),
+}
+
+
+def domain_of(unit: str, direction: str = "none", combine: str | None = None) -> Domain:
+    """Return the domain of a quantity.
+
+    Args:
+        unit: of the measured metric, e.g. ``perplexity`` or ``share of content words``.
+        direction: of the metric; a cost in nats (``lower``) is not negative, a gap in nats may be.
+        combine: what the row makes of it; a difference may have either sign, a change in percent ends at -100.
+    """
+    words = unit.split()
+    own = _BY_UNIT.get(words[0], ANY) if words and "difference" not in words else ANY
+    if unit == "nats" and direction == "lower":
+        own = _COUNT
+    if combine == "ratio":
+        return _POSITIVE
+    if combine == "percent_change":
+        return Domain(low=-100.0, log=True, shift=100.0)
+    if combine == "difference":
+        return Domain(own.low - own.high, own.high - own.low, truth=own.truth)
+    return Domain(own.low) if combine == "sum" else own
+
+
+def mean_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | None:
+    """Return the 95% interval of the mean of independent values; None below two.
+
+    On the log scale mean divided and multiplied by ``exp(t s / mean)``, s the standard error (delta method), else
+    Student's, cut at the domain's ends. Values outside the domain (a unit misnamed) get Student's plain interval.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    found = summarize(values)
+    return _within(values, domain, found.ci95, found.sd / math.sqrt(found.n))
+
+
+def next_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | None:
+    """Return the 95% interval in which one more value lies (see ``mean_interval``); None below two.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    found = summarize(values)
+    return _within(values, domain, prediction_interval(values), found.sd * math.sqrt(1 + 1 / found.n))
+
+
+def _within(values: Sequence[float], domain: Domain, plain: Interval | None, error: float) -> Interval | None:
+    if plain is None or min(values) < domain.low or max(values) > domain.high:
+        return plain
+    low, high = plain
+    mean = math.fsum(values) / len(values) + domain.shift
+    if domain.log and mean > 0:
+        # beyond e^700 floats end; such an interval says nothing anyhow
+        factor = math.exp(min(700.0, t_quantile(len(values) - 1) * error / mean))
+        low, high = mean / factor - domain.shift, mean * factor - domain.shift
+    return max(low, domain.low), min(high, domain.high)
+
+
+def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: int) -> Interval | None:
+    """Return the 95% interval of a rate that a printed run of ``printed_trials`` would show, given ours by seed.
+
+    The wider of two on either side: that of sampling alone (pooled trials, beta-binomial) and, from ``MIN_SEEDS`` seeds
+    on, that of the seeds, whose spread holds what another training changes too.
+    """
+    hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
+    pooled = rate_prediction_interval(hits, sum(trials), printed_trials)
+    seeds = next_interval(values, _RATE) if len(values) >= MIN_SEEDS else None
+    if pooled is None or seeds is None:
+        return pooled
+    return min(pooled[0], seeds[0]), max(pooled[1], seeds[1])
+
+
+def repeatability(values: Sequence[float], domain: Domain, printed: float | None = None) -> float | None:
+    """Return CV* in percent of our values by seed, with ``printed`` among them if given.
+
+    Values are counted from the lower end of their scale (1 for a perplexity), as the measure asks. None where there is no
+    such end, fewer than two values, or a value that is not finite.
+    """
+    every = [*values, *([] if printed is None else [printed])]
+    if not math.isfinite(domain.low) or not all(map(math.isfinite, every)):
+        return None
+    return coefficient_of_variation([value - domain.low for value in every])

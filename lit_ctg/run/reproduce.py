@@ -1,6 +1,6 @@
 """`lit-ctg reproduce`: run what the tables still lack, then print the tables and write the report.
 
-``experiments/<paper>/runs.yaml`` lists the runs of each size in the order in which they are run::
+The part ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each size in the order in which they are run::
 
     small:
       - experiment: [main, baseline]                 # one or more files of conf/experiment/<paper>
@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import functools
 import itertools
@@ -24,7 +23,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -32,13 +30,17 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.record import RunRecord, load_records
-from lit_ctg.results.schema import REGIMES, SIZES
-from lit_ctg.results.spec import experiments_root
-from lit_ctg.results.table import OUTPUTS, Arguments, checked_folders, chosen_papers
+from lit_ctg.results.command import folders as folders_of
+from lit_ctg.results.command import settings
+from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
+from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
+from lit_ctg.results.table import OUTPUTS
+from lit_ctg.run.directory import FINAL
 
-RUNS = "runs.yaml"
 _KEYS = ("experiment", "regime", "seed", "set", "data")
+# where the working directory's manifests may reach: settings of these groups, but not what code they are built from
+_GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
+_SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
 _PLACE = re.compile(r"\{\w*\}")
 
 
@@ -66,7 +68,7 @@ class Group:
 
 
 def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list[Group]:
-    """Return the runs that ``runs.yaml`` of a paper lists for one size.
+    """Return the runs that a paper's manifest lists for one size.
 
     Args:
         root: the ``experiments`` folder.
@@ -76,26 +78,10 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     Raises:
         UserError: no such file, size or key, or an override that does not compose.
     """
-    path, sizes = root / paper / RUNS, listed(root, paper)
+    path, sizes = root / paper / MANIFEST, load_manifest(root, paper).runs
     if size not in sizes:
-        raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes)}")
+        raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes) or 'none'}")
     return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
-
-
-def listed(root: Path, paper: str) -> dict[str, list[Any]]:
-    """Return the entries of a paper's ``runs.yaml`` by size.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    path = root / paper / RUNS
-    try:
-        sizes = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
-    if not isinstance(sizes, dict) or not set(sizes) <= set(SIZES):
-        raise UserError(f"{path}: expected a mapping with keys among {', '.join(SIZES)}")
-    return sizes
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
@@ -104,7 +90,7 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
     for key in entry:
         if key not in _KEYS:
             raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), _KEYS)}")
-    swept = entry.get("set", {})
+    swept = _checked(entry.get("set", {}), path)
     folder = Path(local) / entry["data"] if "data" in entry else None
     data = [] if folder is None else ["data.source=local", f"data.root={folder}"]
     swept = {key: [_placed(value, local, path) for value in _list(values)] for key, values in swept.items()}
@@ -119,6 +105,23 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
                 seeds = tuple(_list(entry.get("seed", [0])))
                 asked = (*words, f"regime={regime}")
                 yield Group(paper, name, regime, size, seeds, asked, folders, real=folder is not None)
+
+
+def _checked(swept: Any, path: Path) -> dict[str, Any]:
+    """Return the overrides of an entry; those that could name code to run, or reach beyond the experiment, are refused.
+
+    The manifest may be that of whatever folder the command is started in, so it is not trusted like a command line.
+    """
+    if not isinstance(swept, dict):
+        raise UserError(f"{path}: 'set' must be a mapping of overrides")
+    for key, values in swept.items():
+        private = any(part.startswith("_") for part in re.split(r"[./]", str(key)))
+        if private or not _SETTING.fullmatch(str(key)):
+            raise UserError(f"{path}: 'set' may not change '{key}': only settings of {', '.join(_GROUPS)}")
+        for value in _list(values):
+            if not isinstance(value, (str, int, float, bool, type(None))) or "_target_" in str(value):
+                raise UserError(f"{path}: 'set' may give '{key}' numbers and words, not {value!r}")
+    return swept
 
 
 def _placed(value: Any, local: str, path: Path) -> Any:
@@ -170,7 +173,8 @@ def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group
 
     A run on sample data is not one on real data: the record's source must be the group's, where that names one.
     """
-    done = [r for r in records if r.status == "DONE"]
+    # a run that diverged would do so again
+    done = [r for r in records if r.status in FINAL]
     seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
     for group in groups:
@@ -235,66 +239,57 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg reproduce <paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [--dry-run]``.
+    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [dry_run=true]``.
 
     The size is that of ``lit-ctg train``, small, unless it is given.
-    Records in ``--records`` folders (default: the committed ones and the output root) are not run again.
+    Records in the folders of ``records=`` (default: the committed ones and the output root) are not run again.
 
     Raises:
-        UserError: no such paper or size, or a damaged ``runs.yaml``.
+        UserError: no such paper or size, or a damaged manifest of the paper that is named.
     """
     console = console or Console(soft_wrap=True, highlight=False)
-    options, values = _arguments(words)
-    chosen = chosen_papers(options.paper)
-    root = experiments_root()
-    folders = checked_folders(options.records)
-    if folders is None:
-        folders = [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
+    values = {"size": "small", "local": "local", "output_root": OUTPUTS, "dry_run": "false"}
+    values |= settings(words, "reproduce", ("paper", "records", *values))
+    if values["size"] not in SIZES:
+        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
+    if "paper" not in values:
+        raise UserError("lit-ctg reproduce: which paper? paper=<paper> or paper=all")
+    every = values["paper"] == "all"
+    root = experiments_root(None if every else values["paper"])
+    chosen = papers(root) if every else [values["paper"]]
+    folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
+    for folder in folders:
+        if not folder.exists():
+            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    folders = folders or [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
     records = load_records(folders)
-    if options.paper == "all":
-        for paper in [paper for paper in chosen if values["size"] not in listed(root, paper)]:
-            console.print(f"{paper}: no runs of size={values['size']}", markup=False)
-            chosen.remove(paper)
-    groups = [g for paper in chosen for g in load_groups(root, paper, values["size"], values["local"])]
+    groups: list[Group] = []
+    for paper in chosen:
+        try:
+            if every and values["size"] not in load_manifest(root, paper).runs:
+                console.print(f"{paper}: no runs of size={values['size']}", markup=False)
+                continue
+            groups += load_groups(root, paper, values["size"], values["local"])
+        except UserError as error:
+            if not every:
+                raise
+            console.print(f"{paper}: left out: {error}", markup=False)
     groups = missing(groups, records)
     for line in plan_lines(groups, records):
         console.print(line, markup=False)
-    if options.dry_run:
+    if values["dry_run"] == "true":
         return 0
     code = run(groups, values["output_root"], console)
-    _show(options.paper, values, folders, console)
+    _show(values["paper"], values, folders, console)
     return code
-
-
-def _arguments(words: Sequence[str]) -> tuple[argparse.Namespace, Mapping[str, str]]:
-    parser = Arguments(prog="lit-ctg reproduce", add_help=False)
-    parser.add_argument("paper")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--records", action="append", metavar="FOLDER")
-    values = {"size": "small", "local": "local", "output_root": OUTPUTS}
-    flags = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or word.startswith("-"):
-            flags.append(word)
-        elif key not in values:
-            raise UserError(
-                f"lit-ctg reproduce: no setting '{key}'{did_you_mean(key, values)}; one of {', '.join(values)}"
-            )
-        else:
-            values[key] = value
-    if values["size"] not in SIZES:
-        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
-    return parser.parse_args(flags), values
 
 
 def _show(paper: str, values: Mapping[str, str], folders: Sequence[Path], console: Console) -> None:
     """Print the tables and write the report from the old records and the new ones."""
+    from lit_ctg.results.render import main as table
     from lit_ctg.results.report import main as report
-    from lit_ctg.results.table import main as table
 
-    found = dict.fromkeys([*folders, Path(values["output_root"])])
-    common = [word for folder in found if folder.is_dir() for word in ("--records", str(folder))]
-    common += ["--size", values["size"]]
-    table([paper, *common], console=console)
-    report([paper, *common, "--out", str(Path(values["output_root"]) / "report.html")], console=console)
+    found = [folder for folder in dict.fromkeys([*folders, Path(values["output_root"])]) if folder.is_dir()]
+    table(paper, values["size"], records=found, console=console)
+    out = Path(values["output_root"]) / "report.html"
+    report(paper, values["size"], records=found, out=out, console=console)

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.cell import Row, build_row, format_value
-from lit_ctg.results.cell_text import n_words
+from lit_ctg.numbers import format_value
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord
+from lit_ctg.results.render import n_words
 from lit_ctg.results.spec import Printed, load_spec
+from lit_ctg.results.table import Row, build_row
 
 NUMBERS = {
     ("1", "a", "x"): Printed(2.0, "2.0"),

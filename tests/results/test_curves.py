@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lit_ctg.results.curves import curve_metrics, training_curves
+from lit_ctg.results.plot import curve_metrics, training_curves
 from lit_ctg.results.pool import RecordPool
 
 

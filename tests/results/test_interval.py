@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from lit_ctg.results.interval import ANY, Domain, domain_of, mean_interval
+from lit_ctg.results.verdict import ANY, Domain, domain_of, mean_interval
 
 # Student's t for four degrees of freedom, from a table
 T4 = 2.776445

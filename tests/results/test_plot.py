@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.results.cell import build_row
 from lit_ctg.results.plot import legend_for, panels_for, plots_for
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.spec import load_spec
-from lit_ctg.results.table import Table, results_for
+from lit_ctg.results.table import Table, build_row, results_for
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from lit_ctg.results.provenance import HASH_IGNORED, config_hash, environment
+from lit_ctg.results.record import HASH_IGNORED, config_hash, environment
 
 
 def nested(dotted: str, value: object) -> dict:
@@ -37,7 +37,7 @@ def test_hash_ignores_what_changes_no_result() -> None:
 
 def test_environment_reads_versions_without_importing() -> None:
     code = (
-        "import sys; from lit_ctg.results.provenance import environment; e = environment(); "
+        "import sys; from lit_ctg.results.record import environment; e = environment(); "
         "assert 'torch' not in sys.modules; print(e['versions']['torch'], e['versions']['python'])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

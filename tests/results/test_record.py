@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, load_record, load_records, write_record, write_samples
+from lit_ctg.files import write_samples
+from lit_ctg.results.record import RunRecord, load_record, load_records, write_record
 
 
 def simple_record(**changes: object) -> RunRecord:

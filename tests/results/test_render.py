@@ -7,8 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lit_ctg.results.latex import escape_latex
-from lit_ctg.results.render import escape_markdown, print_tables, render, render_all
+from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
 from lit_ctg.results.table import Table, results_for
 from lit_ctg.results.verdict import RULES
 

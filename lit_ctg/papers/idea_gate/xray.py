@@ -6,11 +6,10 @@ Source: idea gate, sec. 5.4 and Fig. 3. Shape letters: V vocabulary.
 from __future__ import annotations
 
 import csv
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -19,9 +18,7 @@ from torch import Tensor
 
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
 
 COLUMNS = ("prompt", "kind", "token", "factor", "probability_before", "probability_after", "idea_probability")
 BOOSTED, SUPPRESSED, NAMED = "boosted", "suppressed", "named"
@@ -136,21 +133,20 @@ class XRay(Callback):
         self.results[name] = MetricResult(value, unit, "none", 1, None, 1).to_dict()
 
     def write_files(self, folder: Path) -> None:
-        """Write ``xray.csv`` and ``xray.html`` (needs no network; plotly's script is inside)."""
+        """Write ``xray.csv`` and ``xray.html`` (no script, no network)."""
         with open(folder / "xray.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(self.rows)
-        parts = [figure(rows, name) for name, rows in self._by_prompt().items()]
-        pages = [part.to_html(full_html=False, include_plotlyjs=i == 0) for i, part in enumerate(parts)]
-        title = "<!doctype html><meta charset=utf-8><title>X-ray of the gate</title>"
-        (folder / "xray.html").write_text(title + "".join(pages), encoding="utf-8")
+        Drawing(tuple(figure(rows, name) for name, rows in self._by_prompt().items())).save(folder / "xray.html")
 
     def log_to_wandb(self, logger: WandbLogger) -> None:
         """Log the rows as a table and each prompt's plot."""
+        import wandb
+
         logger.log_table("xray/table", columns=list(COLUMNS), data=[[row[key] for key in COLUMNS] for row in self.rows])
         for name, rows in self._by_prompt().items():
-            logger.experiment.log({f"xray/{name}": figure(rows, name)})
+            logger.experiment.log({f"xray/{name}": wandb.Html(Drawing((figure(rows, name),)).html)})
 
     def _by_prompt(self) -> dict[str, list[dict[str, Any]]]:
         return {name: [row for row in self.rows if row["prompt"] == name] for name in self.prompts}
@@ -181,22 +177,14 @@ def first_token(vocabulary: Any, word: str) -> int:
     return int(vocabulary.encode(f" {word}")[0])
 
 
-def figure(rows: Sequence[Mapping[str, Any]], name: str) -> Figure:
-    """Draw the factors of one prompt as horizontal bars on a log axis, boosted above, suppressed below."""
-    import plotly.graph_objects as go  # only drawing needs it, and importing it takes a while
-
-    chart = go.Figure()
-    for kind in (SUPPRESSED, NAMED, BOOSTED):
-        some = sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["factor"])
-        chart.add_bar(
-            y=[f"{html.escape(repr(row['token']))} ({kind})" for row in some],
-            x=[row["factor"] for row in some],
-            customdata=[[row["probability_before"], row["probability_after"]] for row in some],
-            hovertemplate="%{y}: x%{x:.2f} (%{customdata[0]:.2e} to %{customdata[1]:.2e})<extra></extra>",
-            orientation="h",
-            name=kind,
-        )
-    chart.add_vline(x=1.0, line_dash="dot")
-    return chart.update_layout(
-        title=f"Gate after: {html.escape(name)}", xaxis_type="log", xaxis_title="probability with gate / without"
-    )
+def figure(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Draw the factors of one prompt as SVG: a bar a token on a log axis around 1, boosted above, suppressed below."""
+    groups = []
+    for number, kind in enumerate((BOOSTED, NAMED, SUPPRESSED)):
+        some = sorted((row for row in rows if row["kind"] == kind), key=lambda row: -row["factor"])
+        bars = [(repr(row["token"]), Bar(f"series{number}", row["factor"])) for row in some]
+        groups += [BarGroup(token, [bar], section=kind) for token, bar in bars]
+    factors = [row["factor"] for row in rows if row["factor"] > 0]
+    low, high = min([0.5, *factors]), max([2.0, *factors])
+    words = "probability with the gate over that without"
+    return bar_chart(f"Gate after: {name}", groups, measure=words, low=low, high=high, log=True, base=1.0)

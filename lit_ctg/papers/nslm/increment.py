@@ -13,6 +13,7 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
@@ -59,6 +60,8 @@ class IncrementDataModule(LightningDataModule):
         UserError: too few pairs for three parts.
     """
 
+    splits = SPLITS
+
     def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int) -> None:
         super().__init__()
         size = int(n * held_out)
@@ -100,6 +103,11 @@ class IncrementDataModule(LightningDataModule):
             world_size=trainer.world_size if trainer else 1,
         )
         return whole_batch_loader(batches, sampler, 0)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the pairs of all splits and of the vocabulary."""
+        pairs = {split: self.pairs(split).tolist() for split in self.splits}
+        return {"text": checksum(pairs), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def facts(self) -> dict[str, str]:
         """Return what `lit-ctg data info` prints."""
