@@ -170,11 +170,15 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 @dataclass
 class Stream:
-    """State of the network, what stood before, and the neural cache; None at the beginning."""
+    """State of the network, what stood before, and the neural cache; None at the beginning.
+
+    In generation also each row's weight of Eq. 4 in the mixture; None: the module's.
+    """
 
     state: Any = None
     contexts: Carry | None = None
     cache: Any = None
+    weight_B: Tensor | None = None
 
     def enter(self, batch: Batch) -> None:
         """Forget everything before rows that are no streams, or other streams: they begin anew each time."""
@@ -376,13 +380,20 @@ class NSLMModule(LitLanguageModel):
 
     # the method ----------------------------------------------------------------------------------------------------
 
-    def log_probs(self, hidden_BTD: Tensor, contexts: Contexts, names: Sequence[str] = MODELS) -> dict[str, Tensor]:
+    def log_probs(
+        self,
+        hidden_BTD: Tensor,
+        contexts: Contexts,
+        names: Sequence[str] = MODELS,
+        weight_B: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return log P of the whole vocabulary [B, T, V] under some of ``MODELS``, float32.
 
         Args:
             hidden_BTD: states of the positions.
             contexts: what stands before the token after each.
             names: of ``MODELS`` (see ``TokenScores.models``).
+            weight_B: of Eq. 4 in the mixture of each row; None: the present weight in all.
 
         Raises:
             UserError: the micro-models are asked for and are not fitted yet.
@@ -401,8 +412,9 @@ class NSLMModule(LitLanguageModel):
                 columns_K = torch.from_numpy(members.ids_K).to(rows_X.device)
                 log_NV[rows_X.unsqueeze(1), columns_K] = tags_NC[rows_X, number].unsqueeze(1) + inside_XK
             if name == "nslm":
-                weight = self.mixture_weight.float()
-                log_NV = torch.logaddexp((1 - weight).log() + words_NV, weight.log() + log_NV)
+                own_B = self.mixture_weight.expand(len(hidden_BTD)) if weight_B is None else weight_B
+                weight_N1 = own_B.float().repeat_interleave(hidden_BTD.shape[1]).unsqueeze(1)
+                log_NV = torch.logaddexp((1 - weight_N1).log() + words_NV, weight_N1.log() + log_NV)
             result[name] = log_NV
         return {name: result[name].unflatten(0, hidden_BTD.shape[:2]) for name in names}
 
@@ -604,15 +616,15 @@ class NSLMModule(LitLanguageModel):
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: Any = None) -> Stream:
-        """Return the state of empty texts."""
-        return Stream(contexts=self.tracker.start(batch_size))
+        """Return the state of empty texts; ``controls`` are the rows' weights of Eq. 4 in the mixture, [B], or None."""
+        return Stream(contexts=self.tracker.start(batch_size), weight_B=controls)
 
     def step(self, ids_B1: Tensor, state: Stream) -> tuple[Tensor, Stream]:
         """Take the newest token of each row; return the final mixture's scores [B, V] of the next ones."""
         contexts, carry = self.tracker.read(ids_B1.cpu().numpy(), None, state.contexts)
         hidden_BD, grown = self.backbone.step(self.embed(ids_B1[:, 0]), state.state)
-        scores_B1V = self.log_probs(hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
-        return scores_B1V[:, 0], Stream(grown, carry)
+        scores_B1V = self.log_probs(hidden_BD.unsqueeze(1), contexts, ("nslm",), state.weight_B)["nslm"]
+        return scores_B1V[:, 0], Stream(grown, carry, weight_B=state.weight_B)
 
 
 def sgd_with_decay(
