@@ -231,6 +231,8 @@ class NSLMEvaluation(Callback):
     Args:
         total: what the tokens of all classes are called: numbers, places.
         rarity: lower bounds of the groups by count in training text (Fig. 3).
+        patience: training has converged, and stops, when so many validations in a row have brought no better
+            ``val/perplexity`` (sec. 5.2: "all models converged within 20 training epochs").
 
     Attributes:
         results: ``<split>/<model>[_cache]/<group>`` perplexities: a class, ``total``, ``global``, ``first``, ``later``
@@ -244,9 +246,9 @@ class NSLMEvaluation(Callback):
             the steps, nats a token).
     """
 
-    def __init__(self, *, total: str, rarity: Sequence[int]) -> None:
+    def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:
         super().__init__()
-        self.total, self.rarity = total, tuple(rarity)
+        self.total, self.rarity, self.patience = total, tuple(rarity), patience
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {}
         self._sums: dict[str, Any] = {}
@@ -291,6 +293,9 @@ class NSLMEvaluation(Callback):
         self.results["mixture_weight"] = entry(float(module.mixture_weight), "weight", len(scores))
         if trainer.state.fn == "fit":
             self.history.setdefault(FINAL, []).append([trainer.current_epoch + 1, final["value"]])
+            values = [value for _, value in self.history[FINAL]]
+            if len(values) - 1 - int(np.argmin(values)) >= self.patience:
+                trainer.should_stop = True
         else:
             self.results |= module.selection.results()
             self.evaluate(trainer, module, TokenScores.join(list(self._test(trainer, module))), "test")

@@ -41,6 +41,7 @@ from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
+CARRIED = "nslm_carried"  # in checkpoints: what goes from step to step
 MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
 # whose best guess at the member is measured
 GUESSERS = ("nnlm", "hnlm", "nslm", "mixture")
@@ -180,6 +181,19 @@ class Stream:
     cache: Any = None
     weight_B: Tensor | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """Return state and contexts as tensors, for a checkpoint."""
+        state = None if self.state is None else [part.detach() for part in self.state]
+        contexts = None if self.contexts is None else list(map(torch.from_numpy, dataclasses.astuple(self.contexts)))
+        return {"state": state, "contexts": contexts}
+
+    @classmethod
+    def of_plain(cls, kept: Mapping[str, Any]) -> Stream:
+        """Return a stream that goes on where ``plain`` was asked for."""
+        state = None if kept["state"] is None else tuple(kept["state"])
+        contexts = None if kept["contexts"] is None else Carry(*(part.numpy() for part in kept["contexts"]))
+        return cls(state, contexts)
+
     def enter(self, batch: Batch) -> None:
         """Forget everything before rows that are no streams, or other streams: they begin anew each time."""
         reset = batch.get("reset_B")
@@ -318,6 +332,7 @@ class NSLMModule(LitLanguageModel):
         self.selection: Selection | None = None
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
+        self._carried: dict[str, Any] | None = None
 
     # micro-models --------------------------------------------------------------------------------------------------
 
@@ -535,6 +550,32 @@ class NSLMModule(LitLanguageModel):
         """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
         self.streams["train"] = Stream()
         self.characters.forget()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what is carried from step to step, so that a run goes on inside an epoch."""
+        gathered = [
+            (hidden_XD, torch.from_numpy(class_X), torch.from_numpy(index_X))
+            for hidden_XD, class_X, index_X in self.characters.gathered
+        ]
+        checkpoint[CARRIED] = {"stream": self.streams["train"].plain(), "gathered": gathered}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it up again; an epoch that begins forgets it."""
+        self._carried = checkpoint.get(CARRIED)
+
+    def on_train_start(self) -> None:
+        """Go on inside the epoch, on the device that training is on."""
+        if self._carried is None or self.trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0:
+            return
+        kept, self._carried = self.transfer_batch_to_device(self._carried, self.device, 0), None
+        contexts = kept["stream"]["contexts"]
+        if contexts is not None:
+            kept["stream"]["contexts"] = [part.cpu() for part in contexts]
+        self.streams["train"] = Stream.of_plain(kept["stream"])
+        self.characters.gathered = [
+            (hidden_XD, class_X.cpu().numpy(), index_X.cpu().numpy())
+            for hidden_XD, class_X, index_X in kept["gathered"]
+        ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
