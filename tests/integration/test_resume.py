@@ -35,6 +35,8 @@ PAPERS = {
     "graphmax/main": [PERPLEXITY, "data.sample_size=3000"],
     "semantic_fusion/main": [PERPLEXITY, "data.batch_size=16", "data.train_size=64", "data.val_size=32"],
 }
+# with the sums that its curves are means of
+NSLM_CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,nslm_evaluation]"
 # everything that training goes on from
 KEPT = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "lit_ctg_generators")
 
@@ -126,8 +128,9 @@ def test_that_holds_however_the_run_is_counted(
         ("idea_gate/main", ["trainer.accumulate_grad_batches=2", "trainer.max_steps=5"]),
         ("control_code/transformer", []),
         ("graphmax/main", []),
+        ("nslm/numbers", [NSLM_CALLBACKS]),
     ],
-    ids=["idea_gate", "idea_gate_accumulated", "control_code", "graphmax"],
+    ids=["idea_gate", "idea_gate_accumulated", "control_code", "graphmax", "nslm"],
 )
 def test_a_checkpoint_made_inside_an_epoch_goes_on_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, words: list[str]
