@@ -54,7 +54,7 @@ def test_a_constant_predictor_has_a_low_mse() -> None:
         valid.append(batch["mask_input_BT"].sum())
     features_NF = torch.cat(features).double()
     constant = float((features_NF - features_NF.mean(0)).square().mean())
-    # FACTS: .0455 against a printed .0087
+    # .0455 against a printed .0087
     assert constant == pytest.approx(0.0455, abs=0.001)
     graded = features_NF[:, 10:16]
     assert float(graded.min()) >= 0.74 and float(graded.max()) <= 1.0
