@@ -49,22 +49,50 @@ GROUPS: dict[str, tuple[str, ...]] = {
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 
 
+# what `data.words` may add to: its key, the group, and what a word comes with
+_OPEN = {
+    "positive": ("adjective_positive", ""),
+    "negative": ("adjective_negative", ""),
+    "verb": ("verb", ""),
+    "object": ("object", ""),
+    "intensifier": ("intensifier", "its strength, above 0 and at most 1"),
+    "subject": ("subject", "its pronoun, she or he"),
+}
+
+
 class ClauseVocabulary:
-    """Three specials and the 38 words of the corpus in Python's sort order.
+    """Three specials and the words of the corpus (the paper's 38, and those added) in Python's sort order.
+
+    Args:
+        words: words beyond the paper's: ``positive``, ``negative``, ``verb``, ``object`` -> list,
+            ``intensifier`` -> {word: strength}, ``subject`` -> {name: pronoun}.
+        held_out: adjectives kept out of training.
 
     Attributes:
-        tokens: the 41 tokens by id; ``<pad>``, ``<bos>``, ``<eos>`` are 0, 1, 2 (``pad_id``, ``bos_id``, ``eos_id``).
-        polarity: +1 or -1 for each of the ten adjectives.
+        tokens: the tokens by id, 41 in the paper; ``<pad>``, ``<bos>``, ``<eos>`` are 0, 1, 2 (``pad_id``, ``bos_id``,
+            ``eos_id``).
+        groups: words of each grammar group, the paper's first and in its order.
+        polarity: +1 or -1 for each adjective.
         intensity: strength in (0, 1] of each intensifier (the paper's strength map).
         pronoun_of: the pronoun that takes up each subject.
+        held_out: the adjectives that training does not show.
+
+    Raises:
+        UserError: a word that is there already or is no word, an unknown group, a strength or pronoun that is none.
     """
 
-    def __init__(self) -> None:
-        self.tokens = SPECIALS + tuple(sorted(word for words in GROUPS.values() for word in words))
+    def __init__(self, words: Mapping[str, Any] | None = None, held_out: Iterable[str] = ()) -> None:
+        added = _added_words(words or {})
+        self.groups = {group: (*known, *added.get(group, {})) for group, known in GROUPS.items()}
+        self.tokens = SPECIALS + tuple(sorted(word for members in self.groups.values() for word in members))
         self.pad_id, self.bos_id, self.eos_id = 0, 1, 2
-        self.polarity = {**dict.fromkeys(POSITIVE, 1), **dict.fromkeys(NEGATIVE, -1)}
+        self.polarity = dict.fromkeys(self.groups["adjective_positive"], 1)
+        self.polarity |= dict.fromkeys(self.groups["adjective_negative"], -1)
         self.intensity = {"slightly": 0.2, "moderately": 0.5, "very": 0.8, "extremely": 1.0}
+        self.intensity |= added.get("intensifier", {})
         self.pronoun_of = {"Alice": "she", "Bob": "he", "Carol": "she", "Dave": "he", "Eve": "she"}
+        self.pronoun_of |= added.get("subject", {})
+        self.held_out = tuple(held_out)
         self._id = {token: index for index, token in enumerate(self.tokens)}
         self._folded = {token.lower(): token for token in self.tokens}
 
@@ -75,7 +103,7 @@ class ClauseVocabulary:
         """Return the id of one token, spelled exactly.
 
         Raises:
-            UserError: the token is not one of the 41.
+            UserError: not one of the tokens.
         """
         if token not in self._id:
             raise UserError(f"'{token}' is not a token of the clause corpus{did_you_mean(token, self.tokens)}")
@@ -87,9 +115,9 @@ class ClauseVocabulary:
         Raises:
             UserError: no such group.
         """
-        if group not in GROUPS:
-            raise UserError(f"'{group}' is no token group of the clause corpus{did_you_mean(group, GROUPS)}")
-        return tuple(self._id[word] for word in GROUPS[group])
+        if group not in self.groups:
+            raise UserError(f"'{group}' is no token group of the clause corpus{did_you_mean(group, self.groups)}")
+        return tuple(self._id[word] for word in self.groups[group])
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's words and marks, without ``<bos>`` and ``<eos>``; letter case does not matter.
@@ -110,7 +138,7 @@ class ClauseVocabulary:
         """Return the text of some ids (ints or 0-d tensors): specials dropped, marks glued to the word before.
 
         Raises:
-            UserError: an id outside 0..40.
+            UserError: an id outside the vocabulary.
         """
         text = ""
         for index in map(int, ids):
@@ -121,6 +149,33 @@ class ClauseVocabulary:
                 continue
             text += token if token in PUNCTUATION or token == "," or not text else f" {token}"
         return text
+
+
+def _added_words(words: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return group -> added word -> strength, pronoun or None."""
+    if not isinstance(words, Mapping):
+        raise UserError(f"data.words={words!r}: give a mapping with some of the keys {', '.join(_OPEN)}")
+    check_words("data.words", words, _OPEN)
+    taken = {word.lower() for members in GROUPS.values() for word in members}
+    added: dict[str, dict[str, Any]] = {}
+    for key, given in words.items():
+        group, wanted = _OPEN[key]
+        if isinstance(given, str) or not isinstance(given, Iterable) or isinstance(given, Mapping) != bool(wanted):
+            shape = f"a mapping from each word to {wanted}" if wanted else "a list of words"
+            raise UserError(f"data.words.{key}={given!r}: give {shape}")
+        entries = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+        for word, value in entries.items():
+            if not isinstance(word, str) or not re.fullmatch(r"[A-Za-z]+", word):
+                raise UserError(f"data.words.{key}: {word!r} is not one word of the letters a to z")
+            if word.lower() in taken:
+                raise UserError(f"data.words.{key}: the clause corpus has '{word}' already")
+            taken.add(word.lower())
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            fits = {"intensifier": number and 0 < value <= 1, "subject": value in PRONOUNS}.get(group, True)
+            if not fits:
+                raise UserError(f"data.words.{key}.{word}={value!r}: give {wanted}")
+        added[group] = {word: float(value) if key == "intensifier" else value for word, value in entries.items()}
+    return added
 
 
 def check_words(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -135,7 +190,13 @@ def check_words(what: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise UserError(f"{what}: unknown '{word}'{did_you_mean(str(word), options)}; use {', '.join(options)}")
 
 
-def resolve_held_out(held_out: Mapping[str, Iterable[str]] | str, seed: int) -> tuple[str, ...]:
+# the paper's words
+PAPER = ClauseVocabulary()
+
+
+def resolve_held_out(
+    held_out: Mapping[str, Iterable[str]] | str, seed: int, vocabulary: ClauseVocabulary = PAPER
+) -> tuple[str, ...]:
     """Return the adjectives kept out of training, positive ones first.
 
     Args:
@@ -143,11 +204,12 @@ def resolve_held_out(held_out: Mapping[str, Iterable[str]] | str, seed: int) -> 
             ``random.Random(seed)`` and all but its first ``len // 2`` words are held out (the published way; seed 111
             gives the paper's split).
         seed: the run's seed.
+        vocabulary: whose adjectives.
 
     Raises:
         UserError: not such a mapping or word; a word that is no adjective of that class; a whole class held out.
     """
-    classes = {"positive": POSITIVE, "negative": NEGATIVE}
+    classes = {name: vocabulary.groups[f"adjective_{name}"] for name in ("positive", "negative")}
     if isinstance(held_out, str):
         return _shuffled(held_out, seed, classes)
     if not isinstance(held_out, Mapping):
@@ -161,7 +223,12 @@ def resolve_held_out(held_out: Mapping[str, Iterable[str]] | str, seed: int) -> 
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise UserError(f"held_out.{name}={given!r}: give a list of adjectives")
         given = tuple(given)
-        check_words(f"held_out.{name}", given, words)
+        for word in given:
+            if word not in words:
+                raise UserError(
+                    f"held_out.{name}: '{word}' is no {name} adjective of this corpus ({', '.join(words)})"
+                    f"{did_you_mean(str(word), words)}; a new one is added with '+data.words.{name}=[{word}]'"
+                )
         if set(given) >= set(words):
             raise UserError(f"held_out.{name} holds out all {name} adjectives: leave at least one for training")
         chosen += [word for word in words if word in given]
@@ -184,8 +251,12 @@ def _shuffled(rule: str, seed: int, classes: Mapping[str, tuple[str, ...]]) -> t
 
 ONE_CLAUSE, TWO_CLAUSES = 10, 18
 _DRAWS = 14
-# which pronoun takes up which subject, as a table of certain outcomes
-PRONOUN_SR = np.array([[ClauseVocabulary().pronoun_of[s] == r for r in PRONOUNS] for s in SUBJECTS], dtype=float)
+
+
+def pronoun_table(vocabulary: ClauseVocabulary) -> np.ndarray:
+    """Return pronoun_SR, which pronoun takes up which subject, as a table of certain outcomes."""
+    rows = [[vocabulary.pronoun_of[s] == r for r in PRONOUNS] for s in vocabulary.groups["subject"]]
+    return np.array(rows, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -213,7 +284,8 @@ class ClauseTables:
     punctuation_IPQ: np.ndarray
 
     def __post_init__(self) -> None:
-        sizes = {"S": 5, "V": 5, "O": 5, "I": 4, "P": 2, "C": 2, "Q": 3}
+        sizes = {"S": len(self.subject_S), "V": self.verb_SV.shape[-1], "O": len(self.object_O)}
+        sizes |= {"I": len(self.intensifier_I), "P": 2, "C": 2, "Q": 3}
         probability("second_clause_probability", self.second_clause)
         for field in fields(self)[1:]:
             table = getattr(self, field.name)
@@ -243,7 +315,9 @@ def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) ->
         raise UserError(f"{what}={weights!r}: give a weight for each of {', '.join(words)}")
     check_words(what, weights, words)
     for word in words:
-        value = weights.get(word)
+        if word not in weights:
+            raise UserError(f"{what} has no weight for '{word}'; give one with '+data.{what}.{word}=<number from 0>'")
+        value = weights[word]
         bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
         if bad or value < 0:
             raise UserError(f"{what}: weight {value!r} of '{word}' must be a number from 0")
@@ -258,25 +332,27 @@ def uncoupled_tables(
     second_clause_probability: float,
     intensifier_weights: Mapping[str, float],
     punctuation_weights: Mapping[str, float],
+    vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
     """Return the paper's tables (sec. 3.1): no slot depends on another, but the pronoun on the subject.
 
     Raises:
         UserError: weights or probability that are none.
     """
-    intensifier_I = weight_row("intensifier_weights", intensifier_weights, INTENSIFIERS)
+    groups = vocabulary.groups
+    intensifier_I = weight_row("intensifier_weights", intensifier_weights, groups["intensifier"])
     punctuation_Q = weight_row("punctuation_weights", punctuation_weights, PUNCTUATION)
     return ClauseTables(
         second_clause=probability("second_clause_probability", second_clause_probability),
-        subject_S=uniform(SUBJECTS),
-        verb_SV=np.tile(uniform(VERBS), (5, 1)),
-        object_O=uniform(OBJECTS),
+        subject_S=uniform(groups["subject"]),
+        verb_SV=np.tile(uniform(groups["verb"]), (len(groups["subject"]), 1)),
+        object_O=uniform(groups["object"]),
         intensifier_I=intensifier_I,
-        intensifier_next_II=np.tile(intensifier_I, (4, 1)),
+        intensifier_next_II=np.tile(intensifier_I, (len(intensifier_I), 1)),
         polarity_P=np.full(2, 0.5),
         conjunction_C=uniform(CONJUNCTIONS),
         polarity_next_CPP=np.full((2, 2, 2), 0.5),
-        punctuation_IPQ=np.tile(punctuation_Q, (4, 2, 1)),
+        punctuation_IPQ=np.tile(punctuation_Q, (len(intensifier_I), 2, 1)),
     )
 
 
@@ -285,14 +361,29 @@ def uniform(words: Sequence[str]) -> np.ndarray:
     return np.full(len(words), 1 / len(words))
 
 
-def word_table(without: Collection[str] = ()) -> np.ndarray:
+def adjectives(vocabulary: ClauseVocabulary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the adjectives by polarity, the shorter class filled up with "" to the length A of the longer."""
+    classes = vocabulary.groups["adjective_positive"], vocabulary.groups["adjective_negative"]
+    longest = max(map(len, classes))
+    positive, negative = ((*words, *[""] * (longest - len(words))) for words in classes)
+    return positive, negative
+
+
+def word_table(without: Collection[str] = (), vocabulary: ClauseVocabulary = PAPER) -> np.ndarray:
     """Return words_PA: each class uniform over its adjectives that are not in ``without``."""
-    allowed_PA = np.array([[word not in without for word in words] for words in (POSITIVE, NEGATIVE)], dtype=float)
+    rows = [[word != "" and word not in without for word in words] for words in adjectives(vocabulary)]
+    allowed_PA = np.array(rows, dtype=float)
     return allowed_PA / allowed_PA.sum(-1, keepdims=True)
 
 
 def generate_clauses(
-    tables: ClauseTables, words_PA: np.ndarray, *, size: int, rng: np.random.Generator, width: int
+    tables: ClauseTables,
+    words_PA: np.ndarray,
+    *,
+    size: int,
+    rng: np.random.Generator,
+    width: int,
+    vocabulary: ClauseVocabulary = PAPER,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw sentences, all at once.
 
@@ -304,15 +395,15 @@ def generate_clauses(
         size: number of sentences N.
         rng: source of the variates; advanced by 14 N.
         width: number of columns T, at least 18 (10 when no second clause can occur).
+        vocabulary: whose words stand behind the tables' outcomes.
 
     Returns:
         ids_NT (int64, with ``<bos>`` and ``<eos>``, padded) and lengths_N (int64, 10 or 18).
     """
-    vocabulary = ClauseVocabulary()
     u_KN = np.ascontiguousarray(rng.random((size, _DRAWS)).T)
     word = {group: np.array(vocabulary.ids(group)) for group in ("subject", "verb", "object", "intensifier")}
     word |= {group: np.array(vocabulary.ids(group)) for group in ("punctuation", "conjunction", "pronoun")}
-    adjective_PA = np.array([vocabulary.ids("adjective_positive"), vocabulary.ids("adjective_negative")])
+    adjective_PA = np.array([[vocabulary.id(word or "<pad>") for word in words] for words in adjectives(vocabulary)])
     the, comma = vocabulary.id("the"), vocabulary.id(",")
 
     subject_N = _draw(u_KN[0], tables.subject_S)
@@ -333,7 +424,7 @@ def generate_clauses(
 
     ids_NT = np.full((size, max(width, TWO_CLAUSES)), vocabulary.pad_id, dtype=np.int64)
     ids_NT[:, 0] = vocabulary.bos_id
-    heads = (word["subject"][subject_N], word["pronoun"][PRONOUN_SR.argmax(-1)[subject_N]])
+    heads = (word["subject"][subject_N], word["pronoun"][pronoun_table(vocabulary).argmax(-1)[subject_N]])
     for start, head_N, clause in zip((1, 9), heads, (first, second), strict=True):
         ids_NT[:, start] = head_N
         ids_NT[:, start + 1] = word["verb"][clause["verb"]]

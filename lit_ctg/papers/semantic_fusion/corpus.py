@@ -37,17 +37,13 @@ from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loade
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
-    INTENSIFIERS,
-    NEGATIVE,
-    OBJECTS,
     ONE_CLAUSE,
-    POSITIVE,
+    PAPER,
     PUNCTUATION,
-    SUBJECTS,
     TWO_CLAUSES,
-    VERBS,
     ClauseTables,
     ClauseVocabulary,
+    adjectives,
     check_words,
     generate_clauses,
     probability,
@@ -94,6 +90,7 @@ class ClauseCorpusDataModule(LightningDataModule):
         seed: of the three corpora and of the training order, each a stream of its own.
         crop: cut batches to their longest sentence.
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
+        words: words beyond the paper's, see ``ClauseVocabulary``.
 
     Attributes:
         vocabulary: the ``ClauseVocabulary``.
@@ -117,6 +114,7 @@ class ClauseCorpusDataModule(LightningDataModule):
         seed: int,
         crop: bool = True,
         num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         sizes = {"train_size": train_size, "val_size": val_size, "batch_size": batch_size}
@@ -126,12 +124,12 @@ class ClauseCorpusDataModule(LightningDataModule):
         _check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
         _check_whole("seed", seed, 0)
         _check_whole("num_workers", num_workers, 0)
-        self.vocabulary = ClauseVocabulary()
+        self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
+        self.vocabulary = ClauseVocabulary(words, self.held_out_words)
         self.tables = tables
         self.sizes = {"train": train_size, "val": val_size, "test": val_size}
         self.max_length, self.batch_size, self.seed = max_length, batch_size, seed
         self.crop, self.num_workers = crop, num_workers
-        self.held_out_words = resolve_held_out(held_out, seed)
         self.held_out_ids = tuple(sorted(self.vocabulary.id(word) for word in self.held_out_words))
         self._corpora: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self._datasets: dict[str, SentenceBatches] = {}
@@ -170,6 +168,7 @@ class ClauseCorpusDataModule(LightningDataModule):
                 size=self.sizes[split],
                 rng=np.random.default_rng(stream),
                 width=max(self.max_length, TWO_CLAUSES + 1),
+                vocabulary=self.vocabulary,
             )
         return self._corpora[split]
 
@@ -208,11 +207,13 @@ class ClauseCorpusDataModule(LightningDataModule):
         return whole_batch_loader(self.dataset(split), sampler, self.num_workers)
 
     def _words_PA(self, split: str) -> np.ndarray:
-        return word_table(self.held_out_words if split == "train" else ())
+        return word_table(self.held_out_words if split == "train" else (), self.vocabulary)
 
     @property
     def _trained_PA(self) -> np.ndarray:
-        return np.array([[word not in self.held_out_words for word in words] for words in (POSITIVE, NEGATIVE)], float)
+        return np.array(
+            [[word not in self.held_out_words for word in row] for row in adjectives(self.vocabulary)], float
+        )
 
     def entropy_floor(self, split: str = "val") -> EntropyFloor:
         """Return the exact floor of the split's distribution (nothing is sampled)."""
@@ -239,7 +240,8 @@ class ClauseCorpusDataModule(LightningDataModule):
         """
         check_words("split", [split], _STREAMS)
         only_PA = self._trained_PA if trained_only else None
-        return sentence_nats(np.asarray(ids_NT), self.tables, self._words_PA(split), only_PA=only_PA)
+        words_PA = self._words_PA(split)
+        return sentence_nats(np.asarray(ids_NT), self.tables, words_PA, only_PA=only_PA, vocabulary=self.vocabulary)
 
     def oracle(self, split: str = "val") -> EntropyFloor:
         """Return the generator's own cost on the *sampled* split: what the exact floor comes to on these sentences."""
@@ -300,11 +302,13 @@ class ClauseDataModule(ClauseCorpusDataModule):
         seed: int,
         crop: bool = True,
         num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
     ) -> None:
         tables = uncoupled_tables(
             second_clause_probability=second_clause_probability,
             intensifier_weights=intensifier_weights,
             punctuation_weights=punctuation_weights,
+            vocabulary=ClauseVocabulary(words),
         )
         super().__init__(
             tables=tables,
@@ -316,6 +320,7 @@ class ClauseDataModule(ClauseCorpusDataModule):
             seed=seed,
             crop=crop,
             num_workers=num_workers,
+            words=words,
         )
 
 
@@ -337,12 +342,15 @@ def coupled_tables(
     intensifier_next_weights: Mapping[str, Mapping[str, float]],
     polarity_keep_probability: Mapping[str, float],
     punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
+    vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
     """Return the tables that the configuration's nested weights stand for (arguments as in the data module).
 
     Raises:
         UserError: a word missing or unknown, weights or probabilities that are none; names the place.
     """
+    groups = vocabulary.groups
+    intensifiers, subjects = groups["intensifier"], groups["subject"]
     keep_C = [
         probability(f"polarity_keep_probability.{word}", value)
         for word, value in _rows("polarity_keep_probability", polarity_keep_probability, CONJUNCTIONS)
@@ -352,15 +360,15 @@ def coupled_tables(
             weight_row(f"punctuation_weights.{word}.{sign}", weights, PUNCTUATION)
             for sign, weights in _rows(f"punctuation_weights.{word}", by_sign, ("positive", "negative"))
         ]
-        for word, by_sign in _rows("punctuation_weights", punctuation_weights, INTENSIFIERS)
+        for word, by_sign in _rows("punctuation_weights", punctuation_weights, intensifiers)
     ]
     return ClauseTables(
         second_clause=probability("second_clause_probability", second_clause_probability),
-        subject_S=uniform(SUBJECTS),
-        verb_SV=_table("verb_weights", verb_weights, SUBJECTS, VERBS),
-        object_O=uniform(OBJECTS),
-        intensifier_I=weight_row("intensifier_weights", intensifier_weights, INTENSIFIERS),
-        intensifier_next_II=_table("intensifier_next_weights", intensifier_next_weights, INTENSIFIERS, INTENSIFIERS),
+        subject_S=uniform(subjects),
+        verb_SV=_table("verb_weights", verb_weights, subjects, groups["verb"]),
+        object_O=uniform(groups["object"]),
+        intensifier_I=weight_row("intensifier_weights", intensifier_weights, intensifiers),
+        intensifier_next_II=_table("intensifier_next_weights", intensifier_next_weights, intensifiers, intensifiers),
         polarity_P=np.full(2, 0.5),
         conjunction_C=uniform(CONJUNCTIONS),
         polarity_next_CPP=np.array([[[keep, 1 - keep], [1 - keep, keep]] for keep in keep_C]),
@@ -414,6 +422,7 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
         seed: int,
         crop: bool = True,
         num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
     ) -> None:
         tables = coupled_tables(
             second_clause_probability=second_clause_probability,
@@ -422,6 +431,7 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
             intensifier_next_weights=intensifier_next_weights,
             polarity_keep_probability=polarity_keep_probability,
             punctuation_weights=punctuation_weights,
+            vocabulary=ClauseVocabulary(words),
         )
         super().__init__(
             tables=tables,
@@ -433,4 +443,5 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
             seed=seed,
             crop=crop,
             num_workers=num_workers,
+            words=words,
         )

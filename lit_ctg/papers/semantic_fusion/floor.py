@@ -15,12 +15,13 @@ import numpy as np
 from scipy.special import xlogy
 
 from lit_ctg.papers.semantic_fusion.clause import (
-    GROUPS,
     ONE_CLAUSE,
-    PRONOUN_SR,
+    PAPER,
     TWO_CLAUSES,
     ClauseTables,
     ClauseVocabulary,
+    adjectives,
+    pronoun_table,
 )
 
 # the floor ------------------------------------------------------------------------------------------------------------
@@ -175,7 +176,12 @@ _SECOND_CLAUSE = 8  # column of the conjunction, or of the final mark of a one-c
 
 
 def sentence_nats(
-    ids_NT: np.ndarray, tables: ClauseTables, words_PA: np.ndarray, *, only_PA: np.ndarray | None = None
+    ids_NT: np.ndarray,
+    tables: ClauseTables,
+    words_PA: np.ndarray,
+    *,
+    only_PA: np.ndarray | None = None,
+    vocabulary: ClauseVocabulary = PAPER,
 ) -> np.ndarray:
     """Return nats_NT, the exact -log p(token at t | tokens before t).
 
@@ -189,9 +195,10 @@ def sentence_nats(
         words_PA: probability of each adjective inside its class.
         only_PA: if given (0/1), the predictor is the generator conditioned on its next adjective being one of these:
             all of its adjective mass lies on them.
+        vocabulary: whose words stand behind the tables' outcomes.
     """
     width = ids_NT.shape[1]
-    scorer = _Scorer(ids_NT, max(width, TWO_CLAUSES))
+    scorer = _Scorer(ids_NT, max(width, TWO_CLAUSES), vocabulary)
     adjectives_PA = words_PA if only_PA is None else words_PA * only_PA
 
     scorer.literal(0, "<bos>")
@@ -207,7 +214,7 @@ def sentence_nats(
 
     scorer.where_N = two_N
     conjunction_N = scorer.charge(_SECOND_CLAUSE, "conjunction", tables.conjunction_C)
-    scorer.charge(9, "pronoun", PRONOUN_SR[subject_N])
+    scorer.charge(9, "pronoun", pronoun_table(vocabulary)[subject_N])
     intensifier_NI = tables.intensifier_next_II[first[0]]
     polarity_NP = tables.polarity_next_CPP[conjunction_N, first[1]]
     second = scorer.clause(10, tables, subject_N, intensifier_NI, polarity_NP, adjectives_PA)
@@ -221,20 +228,21 @@ def sentence_nats(
 class _Scorer:
     """Walks the slots of a batch of sentences and adds up their cost; ``where_N`` says which rows a call is about."""
 
-    def __init__(self, ids_NT: np.ndarray, width: int) -> None:
-        self.vocabulary = ClauseVocabulary()
+    def __init__(self, ids_NT: np.ndarray, width: int, vocabulary: ClauseVocabulary) -> None:
+        self.vocabulary = vocabulary
         self.ids_NT = np.full((len(ids_NT), width), self.vocabulary.pad_id, dtype=np.int64)
         self.ids_NT[:, : ids_NT.shape[1]] = ids_NT
         self.nats_NT = np.zeros(self.ids_NT.shape)
         self.where_N = np.ones(len(ids_NT), dtype=bool)
-        groups = {group: self.vocabulary.ids(group) for group in GROUPS}
-        groups["adjective"] = groups["adjective_positive"] + groups["adjective_negative"]
+        groups = {**vocabulary.groups, "adjective": sum(adjectives(vocabulary), ())}
         # rank_GV: place of a token in its group, -1 when it is not of that group
-        self.rank = {group: self._ranks(ids) for group, ids in groups.items()}
+        self.rank = {group: self._ranks(words) for group, words in groups.items()}
 
-    def _ranks(self, ids: tuple[int, ...]) -> np.ndarray:
+    def _ranks(self, words: tuple[str, ...]) -> np.ndarray:
         ranks_V = np.full(len(self.vocabulary), -1)
-        ranks_V[list(ids)] = np.arange(len(ids))
+        for rank, word in enumerate(words):
+            if word:
+                ranks_V[self.vocabulary.id(word)] = rank
         return ranks_V
 
     def add(self, position: int, probability_N: np.ndarray) -> None:

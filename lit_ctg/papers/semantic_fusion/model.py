@@ -202,6 +202,8 @@ GROUPS = {
     "strength": ("str_low", "str_med", "str_high"),
     "question": ("is_question",),
 }
+# control that an intensifier counts as, by its strength: slightly (.2); moderately (.5); very (.8), extremely (1)
+STRENGTHS = {"str_high": 0.65, "str_med": 0.35, "str_low": 0.0}
 # smallest value of a hindsight control; the largest is 1
 LOWEST_VALUE = 0.6
 
@@ -239,8 +241,9 @@ def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
     position of a sentence that ends in "?".
     """
     wanted = {"pos_high": vocabulary.ids("adjective_positive"), "neg_high": vocabulary.ids("adjective_negative")}
-    slight, moderate, *strong = vocabulary.ids("intensifier")
-    strength = {"str_low": (slight,), "str_med": (moderate,), "str_high": tuple(strong)}
+    strength: dict[str, list[int]] = {"str_low": [], "str_med": [], "str_high": []}
+    for word, value in vocabulary.intensity.items():
+        strength[next(name for name, above in STRENGTHS.items() if value > above)].append(vocabulary.id(word))
     table_NTF = ids_NT.new_zeros(*ids_NT.shape, len(NAMES), dtype=torch.float32)
     for choice in (wanted, strength):
         said_NT = torch.zeros_like(ids_NT)
@@ -383,6 +386,7 @@ def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tens
 LONGEST = 512  # positions in the table, as the authors have
 TARGETS = ("current", "next")
 MASKS = ("target", "input")
+UNIFORMIZED = ("all", "trained")
 
 
 @dataclass
@@ -410,6 +414,7 @@ class SemanticFusionModule(LitLanguageModel):
         feature_dropout: see ``channel.drop_and_replace``; 1 never trains the channel as a control.
         auxiliary_target: features of the ``"current"`` token (Eq. 7) or of the ``"next"`` one.
         label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
+        uniformizer_words: words of the classes in Eq. 8: ``"all"`` adjectives (the paper's) or the ``"trained"`` ones.
         membership_centres, membership_temperature, learnable_memberships: Eq. 1, see ``Memberships``.
         exclamation_nudge: see ``ClauseAnnotator``.
         learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
@@ -447,8 +452,15 @@ class SemanticFusionModule(LitLanguageModel):
         warmup_from_zero: bool,
         decay_matrices_only: bool,
         seed: int,
+        uniformizer_words: str = "all",
     ) -> None:
         super().__init__()
+        if not isinstance(vocabulary, ClauseVocabulary):
+            raise UserError(
+                f"model SemanticFusionModule reads the clause corpora, not a {type(vocabulary).__name__}: give "
+                "data=clause or data=clause_coupled; on text of your own use experiment=semantic_fusion/reviews"
+            )
+        _check(uniformizer_words, UNIFORMIZED, "uniformizer_words")
         _check(auxiliary_target, TARGETS, "auxiliary_target")
         _check(loss_mask, MASKS, "loss_mask")
         for name, share in {
@@ -477,8 +489,9 @@ class SemanticFusionModule(LitLanguageModel):
         self.backbone = backbone
         self.position = SinusoidalPosition(backbone.dim, LONGEST)
         for name in ("positive", "negative"):
-            ids = torch.tensor(vocabulary.ids(f"adjective_{name}"))
-            self.register_buffer(f"{name}_ids", ids, persistent=False)
+            words = vocabulary.groups[f"adjective_{name}"]
+            ids = [vocabulary.id(w) for w in words if uniformizer_words == "all" or w not in vocabulary.held_out]
+            self.register_buffer(f"{name}_ids", torch.tensor(ids), persistent=False)
         # a generator each: baseline and fusion of one seed share the values of all parameters they share
         weight_VD = torch.empty(len(vocabulary), backbone.dim)
         nn.init.normal_(weight_VD, std=embedding_std, generator=torch.Generator().manual_seed(seed))

@@ -315,3 +315,34 @@ class EntropyFloorCallback(Callback):
                     # exact: no sample behind it, hence n = 0 and no interval
                     result = MetricResult(float(value), "perplexity", "none", 0, None, 1)
                     self.results[f"{prefix}/{name.removeprefix('floor/')}"] = result.to_dict()
+
+
+# learned memberships --------------------------------------------------------------------------------------------------
+
+
+class MembershipRecord(Callback):
+    """Put centres and temperature of each scalar's memberships (Eq. 1) into the record.
+
+    ``membership/<positive|negative|strength>/<low|med|high|temperature>`` are values on the scalar's scale, exact, of
+    the weights that ``trainer.validate`` was given.
+
+    Raises:
+        UserError: a model without the feature channel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read the memberships off the module."""
+        memberships = getattr(pl_module, "memberships", None)
+        if memberships is None:
+            raise UserError(
+                "callback membership_record: the model has no memberships (a baseline); remove the callback"
+            )
+        rows = torch.cat([memberships.centres_33, memberships.temperature_31], dim=1).tolist()
+        for scalar, values in zip(("positive", "negative", "strength"), rows, strict=True):
+            for name, value in zip(("low", "med", "high", "temperature"), values, strict=True):
+                result = MetricResult(value, "scalar", "none", 0, None, 1)
+                self.results[f"membership/{scalar}/{name}"] = result.to_dict()

@@ -72,7 +72,7 @@ def make_module(vocabulary):
             norm_position="post",
             causal=options["causal"],
         )
-        return SemanticFusionModule(vocabulary=vocabulary, backbone=backbone, **options)
+        return SemanticFusionModule(**{"vocabulary": vocabulary, "backbone": backbone, **options})
 
     return make
 

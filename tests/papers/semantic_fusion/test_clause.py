@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from lit_ctg.papers.semantic_fusion.clause import (
     weight_row,
     word_table,
 )
+from lit_ctg.papers.semantic_fusion.floor import sentence_nats
 
 VOCABULARY = ClauseVocabulary()
 
@@ -103,8 +105,8 @@ def test_nothing_may_be_held_out() -> None:
     ("held_out", "message"),
     [
         ("shuffle", "unknown 'shuffle'; did you mean 'shuffled'"),
-        ({"positive": ["paper"], "negative": []}, "held_out.positive: unknown 'paper'"),
-        ({"positive": ["bad"], "negative": []}, "held_out.positive: unknown 'bad'"),
+        ({"positive": ["paper"], "negative": []}, "held_out.positive: 'paper' is no positive"),
+        ({"positive": ["bad"], "negative": []}, "held_out.positive: 'bad' is no positive"),
         ({"positive": list(POSITIVE), "negative": []}, "holds out all positive"),
         ({"positive": []}, "no key 'negative'"),
         ({"positive": [], "negative": [], "neutral": []}, "unknown 'neutral'"),
@@ -252,7 +254,7 @@ def test_same_seed_same_sentences_and_a_smaller_corpus_is_the_start_of_a_larger_
         ({".": 0, "!": 0, "?": 0}, "all weights are zero"),
         ({}, "give a weight for each"),
         (None, "give a weight for each"),
-        ({".": 8, "!": 3}, "weight None of '\\?'"),
+        ({".": 8, "!": 3}, "no weight for '\\?'"),
         ({".": 8, "!": 3, "?": "x"}, "weight 'x' of '\\?'"),
         ({".": 8, "!": float("nan"), "?": 1}, "weight nan"),
         ({".": 8, "!": 3, "?": 1, ";": 1}, "unknown ';'"),
@@ -273,5 +275,82 @@ def test_tables_that_do_not_sum_to_one_are_refused() -> None:
     tables = random_tables()
     with pytest.raises(ValueError, match="verb_SV"):
         dataclasses.replace(tables, verb_SV=tables.verb_SV * 1.01)
-    with pytest.raises(ValueError, match="object_O"):
-        dataclasses.replace(tables, object_O=tables.intensifier_I)
+    with pytest.raises(ValueError, match="polarity_P"):
+        dataclasses.replace(tables, polarity_P=tables.intensifier_I)
+
+
+# words beyond the paper's
+
+SUPERB = {"positive": ["superb"], "intensifier": {"incredibly": 0.9}, "subject": {"Frank": "he"}, "verb": ["sells"]}
+
+
+def test_added_words_take_their_place_and_the_paper_s_keep_their_order():
+    vocabulary = ClauseVocabulary(SUPERB, held_out=["superb"])
+    assert len(vocabulary) == 45 and list(vocabulary.tokens[3:]) == sorted(vocabulary.tokens[3:])
+    assert vocabulary.groups["adjective_positive"] == (*POSITIVE, "superb")
+    assert [vocabulary.tokens[i] for i in vocabulary.ids("intensifier")][-1] == "incredibly"
+    assert (vocabulary.intensity["incredibly"], vocabulary.pronoun_of["Frank"]) == (0.9, "he")
+    assert (vocabulary.polarity["superb"], vocabulary.held_out) == (1, ("superb",))
+    assert vocabulary.decode(vocabulary.encode("frank SELLS the model, incredibly superb!"))
+
+
+def test_a_corpus_with_added_words_is_drawn_and_scored_by_its_own_tables():
+    vocabulary = ClauseVocabulary(SUPERB)
+    tables = uncoupled_tables(
+        second_clause_probability=0.0,
+        intensifier_weights={"slightly": 0, "moderately": 0, "very": 0, "extremely": 0, "incredibly": 1},
+        punctuation_weights={".": 1, "!": 0, "?": 0},
+        vocabulary=vocabulary,
+    )
+    words_PA = word_table((), vocabulary)
+    assert words_PA.shape == (2, 6) and words_PA[1, 5] == 0 and words_PA[0] == pytest.approx(1 / 6)
+    ids_NT, _ = generate_clauses(
+        tables, words_PA, size=4000, rng=np.random.default_rng(0), width=18, vocabulary=vocabulary
+    )
+    shown = Counter(vocabulary.tokens[i] for i in ids_NT[:, 7])
+    assert shown["superb"] == pytest.approx(4000 / 12, rel=0.2) and shown["bad"] == pytest.approx(400, rel=0.2)
+    assert {vocabulary.tokens[i] for i in ids_NT[:, 6]} == {"incredibly"}
+    nats_NT = sentence_nats(ids_NT, tables, words_PA, vocabulary=vocabulary)
+    # subject, verb, object, intensifier (certain), adjective of 6 positive or 5 negative words
+    positive_N = np.isin(ids_NT[:, 7], vocabulary.ids("adjective_positive"))
+    expected_N = -np.log(1 / 6 * 1 / 6 * 1 / 5 * np.where(positive_N, 1 / 12, 1 / 10))
+    assert nats_NT.sum(1) == pytest.approx(expected_N)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"positive": ["good"]}, "has 'good' already"),
+        ({"positive": ["Alice"]}, "has 'Alice' already"),
+        ({"positive": ["well made"]}, "'well made' is not one word"),
+        ({"positive": "superb"}, "give a list of words"),
+        ({"positive": {"superb": 1}}, "give a list of words"),
+        ({"intensifier": ["incredibly"]}, "give a mapping from each word to its strength"),
+        ({"intensifier": {"incredibly": 1.5}}, "incredibly=1.5: give its strength, above 0 and at most 1"),
+        ({"intensifier": {"incredibly": float("nan")}}, "incredibly=nan: give its strength"),
+        ({"subject": {"Frank": "they"}}, "Frank='they': give its pronoun, she or he"),
+        ({"adverb": ["well"]}, "unknown 'adverb'"),
+        (["superb"], "give a mapping with some of the keys"),
+    ],
+)
+def test_bad_added_words_are_refused_in_one_line(words, message):
+    with pytest.raises(UserError, match=message) as caught:
+        ClauseVocabulary(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_word_to_hold_out_that_the_corpus_lacks_says_how_it_is_added():
+    held_out = {"positive": ["superb"], "negative": []}
+    with pytest.raises(UserError, match=r"a new one is added with '\+data.words.positive=\[superb\]'"):
+        resolve_held_out(held_out, 0)
+    assert resolve_held_out(held_out, 0, ClauseVocabulary(SUPERB)) == ("superb",)
+
+
+def test_an_added_intensifier_without_a_weight_is_named():
+    with pytest.raises(UserError, match=r"no weight for 'incredibly'; give one with '\+data.intensifier_weights.incr"):
+        uncoupled_tables(
+            second_clause_probability=0.5,
+            intensifier_weights={"slightly": 2, "moderately": 2, "very": 3, "extremely": 2},
+            punctuation_weights={".": 8, "!": 3, "?": 1},
+            vocabulary=ClauseVocabulary(SUPERB),
+        )

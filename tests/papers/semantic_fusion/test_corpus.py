@@ -189,7 +189,7 @@ def test_about_a_hundred_validation_sentences_occur_in_training() -> None:
             "weight -1 of 'slightly'",
         ),
         ({"punctuation_weights": {}}, "punctuation_weights"),
-        ({"held_out": {"positive": ["task"], "negative": []}}, "held_out.positive: unknown 'task'"),
+        ({"held_out": {"positive": ["task"], "negative": []}}, "held_out.positive: 'task' is no positive"),
         ({"held_out": {"positive": [], "negative": list(NEGATIVE)}}, "all negative"),
     ],
 )
@@ -212,7 +212,7 @@ def test_unknown_splits_are_refused(method: str) -> None:
         getattr(make(size="smoke"), method)("vla")
 
 
-CONF = Path(__file__).resolve().parents[3] / "conf" / "data" / "corpus_module.yaml"
+CONF = Path(__file__).resolve().parents[3] / "conf" / "data" / "clause_coupled.yaml"
 TABLES = (
     "second_clause_probability", "intensifier_weights", "verb_weights", "intensifier_next_weights",
     "polarity_keep_probability", "punctuation_weights",

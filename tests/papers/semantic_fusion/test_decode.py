@@ -429,7 +429,7 @@ def test_the_published_nucleus_always_loses_the_least_likely_negative(scale):
 
 HELD_OUT = tuple(V.id(w) for w in ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant"))
 CORPUS = SimpleNamespace(vocabulary=V, held_out_ids=HELD_OUT)
-POSITIVE = {"pos_high": 0.95, "str_high": 0.9}
+PRAISE = {"pos_high": 0.95, "str_high": 0.9}
 QUESTION = {"neg_high": 0.95, "is_question": 1.0, "str_med": 0.6}
 HARD, SOFT, OFF, CHANNEL = {"hard": True, "soft": True}, {"soft": True}, {}, {"channel": True}
 
@@ -475,7 +475,7 @@ def generator(model: nn.Module | None = None, **changes) -> ClauseGenerator:
 
 def test_hard_control_succeeds_always_and_off_does_not():
     g = generator()
-    for control, polarity, mark in ((POSITIVE, "positive", "!"), (QUESTION, "negative", "?")):
+    for control, polarity, mark in ((PRAISE, "positive", "!"), (QUESTION, "negative", "?")):
         hard = g.generate(100, control=control, paths=HARD, seed=0)
         assert all(c.polarity == polarity and c.punctuation == mark for c in hard)
         off = g.generate(100, control=control, paths=OFF, seed=0)
@@ -509,7 +509,7 @@ def test_no_control_is_the_same_on_every_path():
 
 def test_a_batch_of_different_controls_and_prompts_equals_single_calls():
     g = generator(grammar="two_clause")
-    controls = [{}, POSITIVE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
+    controls = [{}, PRAISE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
     prompts = ["", "Carol starts the model,", "Bob", "dave cooks the meal, very good and he", "Eve trains"]
     together = g.generate(5, prompts, controls, paths=HARD, seed=7)
     alone = [g.generate(1, prompts[i], controls[i], paths=HARD, seed=7, rows=[i])[0] for i in range(5)]
@@ -531,7 +531,7 @@ def test_two_clauses_obey_a_control_in_both_clauses():
 def test_held_out_words_appear_as_often_as_the_sampler_says():
     """Table 4 from a model that gives them nothing: .58, .41 (published nucleus), .51 (usual nucleus)."""
     for name, control, expected in (
-        ("drop_crossing", POSITIVE, 0.582),
+        ("drop_crossing", PRAISE, 0.582),
         ("drop_crossing", QUESTION, 0.34 / 0.83),
         ("keep_crossing", QUESTION, 0.51),
     ):
@@ -556,7 +556,7 @@ def test_the_judge_counts_generated_words_only():
     assert {c.punctuation for c in prompted} <= {".", "!", "?"}
     done = g.generate(1, "Carol starts the model, very wonderful!", paths=OFF, seed=0)[0]
     assert done.punctuation is None and done.text == "Carol starts the model, very wonderful!"
-    for clause in g.generate(50, control=POSITIVE, paths=HARD, seed=0):
+    for clause in g.generate(50, control=PRAISE, paths=HARD, seed=0):
         assert V.tokens[clause.adjective_id] == clause.adjective and clause.adjective in clause.text
         assert clause.held_out == (clause.adjective_id in HELD_OUT)
         assert clause.text == V.decode(clause.ids)
@@ -587,7 +587,7 @@ def test_the_baseline_is_decoded_fairly():
     g = decoding.generator(model, CORPUS)
     assert len({c.text for c in g.generate(20, paths=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
     assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, paths=OFF, seed=0)}) > 1
-    assert all(c.polarity == "positive" for c in g.generate(20, control=POSITIVE, paths=HARD, seed=0))
+    assert all(c.polarity == "positive" for c in g.generate(20, control=PRAISE, paths=HARD, seed=0))
 
 
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
@@ -600,7 +600,7 @@ def test_the_real_models_generate_ragged_batches_as_single_rows(regime, fusion):
     model = build_model(cfg, corpus)
     g = instantiate(cfg.decoding, "decoding").generator(model, corpus)
     prompts = ["", "Carol starts the model,", "Bob", "Dave cooks the meal, very good and he", "Eve trains"]
-    controls = [{}, POSITIVE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
+    controls = [{}, PRAISE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
     assert g.has_channel == (fusion == "true" and regime == "corrected")
     for paths in (HARD, OFF, *([CHANNEL] if g.has_channel else [])):
         together = g.generate(5, prompts, controls, paths=paths, seed=7)

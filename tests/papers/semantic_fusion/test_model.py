@@ -12,7 +12,9 @@ from torch import nn
 
 from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
+from lit_ctg.data.tokenizer import SpacyTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
     COLUMN,
     GROUPS,
@@ -610,3 +612,26 @@ def test_features_of_a_control_reach_the_network_in_bank_order(make_module):
     controlled = {name: float(features[0, COLUMN[name]]) for name in NAMES if name.startswith("str_")}
     assert controlled == pytest.approx({"str_low": 0.0, "str_med": 0.6, "str_high": 0.0})
     assert float(features[1, COLUMN["str_low"]]) == pytest.approx(0.9 ** (0.2 / 0.35))
+
+
+def test_uniformizer_of_trained_words_says_nothing_of_the_held_out(make_module, vocabulary):
+    assert len(make_module().positive_ids) == 5
+    known = ClauseVocabulary(held_out=("great", "terrible"))
+    ids = make_module(vocabulary=known, uniformizer_words="trained").positive_ids.tolist()
+    assert known.id("great") not in ids and len(ids) == 4
+    assert len(make_module(vocabulary=known).positive_ids) == 5
+    with pytest.raises(UserError, match="uniformizer_words='none': use all or trained"):
+        make_module(uniformizer_words="none")
+
+
+def test_another_corpus_is_refused_in_one_line(make_module):
+    with pytest.raises(UserError, match=r"reads the clause corpora, not a SpacyTokenizer.*semantic_fusion/reviews"):
+        make_module(vocabulary=SpacyTokenizer())
+
+
+def test_an_added_intensifier_counts_by_its_strength():
+    known = ClauseVocabulary({"intensifier": {"barely": 0.1, "rather": 0.6, "incredibly": 0.9}})
+    for word, name in (("barely", "str_low"), ("rather", "str_med"), ("incredibly", "str_high"), ("very", "str_high")):
+        ids_NT = torch.tensor([[1, *known.encode(f"Alice cooks the meal, {word} good."), 2]])
+        table_NTF = hindsight(ids_NT, known)
+        assert {n for n in GROUPS["strength"] if table_NTF[0, 0, COLUMN[n]]} == {name}

@@ -22,6 +22,7 @@ from lit_ctg.papers.semantic_fusion.trial import (
     NAME,
     ControlTrial,
     EntropyFloorCallback,
+    MembershipRecord,
     PrefixEvaluation,
     prefix_scores,
 )
@@ -381,3 +382,13 @@ def test_real_text_has_no_floor(tiny, trainer_of) -> None:
     callback = EntropyFloorCallback()
     trainer_of(callback).validate(module, data, verbose=False)
     assert callback.results == {}
+
+
+def test_learned_memberships_go_into_the_record_and_a_baseline_is_refused(make_module):
+    callback = MembershipRecord()
+    callback.on_validation_end(None, make_module(learnable_memberships=True))
+    values = {name: result["value"] for name, result in callback.results.items()}
+    assert values["membership/strength/med"] == pytest.approx(0.6) and len(values) == 12
+    assert values["membership/positive/temperature"] == pytest.approx(0.35)
+    with pytest.raises(UserError, match="no memberships"):
+        MembershipRecord().on_validation_end(None, make_module(fusion=False))
