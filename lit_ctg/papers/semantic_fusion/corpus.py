@@ -23,6 +23,7 @@ what follows; ``floor_given_polarity_unknown`` says exactly what not knowing it 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import (
@@ -101,6 +103,8 @@ class ClauseCorpusDataModule(LightningDataModule):
     Raises:
         UserError: sizes below 1, a cap too small for the grammar, a seed or a held-out set that is none.
     """
+
+    splits = tuple(_STREAMS)
 
     def __init__(
         self,
@@ -171,6 +175,13 @@ class ClauseCorpusDataModule(LightningDataModule):
                 vocabulary=self.vocabulary,
             )
         return self._corpora[split]
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the sentences of all splits and of the vocabulary."""
+        ids = {
+            split: hashlib.sha256(self.corpus(split)[0].astype("<i8").tobytes()).hexdigest() for split in self.splits
+        }
+        return {"text": checksum(ids), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def dataset(self, split: str) -> SentenceBatches:
         """Return a split as tensors, with what ``corpus_transform`` makes of it."""

@@ -7,144 +7,60 @@ paper states come from ``conf/decoding/semantic_fusion.yaml``. Shape suffixes: B
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
-from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.clause import PRONOUNS, ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
 
 # grammar --------------------------------------------------------------------------------------------------------------
 
-# slot -> token classes that fill it, in the order of a clause
-CLAUSE = {
-    "VERB": ("verb",),
-    "THE": ("the",),
-    "OBJ": ("object",),
-    "COMMA": ("comma",),
-    "INTENS": ("intensifier",),
-    "ADJ": ("adjective_positive", "adjective_negative"),
-}
 
-# <bos> SUBJ VERB the OBJ , INTENS ADJ PUNCT <eos>: ten tokens; a second clause is eight more
-LENGTHS = {"one_clause": 10, "two_clause": 18}
-
-
-def one_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
-    """``<bos> SUBJ VERB the OBJ , INTENS ADJ PUNCT <eos>``."""
-    return _grammar(
-        vocabulary,
-        {
-            "BOS": {"bos": "SUBJ"},
-            "SUBJ": {"subject": "VERB"},
-            **_clause("", "PUNCT"),
-            "PUNCT": {"punctuation": "EOS"},
-            "EOS": {"eos": "END"},
-        },
-    )
-
-
-def two_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
-    """One clause, or two joined by ``CONJ PRON`` where the pronoun agrees with the subject.
-
-    The states of the first clause exist once a pronoun (``VERB/she``, ``VERB/he``, ...), so the state still knows the
-    subject's pronoun where it is needed; those of the second clause are ``VERB/2``, ... In the slot ``PUNCT`` of the
-    first clause the sentence may also go on with a conjunction.
-    """
-    pronouns = sorted(set(vocabulary.pronoun_of.values()))
-    transitions = {"BOS": {"bos": "SUBJ"}, "SUBJ": {f"subject_{p}": f"VERB/{p}" for p in pronouns}}
-    for pronoun in pronouns:
-        transitions |= _clause(f"/{pronoun}", f"PUNCT/{pronoun}")
-        transitions[f"PUNCT/{pronoun}"] = {"punctuation": "EOS", "conjunction": f"PRON/{pronoun}"}
-        transitions[f"PRON/{pronoun}"] = {pronoun: "VERB/2"}
-    transitions |= _clause("/2", "PUNCT/2")
-    return _grammar(vocabulary, {**transitions, "PUNCT/2": {"punctuation": "EOS"}, "EOS": {"eos": "END"}})
-
-
-def build_grammar(name: str, vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
-    """Return the grammar that ``decoding.grammar`` names.
+def build_grammar(name: str, vocabulary: ClauseVocabulary) -> CompiledGrammar:
+    """Return the grammar that ``decoding.grammar`` names: the paper's ``one_clause``, ``two_clause``, or a YAML file.
 
     Raises:
-        UserError: no such grammar.
+        UserError: no such grammar, or a file that ``grammar.compile_grammar`` refuses.
     """
-    grammars: dict[str, Callable[[ClauseVocabulary], FiniteStateGrammar]]
-    grammars = {"one_clause": one_clause, "two_clause": two_clause}
-    if name not in grammars:
-        raise UserError(f"decoding.grammar={name!r}{did_you_mean(str(name), grammars)}: use {' or '.join(grammars)}")
-    return grammars[name](vocabulary)
-
-
-def _clause(suffix: str, following: str) -> dict[str, dict[str, str]]:
-    """The states VERB ... ADJ of one clause, each named with the suffix, the last one leading to ``following``."""
-    names = [*(slot + suffix for slot in CLAUSE), following]
-    return {
-        state: dict.fromkeys(classes, target)
-        for state, target, classes in zip(names, names[1:], CLAUSE.values(), strict=False)
-    }
-
-
-def _grammar(vocabulary: ClauseVocabulary, transitions: Mapping[str, Mapping[str, str]]) -> FiniteStateGrammar:
-    groups = ("subject", "conjunction", "punctuation", *(name for names in CLAUSE.values() for name in names))
-    classes: dict[str, tuple[int, ...]] = {name: vocabulary.ids(name) for name in groups}
-    classes |= {"bos": (vocabulary.bos_id,), "eos": (vocabulary.eos_id,)}
-    for pronoun in set(vocabulary.pronoun_of.values()):
-        subjects = [name for name, taken_up in vocabulary.pronoun_of.items() if taken_up == pronoun]
-        classes[f"subject_{pronoun}"] = tuple(vocabulary.id(name) for name in subjects)
-        classes[pronoun] = (vocabulary.id(pronoun),)
-    return FiniteStateGrammar(
+    where, content = load_grammar(name)
+    lexis = Lexis(
         tokens=vocabulary.tokens,
-        classes=classes,
-        transitions=transitions,
-        start="BOS",
-        end="END",
+        spell=lambda word: [(vocabulary.id(word),)] if word in vocabulary.tokens else [],
+        groups=vocabulary.groups,
+        agreement={"pronoun": {**vocabulary.pronoun_of, **{pronoun: pronoun for pronoun in PRONOUNS}}},
+        bos_id=vocabulary.bos_id,
+        eos_id=vocabulary.eos_id,
         pad_id=vocabulary.pad_id,
     )
+    return compile_grammar(where, content, lexis)
 
 
 # controls and what they do to scores ----------------------------------------------------------------------------------
 
-# what the score rules read, and what the feature channel can be set to
+# what the score rules read; the feature channel can be set to more
 SCORE_CONTROLS = ("pos_high", "neg_high", "str_high", "str_med", "is_question")
-CHANNEL_CONTROLS = (
-    *("pos_low", "pos_med", "pos_high"),
-    *("neg_low", "neg_med", "neg_high"),
-    *("str_low", "str_med", "str_high"),
-    "is_question",
-)
-
-
-def check_control(control: Mapping[str, Any] | None, *, channel: bool = False) -> dict[str, float]:
-    """Return a control as plain floats; an empty one is no control.
-
-    Args:
-        control: feature name -> value in [0, 1].
-        channel: also allow the names that only the feature channel can follow.
-
-    Raises:
-        UserError: an unknown name, a value that is not a number or is outside [0, 1].
-    """
-    names = CHANNEL_CONTROLS if channel else SCORE_CONTROLS
-    checked = {}
-    for name, value in (control or {}).items():
-        if name not in names:
-            hint = "; this one needs the channel path" if name in CHANNEL_CONTROLS else did_you_mean(name, names)
-            raise UserError(f"unknown control '{name}'{hint}; there are {', '.join(names)}")
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise UserError(f"control.{name}={value!r} is not a number: pass one from 0 to 1")
-        if not 0 <= value <= 1:  # NaN fails too
-            raise UserError(f"control.{name}={value} is outside [0, 1]: pass a number from 0 to 1")
-        checked[name] = float(value)
-    return checked
+CONTROLS = {
+    "pos_high": "a positive adjective",
+    "neg_high": "a negative adjective",
+    "str_high": "a strong intensifier (and with pos_high an exclamation mark)",
+    "str_med": "a moderate intensifier",
+    "is_question": "a question mark",
+    "pos_low": "little positive polarity",
+    "pos_med": "some positive polarity",
+    "neg_low": "little negative polarity",
+    "neg_med": "some negative polarity",
+    "str_low": "a weak intensifier",
+}
 
 
 @dataclass(frozen=True)
@@ -296,7 +212,9 @@ class ClauseRule(ScoreRule):
         self.exclamation_id, self.question_id = vocabulary.id("!"), vocabulary.id("?")
 
     def in_slot(self, input_ids: Tensor, slot: str) -> Tensor:
-        """Return ``[B, 1]`` bool: the next token fills the slot."""
+        """Return ``[B, 1]`` bool: the next token fills the slot; a grammar of one's own may have no such slot."""
+        if not self.grammar.has_slot(slot):
+            return torch.zeros(len(input_ids), 1, dtype=torch.bool, device=input_ids.device)
         return self.grammar.in_slot(input_ids, slot).unsqueeze(1)
 
     def above(self, values_B: Tensor, threshold: float, scores_BV: Tensor) -> Tensor:
@@ -424,27 +342,21 @@ class GroupMixture(HardControl):
 # generation -----------------------------------------------------------------------------------------------------------
 
 # the ways a control can reach the text; "published" decoding is hard and soft together
-PATHS = ("hard", "soft", "channel")
+ROUTES = ("hard", "soft", "channel")
 NUCLEUS_RULES = {"keep_crossing": True, "drop_crossing": False}
 
-Control = Mapping[str, Any]
 
-
-@dataclass(frozen=True)
-class GeneratedClause:
-    """One generated sentence and what it realized; only words after the prompt count.
+@dataclass(frozen=True, kw_only=True)
+class GeneratedClause(GeneratedText):
+    """One generated sentence (``ids`` with ``<bos>`` first) and what it realized; only words after the prompt count.
 
     Attributes:
-        text: prompt and continuation.
-        ids: the same, ``<bos>`` first.
         polarity: ``"positive"`` or ``"negative"`` when all generated adjectives are, else ``"other"``.
         adjective: the first generated adjective; None when there is none. ``adjective_id`` is -1 then.
         punctuation: the generated closing mark, or None.
         held_out: a generated adjective was kept out of training.
     """
 
-    text: str
-    ids: tuple[int, ...]
     polarity: str
     adjective: str | None
     adjective_id: int
@@ -458,7 +370,7 @@ class ClauseDecoding:
     Appendix A, and the authors' settings where it is silent.
 
     Args:
-        grammar: ``"one_clause"`` or ``"two_clause"``.
+        grammar: ``"one_clause"``, ``"two_clause"`` or the path of a YAML file, see ``grammar``.
         nucleus: ``"keep_crossing"`` (usual) or ``"drop_crossing"`` (as published).
         temperature, top_p: neutral sampling, for every token that the group mixture does not draw.
         baseline_top_k: of the baseline model only ("fair" decoding).
@@ -468,6 +380,8 @@ class ClauseDecoding:
         steering: see :class:`SteeringNumbers`.
         hard_threshold: control value above which hard control sets in.
         mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
+        routes: the ways a control takes where the caller names none.
+        max_tokens: length of a text in a grammar that knows no longest sentence.
 
     Raises:
         UserError: no such grammar or nucleus rule.
@@ -487,11 +401,14 @@ class ClauseDecoding:
         steering: Mapping[str, float],
         hard_threshold: float,
         mixture: Mapping[str, Mapping[str, float]],
+        routes: Sequence[str] = ("hard", "soft"),
+        max_tokens: int | None = None,
     ):
         if nucleus not in NUCLEUS_RULES:
             hint = did_you_mean(str(nucleus), NUCLEUS_RULES)
             raise UserError(f"decoding.nucleus={nucleus!r}{hint}: use {' or '.join(NUCLEUS_RULES)}")
-        build_grammar(grammar, ClauseVocabulary())
+        load_grammar(grammar)
+        self.routes, self.max_tokens = tuple(routes), max_tokens
         self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]
         self.temperature, self.top_p, self.baseline_top_k = temperature, top_p, baseline_top_k
         self.penalty = {"baseline": penalty["baseline"], "fusion": penalty["fusion"]}
@@ -501,7 +418,7 @@ class ClauseDecoding:
 
     def rules(
         self,
-        controls: Sequence[Control],
+        controls: Sequence[Mapping[str, float]],
         grammar: FiniteStateGrammar,
         vocabulary: ClauseVocabulary,
         *,
@@ -515,7 +432,7 @@ class ClauseDecoding:
             controls: checked controls, one a row, or one for all rows.
             grammar, vocabulary: of the corpus.
             fusion: the model has the feature channel; False gives the baseline's "fair" settings.
-            hard, soft: which control paths are on.
+            hard, soft: which control routes are on.
         """
         rows = ControlRows.of(controls)
         rules: list[ScoreRule] = [GrammarMask(grammar)]
@@ -552,8 +469,8 @@ class ClauseDecoding:
         return ClauseGenerator(module, self, datamodule.vocabulary, datamodule.held_out_ids)
 
 
-class ClauseGenerator:
-    """Generates clauses from a semantic-fusion module or its baseline.
+class ClauseGenerator(Generator[GeneratedClause]):
+    """Generates clauses from a semantic-fusion module or its baseline; ``routes`` default to the decoding's.
 
     Args:
         module: a ``StepModel`` (see ``decoding/loop.py``) with the attributes ``fusion`` (bool) and ``has_channel``
@@ -561,7 +478,13 @@ class ClauseGenerator:
         decoding: settings.
         vocabulary: of the clause corpus.
         held_out_ids: adjectives kept out of training.
+
+    Raises:
+        UserError: a grammar that does not fit the vocabulary, or one without a longest sentence and no
+            ``decoding.max_tokens``.
     """
+
+    routes = ROUTES
 
     def __init__(
         self,
@@ -570,58 +493,40 @@ class ClauseGenerator:
         vocabulary: ClauseVocabulary,
         held_out_ids: Collection[int],
     ):
-        self.module, self.decoding, self.vocabulary = module, decoding, vocabulary
-        self.grammar = build_grammar(decoding.grammar, vocabulary)
+        self.decoding, self.vocabulary = decoding, vocabulary
+        compiled = build_grammar(decoding.grammar, vocabulary)
+        longest = decoding.max_tokens or compiled.longest
+        if longest is None:
+            raise UserError(
+                f"decoding.grammar={decoding.grammar} knows no longest sentence: give the most tokens of a text, "
+                "+decoding.max_tokens=<number>"
+            )
+        super().__init__(module, max_new_tokens=longest)
+        self.grammar = compiled.machine
         self.held_out_ids = frozenset(held_out_ids)
+        self.eos_id, self.pad_id = vocabulary.eos_id, vocabulary.pad_id
 
     @property
     def has_channel(self) -> bool:
-        """Whether the channel path exists for this model."""
+        """Whether the route ``channel`` exists for this model."""
         return bool(self.module.has_channel)
 
-    def generate(
-        self,
-        n: int,
-        prompt: str | Sequence[str] = "",
-        control: Control | Sequence[Control] | None = None,
-        *,
-        paths: Mapping[str, bool],
-        seed: int | None,
-        rows: Sequence[int] | None = None,
-    ) -> list[GeneratedClause]:
-        """Generate ``n`` sentences in one batch.
+    @property
+    def context(self) -> int | None:
+        return None  # a sentence ends long before the table of positions does
 
-        Args:
-            n: sentences.
-            prompt: beginning of the sentence(s), ``""`` for none; one for all, or one each.
-            control: feature name -> value in [0, 1]; one for all, or one each; None for no control.
-            paths: which of ``hard``, ``soft``, ``channel`` are on; those left out are off.
-            seed: sentence i is a function of (seed, rows[i]); None takes the likeliest token everywhere.
-            rows: row numbers, default 0 .. n-1.
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        return tuple(ControlSetting(name, meaning, low=0.0, high=1.0) for name, meaning in CONTROLS.items())
 
-        Raises:
-            UserError: an unknown control or path, a value out of range, a prompt outside the grammar or the
-                vocabulary, the channel path on a model without one.
-        """
-        on = self._paths(paths)
-        controls = [check_control(c, channel=on["channel"]) for c in _each(control or {}, n, "control")]
-        prompts = [self.prompt_ids(text) for text in _each(prompt, n, "prompt")]
-        rules = self.decoding.rules(
-            controls, self.grammar, self.vocabulary, fusion=self.module.fusion, hard=on["hard"], soft=on["soft"]
-        )
-        with evaluating(self.module):
-            generated = generate(
-                self.module,
-                prompts,
-                rules,
-                seed=seed,
-                max_new_tokens=LENGTHS[self.decoding.grammar],
-                eos_id=self.vocabulary.eos_id,
-                pad_id=self.vocabulary.pad_id,
-                rows=rows,
-                channel=controls if on["channel"] else None,
+    def checked_routes(self, routes: Collection[str] | None) -> tuple[str, ...]:
+        on = super().checked_routes(self.decoding.routes if routes is None else routes)
+        if "channel" in on and not self.has_channel:
+            raise UserError(
+                "this model has no feature channel that follows a control (a baseline, or regime=as_published): "
+                "use the routes hard and soft"
             )
-        return [self._judge(ids, len(p)) for ids, p in zip(generated, prompts, strict=True)]
+        return on
 
     def prompt_ids(self, text: str) -> list[int]:
         """Return ``<bos>`` and the ids of a prompt that the grammar can continue.
@@ -633,21 +538,25 @@ class ClauseGenerator:
         self.grammar.state_after(ids)
         return ids
 
-    def _paths(self, paths: Mapping[str, bool]) -> dict[str, bool]:
-        for name in paths:
-            if name not in PATHS:
-                raise UserError(
-                    f"unknown control path '{name}'{did_you_mean(name, PATHS)}; there are {', '.join(PATHS)}"
-                )
-        on = {name: bool(paths.get(name, False)) for name in PATHS}
-        if on["channel"] and not self.has_channel:
-            raise UserError(
-                "this model has no feature channel that follows a control (a baseline, or regime=as_published): "
-                "use the paths hard and soft"
-            )
-        return on
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
+        if "channel" in routes:
+            return controls
+        for name in sorted({name for control in controls for name in control} - set(SCORE_CONTROLS)):
+            raise UserError(f"control.{name} needs the route channel: only the feature channel can follow it")
+        return None
 
-    def _judge(self, ids: list[int], prompt_length: int) -> GeneratedClause:
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        return self.decoding.rules(
+            controls,
+            self.grammar,
+            self.vocabulary,
+            fusion=self.module.fusion,
+            hard="hard" in routes,
+            soft="soft" in routes,
+        )
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedClause:
+        """Say what the words after the prompt realised."""
         tokens = [self.vocabulary.tokens[i] for i in ids]
         new = tokens[prompt_length:]
         adjectives = [token for token in new if token in self.vocabulary.polarity]
@@ -656,18 +565,11 @@ class ClauseGenerator:
         return GeneratedClause(
             text=self.vocabulary.decode(ids),
             ids=tuple(ids),
+            prompt_length=prompt_length,
+            control=control,
             polarity={frozenset({1}): "positive", frozenset({-1}): "negative"}.get(frozenset(signs), "other"),
             adjective=adjectives[0] if adjectives else None,
             adjective_id=self.vocabulary.id(adjectives[0]) if adjectives else -1,
             punctuation=marks[-1] if marks else None,
             held_out=any(self.vocabulary.id(token) in self.held_out_ids for token in adjectives),
         )
-
-
-def _each(given: Any, n: int, what: str) -> list[Any]:
-    """One value for all, or a sequence of ``n``."""
-    if isinstance(given, str | Mapping):
-        return [given] * n
-    if len(given) != n:
-        raise ValueError(f"{len(given)} values of {what} for {n} sentences: give one for all or one each")
-    return list(given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from lit_ctg.core.metric import (
 )
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.figure import Drawing, heat_map
 from lit_ctg.metric.perplexity import Perplexity
 
 # perplexity of words that training showed, and after those it did not (Appendix B) ------------------------------------
@@ -269,9 +270,6 @@ def _mean_variance(positions: Tensor, sum_F: Tensor, sum_sq_F: Tensor) -> Tensor
 
 # what a control asked for and what came (Tables 3 and 4) --------------------------------------------------------------
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 CLASSES = ("positive", "negative", "other")
 POSITIVE, NEGATIVE, OTHER = range(3)
 
@@ -321,14 +319,12 @@ class PolarityConfusion(LitMetric):
             for realized, count in zip(CLASSES, row, strict=True)
         }
 
-    def plot(self, values: Sequence[Any] | None = None) -> Figure:
-        """Draw the counts as a plotly heat map: the present ones, or the last of ``values``."""
-        import plotly.graph_objects as go
-
-        counts_33 = self.compute() if values is None else torch.as_tensor(values[-1])
-        figure = go.Figure(go.Heatmap(z=counts_33.tolist(), x=CLASSES, y=CLASSES, texttemplate="%{z:.0f}"))
-        figure.update_yaxes(autorange="reversed", title="intended")
-        return figure.update_layout(title=type(self).__name__, xaxis_title="realized")
+    def plot(self, values: Sequence[Any] | None = None) -> Drawing:
+        """Draw the counts as a matrix: the present ones, or the last of ``values``."""
+        counts_33 = (self.compute() if values is None else torch.as_tensor(values[-1])).tolist()
+        counts = {(row, column): counts_33[i][j] for i, row in enumerate(CLASSES) for j, column in enumerate(CLASSES)}
+        title = type(self).__name__
+        return Drawing((heat_map(title, CLASSES, CLASSES, counts, x="realized", y="intended", kind="series0"),))
 
 
 def _confusion(intended_N: Tensor, realized_N: Tensor) -> Tensor:

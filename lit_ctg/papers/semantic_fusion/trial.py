@@ -36,12 +36,12 @@ class Trial(Protocol):
 
 
 class Generator(Protocol):
-    """What the trials generate with, e.g. ``model.semantic_fusion.generation.ClauseGenerator``."""
+    """What the trials generate with, e.g. ``decode.ClauseGenerator``."""
 
     has_channel: bool
 
     def generate(
-        self, n: int, prompt: str = "", *, control: Any, paths: Mapping[str, bool], seed: int, rows: Sequence[int]
+        self, n: int, prompt: str = "", *, control: Any, routes: Sequence[str], seed: int, rows: Sequence[int]
     ) -> Sequence[Trial]:
         """Generate ``n`` sentences; row i is a function of (seed, rows[i])."""
 
@@ -54,7 +54,7 @@ class ControlTrial(Callback):
         settings: name -> ``{control, adjective, punctuation}``: what is asked for, the polarity and the closing mark
             that count as success (null: not asked for).
         confusion: names of the settings that the confusion table is made of.
-        paths: name -> control paths that are on. ``off`` (none on) is the base rate of every setting: the same
+        paths: name -> control routes that are on. ``off`` (none on) is the base rate of every setting: the same
             target, without the control. Paths with ``channel`` are left out for a model without one.
         decoding: an object whose ``generator(module, datamodule)`` gives the generator.
         seed: of the trials; they neither read nor move the global random state.
@@ -155,7 +155,7 @@ class ControlTrial(Callback):
         trials = generator.generate(
             size,
             control=[control for control in controls for _ in range(n)],
-            paths=switches,
+            routes=_on(switches),
             seed=self.seed,
             rows=range(index * size, (index + 1) * size),
         )
@@ -168,7 +168,7 @@ class ControlTrial(Callback):
             self.samples_prompted,
             prompt=self.prompt,
             control=self.settings[name]["control"] if on else {},
-            paths=self.paths[path],
+            routes=_on(self.paths[path]),
             seed=self.seed,
             rows=range(self.samples_prompted),
         )
@@ -203,6 +203,11 @@ class ControlTrial(Callback):
             intended = CLASSES.index(self.settings[name]["adjective"])
             table.update([intended] * len(trials[name]), [CLASSES.index(t.polarity) for t in trials[name]])
         return {cell: count for cell, count in table.result().items() if cell.split("/")[0] in asked}
+
+
+def _on(switches: Mapping[str, bool]) -> list[str]:
+    """Return the control routes of a path of trials."""
+    return [route for route, on in switches.items() if on]
 
 
 # perplexity as a generator runs the weights ---------------------------------------------------------------------------

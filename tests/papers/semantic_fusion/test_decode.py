@@ -22,7 +22,6 @@ from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.decode import (
-    LENGTHS,
     ClauseDecoding,
     ClauseGenerator,
     ControlRows,
@@ -32,18 +31,17 @@ from lit_ctg.papers.semantic_fusion.decode import (
     Steering,
     SteeringNumbers,
     build_grammar,
-    check_control,
     group_mixture,
-    one_clause,
     sampler_held_out_rate,
     steer_adjective,
     steer_intensifier,
     steer_punctuation,
-    two_clause,
 )
+from lit_ctg.papers.semantic_fusion.model import GROUPS
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 
 VOCABULARY = ClauseVocabulary()
+LENGTHS = {"one_clause": 10, "two_clause": 18}
 SUBJECT = r"(Alice|Bob|Carol|Dave|Eve)"
 PREDICATE = (
     r"(finishes|reviews|trains|starts|cooks) the (task|paper|model|project|meal) , "
@@ -54,6 +52,14 @@ TWO = re.compile(
     rf"<bos> (?:{SUBJECT} {PREDICATE}|(?:Alice|Carol|Eve) {PREDICATE} (?:and|but) she {PREDICATE}"
     rf"|(?:Bob|Dave) {PREDICATE} (?:and|but) he {PREDICATE}) [.!?] <eos>"
 )
+
+
+def one_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
+    return build_grammar("one_clause", vocabulary).machine
+
+
+def two_clause(vocabulary: ClauseVocabulary) -> FiniteStateGrammar:
+    return build_grammar("two_clause", vocabulary).machine
 
 
 def walks(grammar: FiniteStateGrammar, rows: int, steps: int) -> torch.Tensor:
@@ -104,7 +110,7 @@ def test_the_pronoun_follows_from_the_subject():
     ],
 )
 def test_a_prompt_reaches_its_state(name, prompt, state):
-    grammar = build_grammar(name, VOCABULARY)
+    grammar = build_grammar(name, VOCABULARY).machine
     assert grammar.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)]) == state
 
 
@@ -119,7 +125,7 @@ def test_a_prompt_reaches_its_state(name, prompt, state):
 )
 def test_a_prompt_off_the_grammar_is_an_error_in_one_line(name, prompt, message):
     with pytest.raises(UserError, match=message):
-        build_grammar(name, VOCABULARY).state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)])
+        build_grammar(name, VOCABULARY).machine.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)])
 
 
 def test_an_unknown_grammar_is_an_error():
@@ -130,7 +136,8 @@ def test_an_unknown_grammar_is_an_error():
 @pytest.mark.parametrize("name", ["one_clause", "two_clause"])
 def test_the_published_penalty_has_no_effect_under_the_grammar(name):
     """No slot allows a word that one of the three tokens before it can be, so the 2.5 and the 1.5 change nothing."""
-    grammar, mask = build_grammar(name, VOCABULARY), GrammarMask(build_grammar(name, VOCABULARY))
+    grammar = build_grammar(name, VOCABULARY).machine
+    mask = GrammarMask(grammar)
     ids = walks(grammar, 200, LENGTHS[name] - 1)
     scores = torch.randn(200, len(VOCABULARY), generator=torch.Generator().manual_seed(1))
     for length in range(1, ids.shape[1]):
@@ -209,30 +216,36 @@ def slow_mixture(scores: list[float], ids: tuple[int, ...], a: float, t: float) 
 
 
 def test_controls_become_plain_floats():
-    assert check_control({"pos_high": 1, "is_question": np.float64(0.5)}) == {"pos_high": 1.0, "is_question": 0.5}
-    assert check_control(None) == {} == check_control({})
-    assert check_control({"pos_low": 0.2}, channel=True) == {"pos_low": 0.2}
+    g = generator()
+    assert g.checked({"pos_high": 1, "is_question": np.float64(0.5)}) == {"pos_high": 1.0, "is_question": 0.5}
+    assert g.checked({}) == {} and {s.name for s in g.controls} == {n for names in GROUPS.values() for n in names}
+    assert g.state([g.checked({"pos_low": 0.2})], CHANNEL) == [{"pos_low": 0.2}]
 
 
 @pytest.mark.parametrize(
-    ("control", "channel", "message"),
+    ("control", "message"),
     [
-        ({"pos_hihg": 0.5}, False, "unknown control 'pos_hihg'; did you mean 'pos_high'"),
-        ({"colour": 0.5}, True, "unknown control 'colour'; there are pos_low, "),
-        ({"is_noun": 1.0}, True, "unknown control 'is_noun'"),
-        ({"pos_low": 0.5}, False, "'pos_low'; this one needs the channel path; there are pos_high, neg_high"),
-        ({"pos_high": 1.01}, False, r"control.pos_high=1.01 is outside \[0, 1\]"),
-        ({"pos_high": -0.1}, False, r"outside \[0, 1\]"),
-        ({"pos_high": float("nan")}, False, r"outside \[0, 1\]"),
-        ({"pos_high": "high"}, False, "control.pos_high='high' is not a number"),
-        ({"is_question": True}, False, "control.is_question=True is not a number"),
-        ({"is_question": None}, False, "control.is_question=None is not a number"),
+        ({"colour": 0.5}, "unknown control 'colour'; there are pos_high, "),
+        ({"is_noun": 1.0}, "unknown control 'is_noun'"),
+        ({"pos_high": 1.01}, "control.pos_high=1.01: give a number from 0 to 1"),
+        ({"pos_high": -0.1}, "give a number from 0 to 1"),
+        ({"pos_high": float("nan")}, "is not a number from 0 to 1"),
+        ({"pos_high": "high"}, "control.pos_high='high' is not a number"),
+        ({"is_question": True}, "control.is_question=True is not a number"),
+        ({"is_question": None}, "control.is_question=None is not a number"),
     ],
 )
-def test_bad_controls_are_one_clear_line(control, channel, message):
+def test_bad_controls_are_one_clear_line(control, message):
     with pytest.raises(UserError, match=message) as error:
-        check_control(control, channel=channel)
+        generator().generate(1, control=control, seed=0)
     assert "\n" not in str(error.value)
+
+
+def test_routes_left_out_are_the_decodings_own():
+    g = generator()
+    assert g.generate(20, control=PRAISE, seed=0) == g.generate(20, control=PRAISE, routes=HARD, seed=0)
+    other = generator(routes=["channel"])
+    assert other.generate(20, control=PRAISE, seed=0) == g.generate(20, control=PRAISE, routes=CHANNEL, seed=0)
 
 
 def test_rows_derive_polarity_and_strength():
@@ -431,7 +444,7 @@ HELD_OUT = tuple(V.id(w) for w in ("wonderful", "excellent", "great", "terrible"
 CORPUS = SimpleNamespace(vocabulary=V, held_out_ids=HELD_OUT)
 PRAISE = {"pos_high": 0.95, "str_high": 0.9}
 QUESTION = {"neg_high": 0.95, "is_question": 1.0, "str_med": 0.6}
-HARD, SOFT, OFF, CHANNEL = {"hard": True, "soft": True}, {"soft": True}, {}, {"channel": True}
+HARD, SOFT, OFF, CHANNEL = ("hard", "soft"), ("soft",), (), ("channel",)
 
 
 class Toy(nn.Module):
@@ -476,9 +489,9 @@ def generator(model: nn.Module | None = None, **changes) -> ClauseGenerator:
 def test_hard_control_succeeds_always_and_off_does_not():
     g = generator()
     for control, polarity, mark in ((PRAISE, "positive", "!"), (QUESTION, "negative", "?")):
-        hard = g.generate(100, control=control, paths=HARD, seed=0)
+        hard = g.generate(100, control=control, routes=HARD, seed=0)
         assert all(c.polarity == polarity and c.punctuation == mark for c in hard)
-        off = g.generate(100, control=control, paths=OFF, seed=0)
+        off = g.generate(100, control=control, routes=OFF, seed=0)
         assert 5 < sum(c.polarity == polarity for c in off) < 95
         assert sum(c.punctuation == mark for c in off) < 95
 
@@ -486,23 +499,23 @@ def test_hard_control_succeeds_always_and_off_does_not():
 def test_soft_control_moves_rates_without_forcing_them():
     weak = {"pos_high": 0.25}
     counts = [sum(c.polarity == "positive" for c in generator(top_p=1.0).generate(
-        300, control=weak, paths=paths, seed=0)) for paths in (OFF, SOFT)]  # fmt: skip
+        300, control=weak, routes=routes, seed=0)) for routes in (OFF, SOFT)]  # fmt: skip
     assert counts[0] + 20 < counts[1] < 300
 
 
 def test_channel_control_reaches_the_model_and_the_scores_are_left_alone():
     model = Toy()
     g = generator(model)
-    on = g.generate(40, control={"pos_high": 1.0, "str_low": 0.3}, paths=CHANNEL, seed=0)
+    on = g.generate(40, control={"pos_high": 1.0, "str_low": 0.3}, routes=CHANNEL, seed=0)
     assert model.channels[-1] == [{"pos_high": 1.0, "str_low": 0.3}] * 40
     assert all(c.polarity == "positive" for c in on)
-    g.generate(40, control={"pos_high": 1.0}, paths=HARD, seed=0)
+    g.generate(40, control={"pos_high": 1.0}, routes=HARD, seed=0)
     assert model.channels[-1] is None
 
 
 def test_no_control_is_the_same_on_every_path():
     g = generator()
-    texts = [[c.text for c in g.generate(30, paths=p, seed=2)] for p in (OFF, SOFT, HARD)]
+    texts = [[c.text for c in g.generate(30, routes=p, seed=2)] for p in (OFF, SOFT, HARD)]
     assert texts[0] == texts[1] == texts[2]
     assert len(set(texts[0])) > 20
 
@@ -511,8 +524,8 @@ def test_a_batch_of_different_controls_and_prompts_equals_single_calls():
     g = generator(grammar="two_clause")
     controls = [{}, PRAISE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
     prompts = ["", "Carol starts the model,", "Bob", "dave cooks the meal, very good and he", "Eve trains"]
-    together = g.generate(5, prompts, controls, paths=HARD, seed=7)
-    alone = [g.generate(1, prompts[i], controls[i], paths=HARD, seed=7, rows=[i])[0] for i in range(5)]
+    together = g.generate(5, prompts, controls, routes=HARD, seed=7)
+    alone = [g.generate(1, prompts[i], controls[i], routes=HARD, seed=7, rows=[i])[0] for i in range(5)]
     assert together == alone
     assert [c.text.startswith(p) for c, p in zip(together, prompts, strict=True) if p[:1].isupper()] == [True] * 3
     assert together[3].text.startswith("Dave cooks the meal, very good and he ")
@@ -520,7 +533,7 @@ def test_a_batch_of_different_controls_and_prompts_equals_single_calls():
 
 def test_two_clauses_obey_a_control_in_both_clauses():
     clauses = generator(Toy(held_out=0.0), grammar="two_clause", top_p=1.0, temperature=1.5).generate(
-        200, control=QUESTION, paths=HARD, seed=0
+        200, control=QUESTION, routes=HARD, seed=0
     )
     assert all(c.polarity == "negative" and c.punctuation == "?" for c in clauses)
     long = [c for c in clauses if " she " in c.text or " he " in c.text]
@@ -535,7 +548,7 @@ def test_held_out_words_appear_as_often_as_the_sampler_says():
         ("drop_crossing", QUESTION, 0.34 / 0.83),
         ("keep_crossing", QUESTION, 0.51),
     ):
-        clauses = generator(Alike(), nucleus=name).generate(4000, control=control, paths=HARD, seed=0)
+        clauses = generator(Alike(), nucleus=name).generate(4000, control=control, routes=HARD, seed=0)
         rate = sum(c.held_out for c in clauses) / 4000
         assert abs(rate - expected) < 4 * math.sqrt(expected * (1 - expected) / 4000)
 
@@ -551,19 +564,19 @@ class Alike(Toy):
 
 def test_the_judge_counts_generated_words_only():
     g = generator()
-    prompted = g.generate(20, "Carol starts the model, very wonderful", paths=OFF, seed=0)
+    prompted = g.generate(20, "Carol starts the model, very wonderful", routes=OFF, seed=0)
     assert {(c.polarity, c.adjective, c.adjective_id, c.held_out) for c in prompted} == {("other", None, -1, False)}
     assert {c.punctuation for c in prompted} <= {".", "!", "?"}
-    done = g.generate(1, "Carol starts the model, very wonderful!", paths=OFF, seed=0)[0]
+    done = g.generate(1, "Carol starts the model, very wonderful!", routes=OFF, seed=0)[0]
     assert done.punctuation is None and done.text == "Carol starts the model, very wonderful!"
-    for clause in g.generate(50, control=PRAISE, paths=HARD, seed=0):
+    for clause in g.generate(50, control=PRAISE, routes=HARD, seed=0):
         assert V.tokens[clause.adjective_id] == clause.adjective and clause.adjective in clause.text
         assert clause.held_out == (clause.adjective_id in HELD_OUT)
         assert clause.text == V.decode(clause.ids)
 
 
 def test_mixed_polarity_is_other():
-    clauses = generator(Toy(held_out=0.0), grammar="two_clause", top_p=1.0).generate(100, paths=OFF, seed=0)
+    clauses = generator(Toy(held_out=0.0), grammar="two_clause", top_p=1.0).generate(100, routes=OFF, seed=0)
     polarities = Counter(c.polarity for c in clauses)
     assert polarities["other"] > 0 and polarities["positive"] > 0 and polarities["negative"] > 0
 
@@ -573,21 +586,21 @@ def test_generation_uses_evaluation_mode_and_puts_every_part_back():
     model.train()
     model.dropout.eval()
     g = generator(model)
-    assert g.generate(10, paths=OFF, seed=0) == g.generate(10, paths=OFF, seed=0)
+    assert g.generate(10, routes=OFF, seed=0) == g.generate(10, routes=OFF, seed=0)
     assert model.training and not model.dropout.training
 
 
 def test_the_likeliest_sentence_needs_no_seed():
     g = generator()
-    assert len({c.text for c in g.generate(5, paths=OFF, seed=None)}) == 1
+    assert len({c.text for c in g.generate(5, routes=OFF, seed=None)}) == 1
 
 
 def test_the_baseline_is_decoded_fairly():
     decoding, model = ClauseDecoding(**settings(baseline_top_k=1)), Toy(fusion=False)
     g = decoding.generator(model, CORPUS)
-    assert len({c.text for c in g.generate(20, paths=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
-    assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, paths=OFF, seed=0)}) > 1
-    assert all(c.polarity == "positive" for c in g.generate(20, control=PRAISE, paths=HARD, seed=0))
+    assert len({c.text for c in g.generate(20, routes=OFF, seed=0)}) == 1  # top-k 1 is greedy; the baseline's alone
+    assert len({c.text for c in decoding.generator(Toy(), CORPUS).generate(20, routes=OFF, seed=0)}) > 1
+    assert all(c.polarity == "positive" for c in g.generate(20, control=PRAISE, routes=HARD, seed=0))
 
 
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
@@ -602,35 +615,37 @@ def test_the_real_models_generate_ragged_batches_as_single_rows(regime, fusion):
     prompts = ["", "Carol starts the model,", "Bob", "Dave cooks the meal, very good and he", "Eve trains"]
     controls = [{}, PRAISE, QUESTION, {"pos_high": 0.4}, {"neg_high": 1.0}]
     assert g.has_channel == (fusion == "true" and regime == "corrected")
-    for paths in (HARD, OFF, *([CHANNEL] if g.has_channel else [])):
-        together = g.generate(5, prompts, controls, paths=paths, seed=7)
-        assert together == [g.generate(1, prompts[i], controls[i], paths=paths, seed=7, rows=[i])[0] for i in range(5)]
+    for routes in (HARD, OFF, *([CHANNEL] if g.has_channel else [])):
+        together = g.generate(5, prompts, controls, routes=routes, seed=7)
+        assert together == [
+            g.generate(1, prompts[i], controls[i], routes=routes, seed=7, rows=[i])[0] for i in range(5)
+        ]
     if g.has_channel:
-        bare = g.generate(40, paths=CHANNEL, seed=0)
-        assert bare == g.generate(40, paths=OFF, seed=0)  # no control: the channel is the features' own
-        assert bare != g.generate(40, control={"neg_high": 1.0}, paths=CHANNEL, seed=0)
+        bare = g.generate(40, routes=CHANNEL, seed=0)
+        assert bare == g.generate(40, routes=OFF, seed=0)  # no control: the channel is the features' own
+        assert bare != g.generate(40, control={"neg_high": 1.0}, routes=CHANNEL, seed=0)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         ({"control": {"pos_hihg": 1.0}}, "unknown control 'pos_hihg'; did you mean 'pos_high'"),
-        ({"control": {"pos_high": 2.0}}, "outside"),
-        ({"control": {"str_low": 1.0}}, "needs the channel path"),
-        ({"paths": {"hrad": True}}, "unknown control path 'hrad'; did you mean 'hard'"),
+        ({"control": {"pos_high": 2.0}}, "give a number from 0 to 1"),
+        ({"control": {"str_low": 1.0}}, "needs the route channel"),
+        ({"routes": ["hrad"]}, "unknown control route 'hrad'; did you mean 'hard'"),
         ({"prompt": "Carol eats"}, "'eats'"),
         ({"prompt": "Carol model"}, "'model'.*state VERB: expected one of 'cooks'"),
     ],
 )
 def test_bad_input_is_one_clear_line(call, message):
     with pytest.raises(UserError, match=message) as error:
-        generator().generate(2, **{"paths": HARD, "seed": 0, **call})
+        generator().generate(2, **{"routes": HARD, "seed": 0, **call})
     assert "\n" not in str(error.value)
 
 
 def test_a_baseline_has_no_channel():
     with pytest.raises(UserError, match="no feature channel"):
-        generator(Toy(fusion=False)).generate(1, paths=CHANNEL, seed=0)
+        generator(Toy(fusion=False)).generate(1, routes=CHANNEL, seed=0)
 
 
 def test_wrong_settings_are_refused():
@@ -640,10 +655,10 @@ def test_wrong_settings_are_refused():
         ClauseDecoding(**settings(grammar="two_clauses"))
     with pytest.raises(TypeError, match="top_p"):
         ClauseDecoding(**settings(mixture={"positive": {"weight": 1.0, "temperature": 1.0}, "negative": {}}))
-    with pytest.raises(ValueError, match="2 values of prompt for 3"):
-        generator().generate(3, ["", ""], paths=OFF, seed=0)
+    with pytest.raises(UserError, match="2 prompts for 3 texts"):
+        generator().generate(3, ["", ""], routes=OFF, seed=0)
 
 
 def test_generated_clauses_are_plain_values():
-    clause = generator().generate(1, paths=OFF, seed=0)[0]
-    assert all(isinstance(v, str | int | bool | tuple | None) for v in dataclasses.asdict(clause).values())
+    clause = generator().generate(1, routes=OFF, seed=0)[0]
+    assert all(isinstance(v, str | int | bool | tuple | dict | None) for v in dataclasses.asdict(clause).values())

@@ -28,12 +28,12 @@ def test_an_untrained_model_is_perfect_under_hard_control(regime: str) -> None:
     cfg, datamodule, module = parts(MAIN, f"regime={regime}")
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
-    hard = {"hard": True, "soft": True}
-    positive = generator.generate(200, control=POSITIVE, paths=hard, seed=1)
+    hard = ("hard", "soft")
+    positive = generator.generate(200, control=POSITIVE, routes=hard, seed=1)
     assert {(text.polarity, text.punctuation) for text in positive} == {("positive", "!")}
-    negative = generator.generate(200, control=NEGATIVE_QUESTION, paths=hard, seed=1)
+    negative = generator.generate(200, control=NEGATIVE_QUESTION, routes=hard, seed=1)
     assert {(text.polarity, text.punctuation) for text in negative} == {("negative", "?")}
-    off = generator.generate(200, control={}, paths={}, seed=1)
+    off = generator.generate(200, control={}, routes=(), seed=1)
     # without the masks the same model does neither
     assert sum((text.polarity, text.punctuation) == ("positive", "!") for text in off) < 180
     assert sum((text.polarity, text.punctuation) == ("negative", "?") for text in off) < 180
