@@ -1,4 +1,4 @@
-"""The five domains hold what the trials need, and bad files of one's own are named."""
+"""Domains, the corpus with more of them, the table in which their terms are single tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.topic.domain import known_domains, load_domain
+from lit_ctg.papers.idea_gate.corpus import known_domains, load_domain
 
 
 @pytest.mark.parametrize("name", known_domains())

@@ -17,9 +17,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from lit_ctg.papers.idea_gate.gate import GateForm
-from lit_ctg.papers.idea_gate.window import PADDING
-
 # bytes of one head's logits in one chunk, and logits of one block on a CPU
 CHUNK = 1 << 26
 BLOCK = 1 << 16
@@ -29,11 +26,17 @@ LEAST_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class GateSetting:
-    """Strength, lower bound and form of the gate in training."""
+    """The paper's gate in training.
+
+    Attributes:
+        alpha: strength; 0 leaves the gate out.
+        floor: value of log(p + epsilon) below which the gate is flat.
+        epsilon: inside the logarithm.
+    """
 
     alpha: float
-    beta: float
-    form: GateForm
+    floor: float
+    epsilon: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,13 +211,12 @@ def _put_back(worked: Tensor, whole_nV: Tensor, block: slice) -> None:
 
 def _add_gate(z: Tensor, p: Tensor, gate: GateSetting) -> Tensor:
     """Add the gate to z in place and return its derivative with respect to the idea logits."""
-    floor = gate.form.floor(gate.alpha, gate.beta)
-    q = p + gate.form.epsilon
+    q = p + gate.epsilon
     # d log(p + e) / dy = p (1 - p) / (p + e), nothing where the clamp holds
     slope = torch.addcmul(p, p, p, value=-1.0).div_(q)
     log_p = q.log_()
-    slope = torch.ops.aten.threshold_backward(slope, log_p, floor)
-    z.add_(log_p.clamp_(min=floor), alpha=gate.alpha)
+    slope = torch.ops.aten.threshold_backward(slope, log_p, gate.floor)
+    z.add_(log_p.clamp_(min=gate.floor), alpha=gate.alpha)
     return slope.mul_(gate.alpha)
 
 
@@ -222,7 +224,7 @@ def _idea_value(y: Tensor, window: Tensor, ideas: Ideas) -> Tensor:
     """Return the idea loss summed over the rows of a block."""
     found = y.gather(1, window.clamp(min=0))
     correction = ideas.positive_weight * F.softplus(-found) - F.softplus(found)
-    correction = correction.masked_fill_(window == PADDING, 0.0)
+    correction = correction.masked_fill_(window < 0, 0.0)
     return (F.softplus(y) @ ideas.counted_V.to(y.dtype)).sum() + correction.sum()
 
 
@@ -230,7 +232,7 @@ def _idea_gradient(p: Tensor, window: Tensor, ideas: Ideas, weight_V: Tensor) ->
     """Turn p into the gradient of the weighted idea loss, in place; ``weight_V`` is the weight where a token counts."""
     ids = window.clamp(min=0)
     found = p.gather(1, ids)
-    correction = (-ideas.positive_weight * (1 - found) - found).masked_fill_(window == PADDING, 0.0)
+    correction = (-ideas.positive_weight * (1 - found) - found).masked_fill_(window < 0, 0.0)
     p.mul_(weight_V).scatter_add_(1, ids, correction.mul_(ideas.loss_weight))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.filters import Temperature
 from lit_ctg.decoding.loop import generate
-from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.idea_gate.gate import IdeaGateRule, check_strength
-from lit_ctg.papers.idea_gate.module import IdeaGateModule, IdeaState
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, check_strength, gated_scores
 
 CONTROLS = ("alpha", "beta")
 NO_END = -1  # the paper's texts have a fixed length: no token ends one
@@ -24,7 +24,7 @@ Control = Mapping[str, Any]
 
 
 class DividingPenalty(ScoreRule):
-    """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty`` (FACTS sec. 4).
+    """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty``.
 
     Hugging Face's processor, as a rule; ``decoding/filters.py`` has semantic fusion's, which subtracts.
     """
@@ -36,6 +36,67 @@ class DividingPenalty(ScoreRule):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return self.processor(input_ids, scores)
+
+
+class IdeaGateRule(ScoreRule):
+    """The gate as a score rule; with ``alpha`` 0 the scores stay as they are.
+
+    Works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
+
+    Args:
+        idea_logits: called once a step, gives the idea logits [B, V] of the newest position of every row.
+        alpha, beta: one number for all rows or one a row.
+        form: clamp and epsilon.
+        base_V: base rates of the lift gate, see ``GateForm``.
+        neutral_V: tokens whose common probability stays, see ``gated_scores``.
+    """
+
+    def __init__(
+        self,
+        idea_logits: Callable[[], Tensor],
+        *,
+        alpha: PerRow,
+        beta: PerRow,
+        form: GateForm,
+        base_V: Tensor | None = None,
+        neutral_V: Tensor | None = None,
+    ) -> None:
+        check_strength(alpha, beta, "gate")
+        self.idea_logits, self.alpha, self.beta, self.form = idea_logits, alpha, beta, form
+        self.base_V, self.neutral_V = base_V, neutral_V
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        strength = per_row(self.alpha, scores), per_row(self.beta, scores)
+        gate_BV = self.form(self.idea_logits().to(scores), *strength, self.base_V)
+        return gated_scores(scores, gate_BV, self.neutral_V)
+
+
+@contextmanager
+def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tensor]]:
+    """Give the idea logits of the newest positions of a Hugging Face causal LM while it generates.
+
+    Args:
+        model: a ``PreTrainedModel`` with a ``base_model`` that gives ``last_hidden_state``.
+        head: idea head, hidden states [B, D] to logits [B, V].
+
+    Yields:
+        a callable for ``IdeaGateRule``; it raises RuntimeError before the model has run.
+    """
+    newest: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        newest[:] = [output[0][:, -1]]
+
+    def idea_logits() -> Tensor:
+        if not newest:
+            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
+        return head(newest[0])
+
+    handle = model.base_model.register_forward_hook(keep)
+    try:
+        yield idea_logits
+    finally:
+        handle.remove()
 
 
 @dataclass(frozen=True)
@@ -149,7 +210,9 @@ class IdeaGateGenerator:
             return state.idea_BV
 
         strength = {name: [control[name] for control in controls] for name in CONTROLS}
-        return IdeaGateRule(idea_logits, form=self.module.form, **strength)
+        module = self.module
+        kind = {"form": module.form, "base_V": module.base_rate, "neutral_V": module.neutral}
+        return IdeaGateRule(idea_logits, **strength, **kind)
 
     def _control(self, control: Control) -> dict[str, float]:
         """Return alpha and beta of a row, checked."""

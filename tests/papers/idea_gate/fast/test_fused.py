@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lit_ctg.papers.idea_gate import fused
-from lit_ctg.papers.idea_gate.gate import GateForm
-from lit_ctg.papers.idea_gate.window import distinct, idea_loss
+from lit_ctg.papers.idea_gate import GateForm
+from lit_ctg.papers.idea_gate.fast import fused
+from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 POSITIONS, SIZE, DIM, WINDOW = 37, 50, 8, 6
 
@@ -40,7 +40,7 @@ def ours(given: dict[str, torch.Tensor], form: GateForm, alpha: float) -> dict[s
         positive_weight=5.0,
         loss_weight=0.01,
     )
-    gate = fused.GateSetting(alpha=alpha, beta=-2.0, form=form)
+    gate = fused.GateSetting(alpha=alpha, floor=form.floor(alpha, -2.0) if alpha else 0.0, epsilon=form.epsilon)
     return fused.fused_loss(given["hidden"], given["head"], TARGET, gate, ideas)
 
 

@@ -1,4 +1,4 @@
-"""The whole model against the paper's equations, its limits, its baselines, and training that is resumed."""
+"""The method: window and idea loss, stopwords, gate, the module they make, each against the equations written out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,204 @@ from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
-from lit_ctg.papers.idea_gate import IdeaGateModule
-from lit_ctg.papers.idea_gate import module as module_file
-from lit_ctg.papers.idea_gate.window import idea_loss
+from lit_ctg.papers.idea_gate import GateForm, IdeaGateModule, IdeaGateRule, watch_idea_logits
+from lit_ctg.papers.idea_gate import model as module_file
+from lit_ctg.papers.idea_gate.model import (
+    AUTHORS,
+    authors_mask,
+    check_stopwords,
+    distinct,
+    frequent_mask,
+    future_window,
+    idea_loss,
+)
 from lit_ctg.run.build import build
+
+# window: Windows and the idea loss against the dense multi-hot target
+
+
+@pytest.mark.parametrize("start", [1, 2])
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_window_holds_the_tokens_to_come(size, start):
+    text = torch.arange(100, 107).repeat(2, 1)  # x_0 .. x_6; targets are x_1 .. x_6
+    window = future_window(text[:, 1:], size=size, start=start)
+    for t in range(6):
+        expected = [100 + t + start + k if t + start + k <= 6 else -1 for k in range(size)]
+        assert window[1, t].tolist() == expected
+
+
+def test_masked_targets_are_in_no_window():
+    target = torch.tensor([[1, 2, 3, 4]])
+    window = future_window(target, torch.tensor([[True, True, False, False]]), size=3, start=1)
+    assert window[0, 0].tolist() == [1, 2, -1]
+
+
+def test_distinct_drops_repetitions_and_stopwords():
+    stop = torch.zeros(10, dtype=torch.bool)
+    stop[4] = True
+    kept = distinct(torch.tensor([[5, 4, 5, -1, 0, 4, 5]]), stop)
+    assert sorted(kept[0].tolist()) == [-1, -1, -1, -1, -1, 0, 5]
+
+
+def dense(logits: torch.Tensor, window: torch.Tensor, weight: float, stop: torch.Tensor | None) -> torch.Tensor:
+    """Sec. 3.3 as written: a multi-hot target, weighted binary cross-entropy, stopwords zeroed."""
+    hot = torch.zeros_like(logits)
+    for place in torch.cartesian_prod(*map(torch.arange, window.shape)):
+        token = window[tuple(place)]
+        if token >= 0:
+            hot[(*place[:-1], token)] = 1.0
+    p = torch.sigmoid(logits)
+    loss = -(weight * hot * p.log() + (1 - hot) * (1 - p).log())
+    if stop is not None:
+        loss = loss * ~stop
+    return loss.sum(-1).mean()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_idea_loss_equals_the_dense_form(masked, dtype):
+    torch.manual_seed(2)
+    logits = (torch.randn(2, 5, 30, dtype=dtype) * 3).requires_grad_()
+    window = torch.randint(-1, 30, (2, 5, 12))
+    window[0, 0] = 7  # one token, twelve times
+    window[0, 1] = -1
+    stop = (torch.arange(30) % 6 == 0) if masked else None
+    exact = logits.detach().double().requires_grad_()
+    expected = dense(exact, window, 5.0, stop)
+    got = idea_loss(logits, window, positive_weight=5.0, stopword_mask=stop)
+    assert got.item() == pytest.approx(expected.item(), rel=1e-6)
+    (gradient,) = torch.autograd.grad(got, logits)
+    (wanted,) = torch.autograd.grad(expected, exact)
+    assert torch.allclose(gradient.double(), wanted, rtol=2e-6, atol=1e-8)
+
+
+def test_duplicates_count_once():
+    logits = torch.randn(1, 1, 9)
+    once = idea_loss(logits, torch.tensor([[[3, -1, -1]]]), positive_weight=5.0)
+    thrice = idea_loss(logits, torch.tensor([[[3, 3, 3]]]), positive_weight=5.0)
+    assert torch.equal(once, thrice)
+
+
+# stopword: Stopwords: the authors' list and the commonest tokens (deviation 2)
+
+
+def test_the_authors_have_seventeen_strings():
+    assert len(AUTHORS) == len(set(AUTHORS)) == 17
+
+
+def test_authors_mask_takes_whole_tokens_with_and_without_a_blank(vocabulary):
+    mask = authors_mask(vocabulary, len(vocabulary) + 3)
+    assert mask.shape == (len(vocabulary) + 3,)
+    masked = {vocabulary.decode([i]) for i in mask.nonzero().flatten().tolist()}
+    assert {" the", ",", "\n", " a"} <= masked
+    assert {word.strip(" ") for word in masked} <= set(AUTHORS)
+
+
+def test_frequent_mask_is_the_commonest_tokens():
+    mask = frequent_mask([4, 4, 4, 2, 2, 9, 1, 1], 12, 2)
+    assert mask.nonzero().flatten().tolist() == [1, 4]
+    assert torch.equal(frequent_mask([4], 12, 0), torch.zeros(12, dtype=torch.bool))
+
+
+def test_unknown_rule():
+    with pytest.raises(UserError, match="did you mean 'frequent'"):
+        check_stopwords("freqent")
+
+
+# gate: The gate against Eq. 3 to 6 written out, as a function, as a score rule and inside Hugging Face's generate
+
+
+AFTER, BEFORE = (GateForm(clamp=name, epsilon=1e-8) for name in ("after_scaling", "before_scaling"))
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def straight(x: float, alpha: float, beta: float, clamp: str) -> float:
+    log_p = math.log(sigmoid(x) + 1e-8)
+    return max(alpha * log_p, beta) if clamp == "after_scaling" else alpha * max(log_p, beta)
+
+
+@pytest.mark.parametrize("form", [AFTER, BEFORE], ids=lambda form: form.clamp)
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, -2.0), (1.0, -0.3), (0.0, -2.0), (2.0, 0.0)])
+def test_gate_is_equations_4_and_5(form, alpha, beta):
+    logits = torch.tensor([-30.0, -6.0, -4.0, -1.0, 0.0, 2.0, 30.0], dtype=torch.float64)
+    expected = [straight(x, alpha, beta, form.clamp) for x in logits.tolist()]
+    assert torch.allclose(form(logits, alpha, beta), torch.tensor(expected, dtype=torch.float64), atol=1e-14)
+
+
+def test_the_two_clamps_differ():
+    """Deviation 1: with alpha 0.5 and beta -2 the published form stops at -1, Eq. 5 at -2."""
+    unlikely = torch.tensor([-50.0])
+    assert AFTER(unlikely, 0.5, -2.0).item() == pytest.approx(-2.0)
+    assert BEFORE(unlikely, 0.5, -2.0).item() == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("form", [AFTER, BEFORE], ids=lambda form: form.clamp)
+def test_rule_takes_a_strength_and_a_bound_for_every_row(form):
+    torch.manual_seed(0)
+    ideas, scores, ids = torch.randn(3, 9) * 4, torch.randn(3, 9), torch.zeros(3, 2, dtype=torch.long)
+    alphas, betas = [0.0, 0.5, 1.5], [-2.0, -0.5, -9.0]
+    together = IdeaGateRule(lambda: ideas, alpha=alphas, beta=betas, form=form)(ids, scores)
+    for row, (alpha, beta) in enumerate(zip(alphas, betas, strict=True)):
+        one = slice(row, row + 1)
+        alone = IdeaGateRule(lambda one=one: ideas[one], alpha=alpha, beta=beta, form=form)(ids[one], scores[one])
+        assert torch.equal(together[one], alone)
+    assert torch.equal(together[0], scores[0])
+    assert not torch.allclose(together[1], scores[1])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "word"), [(-0.1, -2.0, "alpha"), (0.5, 0.1, "beta"), (math.nan, -2, "alpha")]
+)
+def test_bad_strengths(alpha, beta, word):
+    with pytest.raises(UserError, match=word):
+        IdeaGateRule(lambda: torch.zeros(1, 1), alpha=alpha, beta=beta, form=AFTER)
+
+
+def test_unknown_clamp():
+    with pytest.raises(UserError, match="did you mean 'after_scaling'"):
+        GateForm(clamp="after_scalling", epsilon=1e-8)
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"num_beams": 3}])
+def test_rule_in_hugging_faces_generate(options):
+    """Cached generation with the gate equals choosing from gated scores of whole prefixes."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=32, n_embd=16, n_layer=2, n_head=2)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    head = torch.nn.Linear(16, 40)
+    torch.nn.init.normal_(head.weight, std=2.0)
+    prompt = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    settings = {"max_new_tokens": 6, "pad_token_id": 0, "eos_token_id": None, **options}
+    with torch.no_grad(), watch_idea_logits(model, head) as idea_logits:
+        rule = IdeaGateRule(idea_logits, alpha=1.5, beta=-3.0, form=AFTER)
+        gated = model.generate(prompt, logits_processor=[rule], **settings)
+    assert not torch.equal(gated, model.generate(prompt, **settings))
+    assert not model.base_model._forward_hooks
+    if "num_beams" in options:
+        return
+    ids = prompt
+    with torch.no_grad():
+        for _ in range(6):
+            out = model(ids, output_hidden_states=True)
+            gate = AFTER(head(out.hidden_states[-1][:, -1]), 1.5, -3.0)
+            ids = torch.cat([ids, (out.logits[:, -1] + gate).argmax(-1, keepdim=True)], 1)
+    assert torch.equal(gated, ids)
+
+
+def test_hidden_states_are_asked_for_too_early():
+    model = torch.nn.Module()
+    model.base_model = torch.nn.Linear(2, 2)
+    with watch_idea_logits(model, torch.nn.Linear(2, 3)) as idea_logits, pytest.raises(RuntimeError, match="not run"):
+        idea_logits()
+
+
+# module: The whole model against the paper's equations, its limits, its baselines, and training that is resumed
 
 
 def straight_losses(module, batch):
