@@ -1,41 +1,44 @@
-"""Generation with the gate: one batch, cached, a strength for every row (sec. 3.2, 5.5)."""
+"""Generation with the gate: one batch, cached, a strength for every row (sec. 3.2, 5.5).
+
+Shape letters: B rows, T positions, V vocabulary, D hidden size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Temperature
-from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, check_strength, gated_scores
 
-CONTROLS = ("alpha", "beta")
-NO_END = -1  # the paper's texts have a fixed length: no token ends one
-
-Control = Mapping[str, Any]
+PENALTIES = ("logits", "log_probabilities")
 
 
 class DividingPenalty(ScoreRule):
     """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty``.
 
     Hugging Face's processor, as a rule; ``decoding/filters.py`` has semantic fusion's, which subtracts.
+
+    Args:
+        penalty: above 0.
+        normalised: of log-probabilities: a number added to all scores then changes nothing.
     """
 
-    def __init__(self, penalty: float) -> None:
+    def __init__(self, penalty: float, *, normalised: bool = False) -> None:
         from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-        self.processor = RepetitionPenaltyLogitsProcessor(penalty)
+        self.processor, self.normalised = RepetitionPenaltyLogitsProcessor(penalty), normalised
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return self.processor(input_ids, scores)
+        return self.processor(input_ids, scores.log_softmax(-1) if self.normalised else scores)
 
 
 class IdeaGateRule(ScoreRule):
@@ -99,22 +102,6 @@ def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tens
         handle.remove()
 
 
-@dataclass(frozen=True)
-class GeneratedText:
-    """One text.
-
-    Attributes:
-        text: prompt and continuation.
-        continuation: what was generated.
-        ids, prompt_length: tokens of ``text``, and how many of them are the prompt's.
-    """
-
-    text: str
-    continuation: str
-    ids: tuple[int, ...]
-    prompt_length: int
-
-
 class IdeaGateDecoding:
     """The paper's sampling settings, as ``conf/decoding/idea_gate.yaml`` gives them.
 
@@ -122,112 +109,78 @@ class IdeaGateDecoding:
         temperature: > 0.
         repetition_penalty: >= 1, see ``DividingPenalty``; 1 changes nothing.
         max_new_tokens: length of a continuation.
+        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), so that adding a number to all of
+            them changes what is drawn; or log_probabilities (ours), which no such number changes.
+        slide: texts may be longer than the context: each time it is full, the model goes on from the newest ``slide``
+            tokens alone. None refuses longer texts.
 
     Raises:
         UserError: a value out of range.
     """
 
-    def __init__(self, *, temperature: float, repetition_penalty: float, max_new_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        repetition_penalty: float,
+        max_new_tokens: int,
+        penalty_on: str = "logits",
+        slide: int | None = None,
+    ) -> None:
         if temperature <= 0 or repetition_penalty <= 0 or max_new_tokens < 1:
             raise UserError(
                 f"decoding: temperature={temperature} and repetition_penalty={repetition_penalty} must be above 0, "
                 f"max_new_tokens={max_new_tokens} at least 1"
             )
+        if penalty_on not in PENALTIES:
+            hint = did_you_mean(penalty_on, PENALTIES)
+            raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")
         self.temperature, self.repetition_penalty = temperature, repetition_penalty
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
 
     def rules(self) -> list[ScoreRule]:
         """Return what follows the gate: penalty, temperature."""
-        penalty: list[ScoreRule] = [] if self.repetition_penalty == 1 else [DividingPenalty(self.repetition_penalty)]
-        return [*penalty, Temperature(self.temperature)]
+        rules: list[ScoreRule] = []
+        if self.repetition_penalty != 1:
+            normalised = self.penalty_on == "log_probabilities"
+            rules.append(DividingPenalty(self.repetition_penalty, normalised=normalised))
+        return [*rules, Temperature(self.temperature)]
 
     def generator(self, module: IdeaGateModule, datamodule: Any) -> IdeaGateGenerator:
         """Tie these settings to a model and its tokenizer."""
         return IdeaGateGenerator(module, self, datamodule.vocabulary)
 
 
-class IdeaGateGenerator:
-    """Continues prompts; ``control.alpha`` and ``control.beta`` replace the model's strength and bound."""
+class IdeaGateGenerator(Generator[GeneratedText]):
+    """Continues prompts; ``control.alpha`` and ``control.beta`` replace the model's strength and bound.
+
+    Raises:
+        UserError: ``decoding.slide`` is no number of tokens below the model's context.
+    """
 
     def __init__(self, module: IdeaGateModule, decoding: IdeaGateDecoding, vocabulary: Any) -> None:
-        self.module, self.decoding, self.vocabulary = module, decoding, vocabulary
+        super().__init__(module, max_new_tokens=decoding.max_new_tokens)
+        self.decoding, self.vocabulary = decoding, vocabulary
+        whole = super().context
+        if decoding.slide is not None and not (whole is None or 1 <= decoding.slide < whole):
+            raise UserError(
+                f"decoding.slide={decoding.slide}: keep at least 1 token, fewer than the context of {whole}"
+            )
 
     @property
-    def has_gate(self) -> bool:
-        """Whether ``control`` means anything to this model."""
-        return self.module.gated
+    def controls(self) -> tuple[ControlSetting, ...]:
+        if not self.module.gated:
+            return ()
+        return (
+            ControlSetting("alpha", "strength of the gate; 0: no gate", self.module.alpha, low=0.0),
+            ControlSetting("beta", "lower bound of the gate in nats", self.module.beta, high=0.0),
+        )
 
-    def generate(
-        self,
-        n: int,
-        prompt: str | Sequence[str] = "",
-        control: Control | Sequence[Control] | None = None,
-        paths: Mapping[str, bool] | None = None,
-        seed: int | None = None,
-        *,
-        rows: Sequence[int] | None = None,
-        max_new_tokens: int | None = None,
-    ) -> list[GeneratedText]:
-        """Generate ``n`` texts in one batch.
+    @property
+    def context(self) -> int | None:
+        return None if self.decoding.slide is not None else super().context
 
-        Args:
-            n: texts.
-            prompt: one for all, or one each; ``""`` begins with the tokenizer's ``bos_id``.
-            control: ``alpha`` and ``beta``, one for all or one each; what is left out is the model's.
-            paths: not used, the gate is the only path.
-            seed: text i is a function of (seed, rows[i]); None takes the likeliest token everywhere.
-            rows: row numbers, default 0 .. n-1.
-            max_new_tokens: instead of the decoding's.
-
-        Raises:
-            UserError: an unknown control, a value out of range, a control on a model without gate, an empty prompt
-                where no token can stand for it, a text longer than the backbone's context.
-        """
-        length = max_new_tokens or self.decoding.max_new_tokens
-        prompts = [self._ids(text) for text in _each(prompt, n, "prompt")]
-        self._fits(max(map(len, prompts)) + length)
-        state = IdeaState()
-        rules = self.decoding.rules()
-        controls = [self._control(each) for each in _each(control or {}, n, "control")]
-        if self.module.gated and any(each["alpha"] > 0 for each in controls):
-            rules.insert(0, self._gate(state, controls))
-        with evaluating(self.module):
-            generated = generate(
-                self.module,
-                prompts,
-                RuleList(rules),
-                seed=seed,
-                max_new_tokens=length,
-                eos_id=NO_END,
-                rows=rows,
-                channel=state,
-            )
-        return [self._text(ids, len(p)) for ids, p in zip(generated, prompts, strict=True)]
-
-    def _gate(self, state: IdeaState, controls: Sequence[Mapping[str, float]]) -> IdeaGateRule:
-        def idea_logits() -> Tensor:
-            assert state.idea_BV is not None
-            return state.idea_BV
-
-        strength = {name: [control[name] for control in controls] for name in CONTROLS}
-        module = self.module
-        kind = {"form": module.form, "base_V": module.base_rate, "neutral_V": module.neutral}
-        return IdeaGateRule(idea_logits, **strength, **kind)
-
-    def _control(self, control: Control) -> dict[str, float]:
-        """Return alpha and beta of a row, checked."""
-        for name, value in control.items():
-            if name not in CONTROLS:
-                raise UserError(f"unknown control '{name}'{did_you_mean(str(name), CONTROLS)}; there are alpha, beta")
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise UserError(f"control.{name}={value!r} is not a number")
-        if control and not self.module.gated:
-            raise UserError("this model has no gate (a baseline): leave control out, or use experiment=idea_gate/main")
-        values = {"alpha": self.module.alpha, "beta": self.module.beta} | {k: float(v) for k, v in control.items()}
-        check_strength(values["alpha"], values["beta"], "control")
-        return values
-
-    def _ids(self, text: str) -> list[int]:
+    def prompt_ids(self, text: str) -> list[int]:
         ids = self.vocabulary.encode(text)
         if ids:
             return ids
@@ -235,24 +188,69 @@ class IdeaGateGenerator:
             raise UserError("the prompt is empty and the tokenizer has no token to begin with: pass prompt=...")
         return [self.vocabulary.bos_id]
 
-    def _fits(self, length: int) -> None:
-        context = getattr(self.module.backbone, "context", None)
-        # the last token is drawn, not fed
-        if context is not None and length - 1 > context:
-            raise UserError(
-                f"prompt and continuation are {length} tokens together, backbone.context={context}: "
-                "shorten the prompt or lower decoding.max_new_tokens"
-            )
+    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> Any:
+        whole = super().context
+        if self.decoding.slide is None or whole is None:
+            return self.module
+        return SlidingWindow(self.module, context=whole, keep=self.decoding.slide)
 
-    def _text(self, ids: list[int], prompt_length: int) -> GeneratedText:
-        decode = self.vocabulary.decode
-        return GeneratedText(decode(ids), decode(ids[prompt_length:]), tuple(ids), prompt_length)
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> IdeaState:
+        return IdeaState()
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: IdeaState) -> ScoreRule:
+        rules = self.decoding.rules()
+        if any(control.get("alpha", 0.0) > 0 for control in controls):
+
+            def idea_logits() -> Tensor:
+                assert state.idea_BV is not None
+                return state.idea_BV
+
+            module = self.module
+            strength = {name: [control[name] for control in controls] for name in ("alpha", "beta")}
+            kind = {"form": module.form, "base_V": module.base_rate, "neutral_V": module.neutral}
+            rules.insert(0, IdeaGateRule(idea_logits, **strength, **kind))
+        return RuleList(rules)
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
+        return GeneratedText(self.vocabulary.decode(ids), tuple(ids), prompt_length, control)
 
 
-def _each(given: Any, n: int, what: str) -> list[Any]:
-    """One value for all, or a sequence of ``n``."""
-    if isinstance(given, str | Mapping):
-        return [given] * n
-    if len(given) != n:
-        raise UserError(f"{len(given)} values of {what} for {n} texts: give one for all or one each")
-    return list(given)
+@dataclass
+class SlidingState:
+    """Generation beyond the context: the model's state, the tokens it has read, and those read before."""
+
+    inner: IdeaState
+    read: list[Tensor] = field(default_factory=list)
+
+
+class SlidingWindow:
+    """A step model without end: where the context is full it reads the newest ``keep`` tokens anew and goes on.
+
+    Args:
+        module: with ``start`` and ``step``.
+        context: positions that it has.
+        keep: tokens that stay; fewer than ``context``.
+    """
+
+    def __init__(self, module: IdeaGateModule, *, context: int, keep: int) -> None:
+        self.module, self.context, self.keep = module, context, keep
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids are to be."""
+        return self.module.device
+
+    def start(self, batch_size: int, controls: IdeaState) -> SlidingState:
+        """Return the state of empty prefixes."""
+        return SlidingState(self.module.start(batch_size, controls))
+
+    def step(self, ids_B1: Tensor, state: SlidingState) -> tuple[Tensor, SlidingState]:
+        """Take the newest tokens; return the scores [B, V] of the tokens after them."""
+        if len(state.read) == self.context:
+            state.read = state.read[-self.keep :]
+            state.inner.cache = None
+            for old_B1 in state.read:
+                _, state.inner = self.module.step(old_B1, state.inner)
+        state.read.append(ids_B1)
+        scores_BV, state.inner = self.module.step(ids_B1, state.inner)
+        return scores_BV, state

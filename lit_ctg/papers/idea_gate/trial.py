@@ -363,7 +363,7 @@ class XRay(Callback):
                 "prompt": name,
                 "kind": kind,
                 "id": number,
-                "token": readable(vocabulary.decode([number]), vocabulary.tokens[number]),
+                "token": shown(vocabulary, number),
                 "factor": float(picture.factor_V[number]),
                 "probability_before": float(picture.before_V[number]),
                 "probability_after": float(picture.after_V[number]),
@@ -420,6 +420,12 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
 def first_token(vocabulary: Any, word: str) -> int:
     """Return the first token of a word as it stands inside a sentence (a blank before it)."""
     return int(vocabulary.encode(f" {word}")[0])
+
+
+def shown(vocabulary: Any, number: int) -> str:
+    """Return how a token is shown; a pretrained head may have rows that no token has."""
+    names = vocabulary.tokens
+    return readable(vocabulary.decode([number]), names[number]) if number < len(names) else f"<id {number}>"
 
 
 def readable(token: str, raw: str) -> str:

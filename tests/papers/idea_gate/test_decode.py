@@ -59,7 +59,7 @@ def test_cached_greedy_text_is_that_of_whole_prefixes(make_generator, alpha):
             ids.append(int(scores.argmax()))
         assert list(text.ids) == ids
         assert text.text == generator.vocabulary.decode(ids)
-        assert text.text.startswith(prompt) and text.text[len(prompt) :] == text.continuation
+        assert text.text.startswith(prompt)
         assert text.prompt_length == len(generator.vocabulary.encode(prompt))
 
 
@@ -81,7 +81,7 @@ def test_strength_zero_is_the_model_without_its_head(make_generator):
     assert [t.ids for t in gated.generate(2, "The market", {"alpha": 3.0, "beta": -9.0}, seed=1)] != [
         t.ids for t in plain
     ]
-    assert gated.has_gate and not bare.has_gate
+    assert [setting.name for setting in gated.controls] == ["alpha", "beta"] and not bare.controls
     gated.module.alpha = 0.0  # the model's own strength is the default
     assert [t.ids for t in gated.generate(2, "The market", seed=1)] == [t.ids for t in plain]
 
@@ -109,11 +109,11 @@ def test_bad_controls(make_generator, control, message):
 
 
 def test_what_cannot_be_generated(make_generator):
-    with pytest.raises(UserError, match="no gate"):
+    with pytest.raises(UserError, match="follows no control"):
         make_generator(gated=False).generate(1, "The market", {"alpha": 0.5}, seed=0)
-    with pytest.raises(UserError, match=r"backbone\.context=32"):
+    with pytest.raises(UserError, match="the model has 32 positions"):
         make_generator().generate(1, "The market", seed=0, max_new_tokens=40)
-    with pytest.raises(UserError, match="2 values of prompt for 3 texts"):
+    with pytest.raises(UserError, match="2 prompts for 3 texts"):
         make_generator().generate(3, ["a", "b"], seed=0)
     generator = make_generator()
     generator.vocabulary = SimpleNamespace(encode=lambda text: [], bos_id=None)
@@ -125,6 +125,46 @@ def test_what_cannot_be_generated(make_generator):
 def test_bad_decoding(change):
     with pytest.raises(UserError, match="decoding"):
         decoding(**change)
+
+
+@pytest.mark.parametrize("penalty_on", ["logits", "log_probabilities"])
+def test_only_the_penalty_on_log_probabilities_is_blind_to_a_number_added_to_all_logits(penalty_on):
+    """Deviation 13."""
+    (penalty, *_) = decoding(penalty_on=penalty_on, temperature=1.0).rules()
+    ids, scores = torch.tensor([[0, 2]]), torch.tensor([[1.0, 0.5, -1.0, 0.2]], dtype=torch.float64)
+    here, there = (penalty(ids, scores + shift).softmax(-1) for shift in (0.0, 7.0))
+    assert torch.allclose(here, there, atol=1e-12) == (penalty_on == "log_probabilities")
+    bare = scores.softmax(-1)
+    assert float(here[0, [0, 2]].sum()) < float(bare[0, [0, 2]].sum())
+
+
+def test_the_logits_penalty_can_even_raise_its_tokens_share_of_the_rest():
+    """All logits low: the seen token's is multiplied into the depths, whatever its probability was."""
+    (on_logits, *_), (on_p, *_) = (decoding(penalty_on=name).rules() for name in ("logits", "log_probabilities"))
+    ids, scores = torch.tensor([[0]]), torch.tensor([[-20.0, -21.0]], dtype=torch.float64)
+    before = float(scores.softmax(-1)[0, 0])
+    assert float(on_logits(ids, scores).softmax(-1)[0, 0]) < 0.1 * before
+    assert float(on_p(ids, scores).softmax(-1)[0, 0]) > 0.9 * before
+
+
+def test_beyond_the_context_the_newest_tokens_are_read_anew(make_generator):
+    """Against whole prefixes of the newest tokens, recomputed without a cache."""
+    generator = make_generator({"slide": 10})
+    module = generator.module.eval()
+    (text,) = generator.generate(1, PROMPTS[0], seed=None, max_new_tokens=70)
+    ids = list(generator.vocabulary.encode(PROMPTS[0]))
+    first = 0
+    for _ in range(70):
+        if len(ids) - first > module.backbone.context:
+            first = len(ids) - 1 - generator.decoding.slide
+        with torch.no_grad():
+            scores = module({"input_ids_BT": torch.tensor([ids[first:]])}).scores_BTV[0, -1]
+        seen = torch.tensor(sorted(set(ids)))
+        scores[seen] = torch.where(scores[seen] > 0, scores[seen] / 1.2, scores[seen] * 1.2)
+        ids.append(int(scores.argmax()))
+    assert list(text.ids) == ids and len(ids) > 2 * module.backbone.context
+    with pytest.raises(UserError, match=r"decoding\.slide=32"):
+        make_generator({"slide": 32})
 
 
 # huggingface: The gate on a Hugging Face causal LM: the LM frozen, its own head, generation, the commands of the docum
