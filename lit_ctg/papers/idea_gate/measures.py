@@ -81,12 +81,15 @@ class BigramLoss(RatioMetric):
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
         """Add a batch."""
-        assert self.bigrams is not None, "call bind(datamodule) first"
         mask_BT = pick_mask(batch, self.mask)
+        self.update(batch["input_ids_BT"], batch["target_ids_BT"], cost(output, batch, GATED), mask_BT)
+
+    def update(self, first_BT: Tensor, second_BT: Tensor, model_BT: Tensor, mask_BT: Tensor) -> None:
+        """Add rows: each token, the one after it, the model's cost of that in nats, True where it counts."""
+        assert self.bigrams is not None, "call bind(datamodule) first"
         self.follow(mask_BT)
-        first, second = (batch[name].cpu().numpy() for name in ("input_ids_BT", "target_ids_BT"))
-        bigram_BT = torch.from_numpy(self.bigrams.nll(first, second)).to(float64(mask_BT)).masked_fill(~mask_BT, 0.0)
-        model_BT = cost(output, batch, GATED)
+        nll_BT = torch.from_numpy(self.bigrams.nll(first_BT.cpu().numpy(), second_BT.cpu().numpy()))
+        bigram_BT = nll_BT.to(model_BT).masked_fill(~mask_BT, 0.0)
         sums_B2 = torch.stack((bigram_BT.sum(1), (bigram_BT - model_BT).sum(1)), dim=1)
         self.add_rows(sums_B2, mask_BT.sum(1, keepdim=True).expand(-1, 2))
 
@@ -149,13 +152,16 @@ class HistoryCache(RatioMetric):
                 continue
             places, tokens_PK = places[some_P], tokens_PK[some_P]
             history_PV = self.history(batch["input_ids_BT"][row], places)
-            idea_PV = output.extras["idea_logits"][row, places].float()
-            values = [
-                average_precision(scores_PV.masked_fill(module.stopword_mask_V, -torch.inf), tokens_PK)
-                for scores_PV in (history_PV, idea_PV)
-            ]
-            total_2 = torch.stack((values[0].sum(), (values[1] - values[0]).sum()))
-            self.add_rows(total_2[None], torch.full((1, 2), len(places), device=places.device))
+            self.update(history_PV, output.extras["idea_logits"][row, places], tokens_PK, module.stopword_mask_V)
+
+    def update(self, history_PV: Tensor, idea_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> None:
+        """Add the positions of one row: both rankings, what is to be found (-1 pads; at least one each), stopwords."""
+        found = [
+            average_precision(scores_PV.float().masked_fill(stopword_V, -torch.inf), tokens_PK)
+            for scores_PV in (history_PV, idea_PV)
+        ]
+        total_2 = torch.stack((found[0].sum(), (found[1] - found[0]).sum()))
+        self.add_rows(total_2[None], torch.full((1, 2), len(tokens_PK), device=total_2.device))
 
     def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
         """Return the ranking's scores [P, V]: how often each token stands in the row up to each place."""
@@ -216,10 +222,14 @@ class GateContext(BatchMetric):
         self.follow(batch["target_ids_BT"])
         places = slice(self.stride - 1, None, self.stride)
         counted_BT = pick_mask(batch, self.mask)[:, places]
-        gate_PV = float64(module.gate(output.extras["idea_logits"][:, places][counted_BT]))
-        probability_PV = float64(output.extras["token_logits"][:, places][counted_BT]).softmax(-1)
+        gate_PV = module.gate(output.extras["idea_logits"][:, places][counted_BT])
+        self.update(gate_PV, output.extras["token_logits"][:, places][counted_BT].softmax(-1))
+
+    def update(self, gate_PV: Tensor, probability_PV: Tensor) -> None:
+        """Add positions: the gate in nats, and what the token head gives each token."""
+        gate_PV, probability_PV = float64(gate_PV), float64(probability_PV)
         self.add(
-            positions=counted_BT.sum(),
+            positions=torch.tensor(len(gate_PV)),
             gate_sum=gate_PV.sum(0),
             square_sum=gate_PV.square().sum(0),
             probability_sum=probability_PV.sum(0),
@@ -279,9 +289,9 @@ class Held:
         return found
 
 
-def source_of(domain: str) -> str:
-    """Return the source (file of plain Wikipedia) that a domain's text comes from."""
-    return FILES.get(domain, domain)
+def about(source: str, domain: str) -> bool:
+    """Return whether a source of the corpus (a file of plain Wikipedia, a field of the sample) is a domain's text."""
+    return source in (domain, FILES.get(domain))
 
 
 def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
@@ -299,6 +309,17 @@ class MassMean(SampleMean):
     def update(self, values: Sequence[float], group: int = 0) -> None:
         """Add the windows of one document."""
         self.add_samples(values, group)
+
+
+class ClassifiedShare(SampleMean):
+    """Share of texts that the classifier takes for the right domain's."""
+
+    unit = "rate"
+    direction = "higher"
+
+    def update(self, hits: Sequence[float], group: int = 0) -> None:
+        """Add the texts of one prompt: 1 where it is right, else 0."""
+        self.add_samples(hits, group)
 
 
 class TopicMass(Callback):
@@ -349,11 +370,11 @@ class TopicMass(Callback):
         """Fill ``results`` anew; domains that the corpus has no held-out text of are left out."""
         self.results = {}
         held = Held(datamodule.prepare())
-        files = {source_of(domain.name) for domain in self.domains}
-        general = held.windows(lambda name: name not in files, self.length, limit=2)
+        names = [domain.name for domain in self.domains]
+        general = held.windows(lambda s: not any(about(s, name) for name in names), self.length, limit=2)
         values: dict[str, dict[str, list[tuple[str, int, float]]]] = {}
         for domain in self.domains:
-            own = held.windows(lambda name, d=domain: name == source_of(d.name), self.length)[: self.windows]
+            own = held.windows(lambda s, name=domain.name: about(s, name), self.length)[: self.windows]
             if not own or len(general) < 2:
                 continue
             terms = term_ids(domain, datamodule.vocabulary)
@@ -459,10 +480,12 @@ class TopicClassifier:
         train, held = Held(packed, ("train",)), Held(packed)
         generator = np.random.default_rng(self.seed)
         classes = [*self.domains, self.OTHER]
-        files = {source_of(name) for name in self.domains}
 
         def pieces(corpus: Held, name: str, limit: int | None) -> list[np.ndarray]:
-            wanted = (lambda s: s not in files) if name == self.OTHER else (lambda s: s == source_of(name))
+            def wanted(source: str) -> bool:
+                found = [domain for domain in self.domains if about(source, domain)]
+                return name in (found or [self.OTHER])
+
             return [ids for _, ids in corpus.windows(wanted, self.tokens, limit)]
 
         texts, labels = [], []
@@ -470,7 +493,7 @@ class TopicClassifier:
             found = pieces(train, name, None)
             if not found:
                 raise UserError(
-                    f"topic classifier: the corpus has no training text of '{source_of(name)}': use data=domains with "
+                    f"topic classifier: the corpus has no training text about '{name}': use data=domains with "
                     "data.source=local, or leave callback.topic_trial.classifier out"
                 )
             chosen = generator.permutation(len(found))[: self.pieces]

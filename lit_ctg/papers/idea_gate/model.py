@@ -205,7 +205,7 @@ def gated_scores(token_logits: Tensor, gate: Tensor, neutral_V: Tensor | None = 
 def base_rates(ids_N: Any, size: int, window: int) -> Tensor:
     """Return for each token the share of the windows of a text that hold it, [V] float64.
 
-    A token that occurs a distance g behind its last occurrence adds min(g, window) windows.
+    A token that occurs a distance g behind its last occurrence (or the text's beginning) adds min(g, window) windows.
 
     Args:
         ids_N: the text.
@@ -216,7 +216,7 @@ def base_rates(ids_N: Any, size: int, window: int) -> Tensor:
     order_N = np.argsort(ids_N, kind="stable")
     gap_N = np.diff(order_N, prepend=0)
     first_N = np.diff(ids_N[order_N].astype(np.int64), prepend=-1) != 0
-    gap_N[first_N] = window
+    gap_N[first_N] = order_N[first_N] + 1
     windows_V = np.bincount(ids_N[order_N], weights=np.minimum(gap_N, window), minlength=size)
     return torch.from_numpy(windows_V / max(1, len(ids_N))).clamp_(max=1.0)
 

@@ -21,6 +21,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
 from lit_ctg.papers.idea_gate.corpus import LISTS, Domain, load_domain
+from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
     Density,
     DistinctN,
@@ -30,11 +31,13 @@ from lit_ctg.papers.idea_gate.metrics import (
     grouped_bootstrap,
     words,
 )
+from lit_ctg.statistics import wilson_interval
 
 ALL = "all"
 GAIN = "gate_gain"
 # the arm that is the model as it was trained, and what it is compared with
 GATED, GATE_OFF = "gated", "gate_off"
+DOCUMENTS = 10**6  # more than any corpus holds out: documents of two domains are two groups
 DISTINCT_ORDER = 2  # idea gate, sec. 5.2: Diversity is Distinct-2
 
 
@@ -64,6 +67,7 @@ class Sample:
         scored: words that begin in the scored tokens, the prompt left out.
         with_prompt: the same with the prompt's words, as the authors' score counts them.
         spans: words that begin in each span of new tokens.
+        last_ids: tokens of the last span.
     """
 
     text: str
@@ -71,6 +75,7 @@ class Sample:
     scored: list[str]
     with_prompt: list[str]
     spans: list[list[str]]
+    last_ids: list[int]
 
 
 class TopicTrial(Callback):
@@ -89,10 +94,16 @@ class TopicTrial(Callback):
         seed: of the trials; they neither read nor move the global random state. Sample i of a prompt has the same
             draws in every arm and every model, so that comparisons are paired.
         samples_kept: texts kept of each prompt.
+        classifier: settings of ``measures.TopicClassifier`` less its domains, which are these; None asks none.
+        references: also record the stickiness of held-out text of the domain (``text``) and of other subjects
+            (``random``), and how many times ``random`` each arm's is.
+        prefix: of the names in the run record.
 
     Attributes:
         results: run-record entries ``topic/<arm>/<domain>/...``: ``distinct_2``; for each list (``short``, ``long``)
             ``<list>/stickiness``, ``/density``, both also ``_with_prompt``, ``/drift/<span>``, ``/drift/fall``.
+            With a classifier ``.../classified``: share of texts whose last span it takes for the domain's, its own
+            ``topic/classifier/accuracy`` and the share of real held-out text ``topic/classifier/<domain>``.
             ``all`` is the mean over domains. ``topic/gate_gain/<domain>/<list>/stickiness`` is gate on minus off.
             Intervals: bootstrap over prompts and samples.
         samples: dicts with path (arm), setting (domain), prompt and text.
@@ -114,6 +125,9 @@ class TopicTrial(Callback):
         decoding: Any,
         seed: int,
         samples_kept: int = 2,
+        classifier: Mapping[str, Any] | None = None,
+        references: bool = False,
+        prefix: str = "topic",
     ) -> None:
         super().__init__()
         if GATED not in arms or arms[GATED]:
@@ -135,6 +149,7 @@ class TopicTrial(Callback):
         self.function_words = tuple(function_words)
         self.arms = {GATED: {}, **arms}
         self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
+        self.classifier, self.references, self.prefix = classifier, references, prefix
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
 
@@ -147,6 +162,16 @@ class TopicTrial(Callback):
         """Generate and measure everything; fills ``results`` and ``samples`` anew."""
         generator = self.decoding.generator(module, datamodule)
         self.results, self.samples = {}, []
+        judge = None
+        if self.classifier is not None:
+            names = [domain.name for domain in self.domains]
+            judge = TopicClassifier(domains=names, **self.classifier)
+            judge.fit(datamodule.prepare(), len(datamodule.vocabulary))
+            self._keep_rate("classifier/accuracy", *judge.accuracy)
+            for name, counts in judge.real.items():
+                self._keep_rate(f"classifier/{name}", *counts)
+        if self.references:
+            self._references(datamodule)
         measured: dict[str, dict[str, SampleMean]] = {}
         for arm, control in self.arms.items():
             if control and not module.gated:
@@ -156,8 +181,11 @@ class TopicTrial(Callback):
                 for index, domain in enumerate(self.domains)
             }
             measured[arm] = self._measure(arm, texts)
+            if judge is not None:
+                self._classify(judge, arm, texts)
+            path = arm if self.prefix == "topic" else f"{self.prefix}/{arm}"
             self.samples += [
-                {"path": arm, "setting": domain.name, "prompt": prompt, "text": sample.text}
+                {"path": path, "setting": domain.name, "prompt": prompt, "text": sample.text}
                 for domain in self.domains
                 for prompt, some in zip(domain.prompts, texts[domain.name], strict=False)
                 for sample in some[: self.samples_kept]
@@ -194,7 +222,9 @@ class TopicTrial(Callback):
         full, begin, end = vocabulary.decode(ids), place(0), place(self.scored_tokens)
         spans = [words(full, place(first - 1), place(last)) for first, last in self.spans]
         scored = words(full, begin, end)
-        return Sample(full, min(new, self.scored_tokens), scored, words(full, 0, end), spans)
+        first, last = self.spans[-1]
+        last_ids = ids[text.prompt_length + first - 1 : text.prompt_length + last]
+        return Sample(full, min(new, self.scored_tokens), scored, words(full, 0, end), spans, last_ids)
 
     def _measure(self, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> dict[str, SampleMean]:
         """Record all numbers of an arm; returns the metrics that gains are made from, by name."""
@@ -205,12 +235,13 @@ class TopicTrial(Callback):
             distinct = DistinctN(order=DISTINCT_ORDER, sync_on_compute=False)
             for group, _, some in _groups(parts, texts):
                 distinct.update([sample.scored for sample in some], group)
-            self._keep(f"topic/{arm}/{name}/distinct_{DISTINCT_ORDER}", distinct)
+            self._keep(f"{self.prefix}/{arm}/{name}/distinct_{DISTINCT_ORDER}", distinct)
             for chosen in LISTS:
                 metrics = self._metrics(parts, texts, chosen)
                 for key, metric in metrics.items():
-                    self._keep(f"topic/{arm}/{name}/{chosen}/{key}", metric)
+                    self._keep(f"{self.prefix}/{arm}/{name}/{chosen}/{key}", metric)
                 kept[f"{name}/{chosen}/stickiness"] = metrics["stickiness"]
+                self._times_random(f"{arm}/{name}/{chosen}", float(metrics["stickiness"].compute()))
         return kept
 
     def _metrics(
@@ -238,6 +269,54 @@ class TopicTrial(Callback):
                     filled[key] = metric
         return filled
 
+    def _classify(self, judge: TopicClassifier, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> None:
+        """Record how many texts the classifier takes for the domain of their prompt, by their last span."""
+        every = ClassifiedShare(sync_on_compute=False)
+        group = 0
+        for label, domain in enumerate(self.domains):
+            metric = ClassifiedShare(sync_on_compute=False)
+            for some in texts[domain.name]:
+                hits = (judge.classes([sample.last_ids for sample in some]) == label).astype(float).tolist()
+                metric.update(hits, group)
+                every.update(hits, group)
+                group += 1
+            self._keep(f"{self.prefix}/{arm}/{domain.name}/classified", metric)
+        self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
+
+    def _references(self, datamodule: Any) -> None:
+        """Record the stickiness of real text, of the domain and of other subjects, in pieces of ``scored_tokens``."""
+        held, decode = Held(datamodule.prepare()), datamodule.vocabulary.decode
+        names = [domain.name for domain in self.domains]
+        elsewhere = held.windows(lambda s: not any(about(s, name) for name in names), self.scored_tokens, limit=4)
+        for kind in ("text", "random"):
+            for chosen in LISTS:
+                every: Stickiness | None = None
+                for number, domain in enumerate(self.domains):
+                    own = held.windows(lambda s, name=domain.name: about(s, name), self.scored_tokens)
+                    topical = {"terms": domain.terms[chosen], "function_words": self.function_words}
+                    metric = Stickiness(**topical, sync_on_compute=False)
+                    for document, ids in own if kind == "text" else elsewhere:
+                        metric.update([words(decode(ids))], DOCUMENTS * number + document)
+                    self._keep(f"{self.prefix}/{kind}/{domain.name}/{chosen}/stickiness", metric)
+                    if every is None:
+                        every = metric
+                    else:
+                        every.merge_state(metric)
+                self._keep(f"{self.prefix}/{kind}/{ALL}/{chosen}/stickiness", every)
+
+    def _times_random(self, name: str, stickiness: float) -> None:
+        """Record how many times that of random text a stickiness is, where that is known and not 0."""
+        _, domain, chosen = name.split("/")
+        random = self.results.get(f"{self.prefix}/random/{domain}/{chosen}/stickiness")
+        if random and random["value"]:
+            result = MetricResult(stickiness / random["value"], "times random text", "higher", random["n"], None, 1)
+            self.results[f"{self.prefix}/{name}/times_random"] = result.to_dict()
+
+    def _keep_rate(self, name: str, hits: int, trials: int) -> None:
+        rate = hits / trials if trials else float("nan")
+        result = MetricResult(rate, "rate", "higher", trials, wilson_interval(hits, trials), 1)
+        self.results[f"{self.prefix}/{name}"] = result.to_dict()
+
     def _gain(self, on: Mapping[str, SampleMean], off: Mapping[str, SampleMean]) -> None:
         """Record gate on minus gate off, sample by sample."""
         for name, metric in on.items():
@@ -246,7 +325,7 @@ class TopicTrial(Callback):
             interval = grouped_bootstrap(gain_N.tolist(), group_N.tolist())
             count, value = int(gain_N.isfinite().sum()), float(gain_N.nanmean())
             result = MetricResult(value, metric.unit, metric.direction, count, interval, metric.version)
-            self.results[f"topic/{GAIN}/{name}"] = result.to_dict()
+            self.results[f"{self.prefix}/{GAIN}/{name}"] = result.to_dict()
 
     def _keep(self, name: str, metric: Any) -> None:
         result = metric.result()

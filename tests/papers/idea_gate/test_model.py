@@ -15,16 +15,20 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate import GateForm, IdeaGateModule, IdeaGateRule, watch_idea_logits
 from lit_ctg.papers.idea_gate import model as module_file
+from lit_ctg.papers.idea_gate.decode import IdeaGateDecoding
 from lit_ctg.papers.idea_gate.model import (
     AUTHORS,
     authors_mask,
+    base_rates,
     check_stopwords,
     distinct,
     frequent_mask,
     future_window,
+    gated_scores,
     idea_loss,
 )
 from lit_ctg.run.build import build
+from tests.papers.idea_gate.conftest import SETTINGS
 
 # window: Windows and the idea loss against the dense multi-hot target
 
@@ -402,3 +406,157 @@ def test_a_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
     assert all(torch.equal(value, expected[name]) for name, value in resumed.module.state_dict().items())
     assert expected["stopword_mask_V"].sum() == 50
     assert not torch.equal(killed.module.embedding.weight, expected["embedding.weight"])
+
+
+# ours: lift, neutral stopwords, first values ------------------------------------------------------------------------
+
+
+def test_base_rates_are_shares_of_windows() -> None:
+    ids = torch.randint(7, (60,), generator=torch.Generator().manual_seed(0)).numpy()
+    rate = base_rates(ids, 9, 4)
+    for token in range(9):
+        windows = [token in ids[start : start + 4] for start in range(len(ids))]
+        assert float(rate[token]) == pytest.approx(sum(windows) / len(ids))
+
+
+def test_the_lift_is_log_p_less_its_base_rate_bounded_on_both_sides() -> None:
+    form = GateForm(clamp="after_scaling", epsilon=1e-8)
+    logits = torch.tensor([-9.0, -3.0, -3.0, 4.0], dtype=torch.float64)
+    base = torch.tensor([0.5, 0.01, 0.3, 0.001], dtype=torch.float64).log()
+    expected = [
+        max(-2.0, min(2.0, 0.5 * (math.log(sigmoid(x) + 1e-8) - b)))
+        for x, b in zip(logits.tolist(), base.tolist(), strict=True)
+    ]
+    assert form(logits, 0.5, -2.0, base).tolist() == pytest.approx(expected, abs=1e-12)
+    assert expected[0] == -2.0 and expected[1] > 0 > expected[2] and expected[3] == 2.0
+
+
+def test_the_papers_gate_boosts_stopwords_and_the_neutral_one_leaves_them_together_as_they_are() -> None:
+    """Deviation 11: a stopword's idea logit is free, so training draws it up; here it stands high already."""
+    generator = torch.Generator().manual_seed(0)
+    token = torch.randn(5, 9, generator=generator, dtype=torch.float64)
+    stop = torch.arange(9) < 3
+    idea = torch.where(stop, 4.0, torch.randn(9, generator=generator, dtype=torch.float64) - 4)
+    gate = GateForm(clamp="after_scaling", epsilon=1e-8)(idea, 0.5, -2.0).expand_as(token)
+    before = token.softmax(-1)
+    paper, neutral = (gated_scores(token, gate, mask).softmax(-1) for mask in (None, stop))
+    assert (paper[:, stop].sum(-1) > 1.2 * before[:, stop].sum(-1)).all()
+    assert torch.allclose(neutral[:, stop], before[:, stop], atol=1e-12)
+    # among the others the gate does what it did
+    for row in range(5):
+        ratio = neutral[row, ~stop] / paper[row, ~stop]
+        assert torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-10)
+
+
+def test_training_draws_up_the_stopwords_idea_logits(make_module, batch) -> None:
+    """Deviation 11: the idea loss gives a stopword no gradient, the token loss of one that stands in the text does."""
+    module = make_module(idea_weight=0.0, stopwords="frequent")
+    stop = int(batch["target_ids_BT"][0].mode().values)
+    module.stopword_mask_V[stop] = True
+    idea = torch.zeros(len(module.vocabulary), requires_grad=True, dtype=torch.float64)
+    gate = module.gate(idea)
+    target = batch["target_ids_BT"].flatten()
+    torch.nn.functional.cross_entropy(gate.expand(len(target), -1), target).backward()
+    assert idea.grad[stop] < 0, "a step against the gradient raises it"
+    loss = idea_loss(idea.detach().requires_grad_(), torch.tensor([stop, -1]), positive_weight=5.0,
+                     stopword_mask=module.stopword_mask_V)  # fmt: skip
+    other = idea_loss(idea.detach() + 3 * module.stopword_mask_V, torch.tensor([stop, -1]), positive_weight=5.0,
+                      stopword_mask=module.stopword_mask_V)  # fmt: skip
+    assert loss.item() == other.item()
+
+
+@pytest.mark.parametrize(("bias", "alive"), [("base_rate", False), ("above_clamp", True)])
+def test_at_the_base_rate_the_gate_starts_dead(vocabulary, bias, alive) -> None:
+    """Deviation 12: with 8,000 tokens the base rate lies below exp(beta / alpha) = .018, where the gate is flat."""
+    tokens = type("Tokens", (), {"__len__": lambda self: 8000, "bos_id": None})()
+    backbone = GPT2Backbone(dim=16, layers=1, heads=2, context=8, dropout=0.0)
+    settings = SETTINGS | {"window": 20, "idea_bias": bias, "stopwords": "none"}
+    module = IdeaGateModule(vocabulary=tokens, backbone=backbone, **settings)
+    p = module.idea_head.outer.bias.sigmoid()[0].item()
+    assert (p > math.exp(-2.0 / 0.5)) == alive
+    idea = module.idea_head(torch.randn(4, 16, generator=torch.Generator().manual_seed(1)))
+    idea.retain_grad()
+    module.gate(idea)[:, 7].sum().backward()
+    assert bool((idea.grad[:, 7] != 0).all()) == alive
+    if alive:
+        assert module.gate(idea).mean().item() == pytest.approx(0.9 * -2.0, abs=0.02)
+
+
+def test_a_token_rate_start_says_of_each_token_how_often_it_comes(tmp_path) -> None:
+    words = ["experiment=idea_gate/main", "size=smoke", "trainer.max_steps=1", "trainer.limit_val_batches=0"]
+    words += ["metric=[]", "callback=[epoch_seed]", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
+    words += ["+model.lift=true", "+model.neutral_stopwords=true", "model.idea_bias=token_rate"]
+    words += ["model.learning_rate=1e-9"]
+    experiment = build(compose(words), tmp_path, loggers=False)
+    experiment.trainer.fit(experiment.module, experiment.datamodule)
+    module = experiment.module
+    rate = base_rates(experiment.datamodule.packed.ids("train"), module.vocabulary_size, module.window_size)
+    p = module.idea_head.outer.bias.detach().sigmoid().double()
+    common = (rate > 0.01) & (rate < 0.9)
+    assert torch.allclose(p[common], 5 * rate[common] / (1 + 4 * rate[common]), rtol=1e-4)
+    # so the gate begins as no gate: every token's lift is near 0
+    gate = module.gate(module.idea_head.outer.bias.detach()[None])
+    assert gate.abs().max() < 1e-4
+    assert module.state_dict()["base_V"].shape == (module.vocabulary_size,)
+    # and both choices are those of generation and the X-ray
+    assert module.neutral is module.stopword_mask_V and module.base_rate is module.base_V
+
+
+OURS = {"lift": True, "neutral_stopwords": True}
+
+
+@pytest.mark.parametrize("change", [{"lift": True}, {"neutral_stopwords": True}, OURS])
+def test_training_scores_what_is_generated_with_our_gates(make_module, batch, change) -> None:
+    module = make_module(**change)
+    if module.lift:
+        module.base_V.uniform_(-6, -1, generator=torch.Generator().manual_seed(0))
+    module.stopword_mask_V[:9] = True
+    module.eval()
+    output = module(batch)
+    kept = batch["mask_target_BT"]
+    expected = torch.nn.functional.cross_entropy(output.scores_BTV[kept], batch["target_ids_BT"][kept])
+    assert module.losses(batch)["token_loss"].item() == pytest.approx(expected.item(), rel=1e-12)
+    generator = IdeaGateDecoding(temperature=1.0, repetition_penalty=1.0, max_new_tokens=1).generator(
+        module, SimpleNamespace(vocabulary=module.vocabulary)
+    )
+    state = generator.state([], ())
+    rule = generator.rules([{"alpha": module.alpha, "beta": module.beta}], (), state)
+    inner, ids = module.start(1, state), batch["input_ids_BT"][:1]
+    with torch.no_grad():
+        for place in range(ids.shape[1]):
+            scores, inner = module.step(ids[:, place : place + 1], inner)
+            assert torch.allclose(rule(ids[:, : place + 1], scores), output.scores_BTV[:1, place], atol=1e-10)
+
+
+def test_the_plain_form_and_the_fused_one_are_one(make_module, batch) -> None:
+    """Values and gradients of every parameter, over rows of unequal length."""
+    found = {}
+    for fast in ("never", "always"):
+        module = make_module(fast=fast)
+        module.stopword_mask_V[:5] = True
+        losses = module.losses(batch)
+        losses["loss"].backward()
+        found[fast] = losses, {name: parameter.grad for name, parameter in module.named_parameters()}
+    (plain, slopes), (fused_losses, fused_slopes) = found["never"], found["always"]
+    assert set(plain) == set(fused_losses)
+    for name in plain:
+        assert fused_losses[name].item() == pytest.approx(plain[name].item(), rel=1e-12)
+    assert all(torch.allclose(slopes[name], fused_slopes[name], atol=1e-12) for name in slopes)
+
+
+def test_small_batches_take_the_plain_form_and_large_ones_the_fused(make_module, batch, monkeypatch) -> None:
+    module = make_module()
+    taken = []
+    monkeypatch.setattr(IdeaGateModule, "_fused_losses", lambda *given: taken.append(1))
+    module.losses(batch)
+    assert not taken
+    monkeypatch.setattr(module_file, "FAST_FROM", 1000)
+    module.losses(batch)
+    assert taken
+    lift = make_module(lift=True)
+    lift.losses(batch)
+    assert len(taken) == 1, "the fused form does not know our gates"
+    with pytest.raises(UserError, match=r"model\.fast=always knows the paper's gate only"):
+        make_module(lift=True, fast="always")
+    with pytest.raises(UserError, match=r"model\.fast='quick'"):
+        make_module(fast="quick")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import WandbLogger
@@ -214,6 +215,55 @@ def test_bad_settings_are_named(vocabulary, options, message) -> None:
         trial(Author(vocabulary, on_topic), **options)
 
 
+def corpus_of(vocabulary):
+    """A packed corpus: chemistry writes of acids, war of armies, the rest of rivers, every other word."""
+    subjects = {"chemistry": " acid king", "war": " army king", "sport": " river king"}
+    texts = {name: vocabulary.encode(words * 60) for name, words in subjects.items()}
+    splits = {split: list(texts) * count for split, count in (("train", 4), ("val", 1), ("test", 1))}
+    return SimpleNamespace(
+        sources=tuple(texts),
+        table=lambda split, _: np.array([list(texts).index(name) for name in splits[split]]),
+        document=lambda split, number: np.array(texts[splits[split][number]]),
+    )
+
+
+def test_a_classifier_of_real_text_judges_the_last_span(vocabulary) -> None:
+    packed = corpus_of(vocabulary)
+    # on the topic of the prompt in the last span only with the gate off
+    author = Author(vocabulary, lambda control, row: " river" * 10 + (" acid" if control else " river") * 20)
+    callback = trial(author, classifier={"tokens": 10, "pieces": 20}, prefix="tried")
+    data = SimpleNamespace(vocabulary=vocabulary, prepare=lambda: packed)
+    callback.run(SimpleNamespace(gated=True), data)
+    results = callback.results
+    assert results["tried/classifier/accuracy"]["value"] == 1.0 and results["tried/classifier/war"]["value"] == 1.0
+    assert results["tried/gate_off/chemistry/classified"]["value"] == 1.0
+    assert results["tried/gated/chemistry/classified"]["value"] == 0.0
+    assert results["tried/gate_off/war/classified"]["value"] == 0.0
+    assert (
+        results["tried/gate_off/all/classified"]["value"] == 0.5 and results["tried/gate_off/all/classified"]["n"] == 8
+    )
+    assert {name.split("/")[0] for name in results} == {"tried"}
+    assert {sample["path"] for sample in callback.samples} == {"tried/gated", "tried/gate_off"}
+
+
+def test_references_are_real_texts_and_arms_are_counted_in_random_ones(vocabulary) -> None:
+    packed = corpus_of(vocabulary)
+    packed.document = lambda split, number: np.array(
+        vocabulary.encode((" acid king", " army king", " acid king king king")[number % 3] * 60)
+    )
+    callback = trial(Author(vocabulary, on_topic), references=True)
+    callback.run(SimpleNamespace(gated=True), SimpleNamespace(vocabulary=vocabulary, prepare=lambda: packed))
+    results = callback.results
+    assert results["topic/text/chemistry/short/stickiness"]["value"] == pytest.approx(0.5, abs=0.01)
+    assert results["topic/text/all/short/stickiness"]["n"] == 2 * results["topic/text/chemistry/short/stickiness"]["n"]
+    random = results["topic/random/chemistry/short/stickiness"]["value"]
+    assert random == pytest.approx(0.25, abs=0.03)
+    assert results["topic/gated/chemistry/short/times_random"]["value"] == pytest.approx(1.0 / random)
+    # no army in the other subjects: nothing to be counted in
+    assert results["topic/random/war/short/stickiness"]["value"] == 0.0
+    assert "topic/gated/war/short/times_random" not in results
+
+
 # topic_tables: The tables of idea_gate ask for runs that are listed and for numbers that those runs record
 
 
@@ -398,7 +448,7 @@ def test_a_word_is_looked_up_as_inside_a_sentence(xray_vocabulary) -> None:
 def test_every_token_is_drawn_once_and_as_in_the_table(gated, xray_vocabulary, tmp_path) -> None:
     """Two tokens that look the same are two bars; one that is named and boosted is one."""
     module, _ = gated(xray_vocabulary)
-    callback = xray(top=120, minimum=0.0)
+    callback = xray(top=200, minimum=0.0)
     callback.run(module, xray_vocabulary)
     callback.rows[3]["token"] = callback.rows[4]["token"]
     expected = {row["id"]: row["factor"] for row in callback.rows}
