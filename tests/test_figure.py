@@ -7,10 +7,21 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lit_ctg.figure import Bar, BarGroup, bar_chart, bar_range
-from lit_ctg.figure import Line, heat_map, line_chart, value_range
-from lit_ctg.figure import tick_text, ticks, without_collisions
-from lit_ctg.figure import read_words, word_shift
+from lit_ctg.figure import (
+    Bar,
+    BarGroup,
+    Line,
+    bar_chart,
+    bar_range,
+    heat_map,
+    line_chart,
+    read_words,
+    tick_text,
+    ticks,
+    value_range,
+    without_collisions,
+    word_shift,
+)
 
 
 def numbers(text: str) -> list[float]:
