@@ -141,7 +141,7 @@ def _report(words: list[str]) -> int:
 
 def _verify(words: list[str]) -> int:
     from lit_ctg.results.command import folders, settings
-    from lit_ctg.run.verify import main as verify
+    from lit_ctg.results.verify import main as verify
 
     found = settings(words, "verify", ("paper", "records"))
     return verify(**{**found, "records": folders(found.get("records"))}, console=Console())

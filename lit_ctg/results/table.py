@@ -587,7 +587,7 @@ def results_for(
     else:
         folders = [Path(folder) for folder in record_dirs]
         records, origin = load_records(folders, known), ", ".join(map(str, folders))
-        if folders == [committed]:
+        if [folder.resolve() for folder in folders] == [committed.resolve()]:
             origin = "the committed records"
     records = [*records, *extra]
     if size == AUTO:
