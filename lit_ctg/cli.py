@@ -1,4 +1,4 @@
-"""`lit-ctg train|evaluate|generate|table|report|verify|reproduce|data`: dispatch; bad input ends in one line, exit code 2."""
+"""`lit-ctg <command>`: dispatch; bad input ends in one line, exit code 2."""
 
 from __future__ import annotations
 

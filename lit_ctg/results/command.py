@@ -10,8 +10,8 @@ from lit_ctg.errors import UserError, did_you_mean
 def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[str, str]:
     """Return ``{key: value}`` of words such as ``paper=nslm``; the first word without a key is the paper.
 
-    ``--key value`` and ``--key=value`` are read as ``key=value``, ``--dry-run`` as ``dry_run=true``; ``debug=true`` is the
-    command line's own and left out. A key that stands twice has its values joined by a comma.
+    ``--key value`` and ``--key=value`` are read as ``key=value``, ``--dry-run`` as ``dry_run=true``; ``debug=true``
+    is the command line's own and left out. A key that stands twice has its values joined by a comma.
 
     Raises:
         UserError: a key that the command does not know, or one without a value.

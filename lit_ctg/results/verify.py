@@ -1,9 +1,10 @@
 """`lit-ctg verify`: recompute from committed texts and records what can be recomputed, and fail on a difference.
 
-Two kinds of numbers need neither model nor corpus: those that follow from other numbers of the same record (a gain from two
-rates, a perplexity from those of its classes, an interval from a count), and those that are counted over generated texts.
-Records keep the first texts of every trial, not all of them: a count over some of the texts bounds the number over all.
-What follows is the paper's business: ``lit_ctg/papers/<paper>/verify.py`` gives ``recompute(record)``.
+Two kinds of numbers need neither model nor corpus: those that follow from other numbers of the same record (a gain
+from two rates, a perplexity from those of its classes, an interval from a count), and those that are counted over
+generated texts. Records keep the first texts of every trial, not all of them: a count over some of the texts bounds
+the number over all. What follows is the paper's business: ``lit_ctg/papers/<paper>/verify.py`` gives
+``recompute(record)``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOLD = 10
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a metric must be: exactly (``low == high``), or between two bounds; ``part``: the value or an interval's end."""
+    """What a metric must be: exactly (``low == high``) or between bounds; ``part``: the value or an interval's end."""
 
     metric: str
     low: float
@@ -184,12 +185,11 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
             raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
     for name in papers(root) if every else [str(paper)]:
         found = load_records(records if records is not None else [root / name / "results"])
-        outcome = verify(
-            [record for record in found if record.paper == name and record.status == "DONE"], recompute_of(name)
-        )
+        done = [record for record in found if record.paper == name and record.status == "DONE"]
+        outcome = verify(done, recompute_of(name))
         lines = [
-            f"{name}: {outcome.records} records, {outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded "
-            f"by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
+            f"{name}: {outcome.records} records, {outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more "
+            f"bounded by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
         ]
         lines += [f"  {line}" for line in outcome.differences[:TOLD]]
         if len(outcome.differences) > TOLD:

@@ -137,7 +137,7 @@ rows:
     assert legend_for(table) == []
 
 
-# --- training curves -----------------------------------------------------------------------------------------------------
+# --- training curves ------------------------------------------------------------------------------------------------
 
 
 def records(make_record, histories: dict[int, dict], name: str = "main") -> list:

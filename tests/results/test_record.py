@@ -215,7 +215,7 @@ def test_the_processor_is_named(tmp_path: Path) -> None:
     assert processor_model(tmp_path / "none") != ""
 
 
-# --- where a result comes from -------------------------------------------------------------------------------------------
+# --- where a result comes from --------------------------------------------------------------------------------------
 
 
 def nested(dotted: str, value: object) -> dict:

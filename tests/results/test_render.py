@@ -25,7 +25,8 @@ def test_markdown_is_a_rectangle(tables) -> None:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {13}
     assert lines[0] == (
-        "|  | Printed | As published | n | 95% interval | CV* | Verdict | Corrected | n | 95% interval | CV* | Verdict |"
+        "|  | Printed | As published | n | 95% interval | CV* | Verdict "
+        "| Corrected | n | 95% interval | CV* | Verdict |"
     )
     fusion = next(line for line in lines if line.startswith("| Fusion, PPL"))
     assert "| 5 |" in fusion and "2.152" in fusion and "undecided" in fusion

@@ -309,7 +309,7 @@ def test_over_seeds_folds_do_not_count(make_record, tmp_path) -> None:
     assert row_of(tmp_path, text, uneven).cells["corrected"].interval is None
 
 
-# --- which runs may speak ------------------------------------------------------------------------------------------------
+# --- which runs may speak -------------------------------------------------------------------------------------------
 
 
 def judged(tmp_path: Path, text: str, pool: RecordPool, head: str = "") -> Row:

@@ -176,7 +176,7 @@ def test_a_manifest_needs_a_title_alone(tmp_path: Path) -> None:
     assert (manifest.title, manifest.headline, manifest.runs, manifest.sweep) == ("My paper", None, {}, None)
 
 
-# --- plots ---------------------------------------------------------------------------------------------------------------
+# --- plots ----------------------------------------------------------------------------------------------------------
 
 SERIES = "{label: A, metric: m, series: s, x: 1, unit: rate}"
 OTHER = "{label: B, metric: m, series: s, x: 2, unit: perplexity}"

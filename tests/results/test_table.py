@@ -197,11 +197,11 @@ def test_bad_input_is_one_line(words: dict, message: str) -> None:
         main(**words, console=Console(file=StringIO()))
 
 
-# --- a number, a claim: counted once, of runs that may speak -------------------------------------------------------------
+# --- a number, a claim: counted once, of runs that may speak --------------------------------------------------------
 
 
 def test_each_printed_number_counts_once(results: Results) -> None:
-    """Tables 1, 2 and 3 all print the hard control of the same 200 trials a setting; Figure 1 ends where Table 1 stands."""
+    """Tables 1, 2 and 3 all print the hard control of the same 200 trials; Figure 1 ends where Table 1 stands."""
     labels = [(row.spec.section, row.spec.label) for row in results.counted(claims=False)]
     assert not [pair for pair in labels if pair[0] == "Hard control" or "epoch 6" in pair[1]]
     assert len([pair for pair in labels if pair[0] == "Trained model"]) == 4

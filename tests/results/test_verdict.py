@@ -173,7 +173,7 @@ def test_the_printed_rules_name_every_verdict() -> None:
     assert set(NUMBER_LABELS) | set(CLAIM_LABELS) == set(LABELS)
 
 
-# --- intervals -----------------------------------------------------------------------------------------------------------
+# --- intervals ------------------------------------------------------------------------------------------------------
 
 
 def test_a_rate_of_n_has_its_own_sampling_error() -> None:
@@ -272,7 +272,7 @@ def test_values_outside_the_domain_get_the_plain_interval() -> None:
         mean_interval([1.0, math.nan])
 
 
-# --- repeatability -------------------------------------------------------------------------------------------------------
+# --- repeatability --------------------------------------------------------------------------------------------------
 
 
 def test_repeatability_counts_from_the_end_of_the_scale() -> None:

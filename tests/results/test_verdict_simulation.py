@@ -1,8 +1,9 @@
 """A thousand papers whose truth is known: how often the rule is wrong, and how often it says anything.
 
-A paper prints one number of one run, and claims one difference from one pair of runs. We run it with n seeds. "Wrong" is
-``reproduced`` where the true means lie farther apart than the margin, ``not reproduced`` where they do not, ``supported``
-where the true difference is 0 or on the other side, ``contradicted`` where it is at least what is claimed.
+A paper prints one number of one run, and claims one difference from one pair of runs. We run it with n seeds. "Wrong"
+is ``reproduced`` where the true means lie farther apart than the margin, ``not reproduced`` where they do not,
+``supported`` where the true difference is 0 or on the other side, ``contradicted`` where it is at least what is
+claimed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the records of control codes say twice: sources pooled, perplexities, what was learned, and the committed texts."""
+"""What the records of control codes say twice: sources pooled, perplexities, what was learned, committed texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
 
 
 def _texts(record: RunRecord) -> Iterator[Recomputed]:
-    """Count in the committed continuations under their own source's code. Tokens that are blanks cannot be told apart."""
+    """Count in the committed continuations under their own source's code; blank tokens cannot be told apart."""
     for mode in MODES:
         own = [s for s in record.samples if s.get("mode") == mode and s.get("source") == s.get("code")]
         texts = [sample["text"].split(" ") for sample in own]
