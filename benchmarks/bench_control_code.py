@@ -23,9 +23,7 @@ from torch.nn import functional as F
 
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.papers.control_code import ControlCodeModule
-from lit_ctg.papers.control_code.code_gru import CodeGRUBackbone
-from lit_ctg.papers.control_code.code_linear import CodeLinear
-from lit_ctg.papers.control_code.code_transformer import CodeTransformerBackbone
+from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, CodeTransformerBackbone
 
 ROWS, LENGTH, DIM, CODES = 16, 256, 200, 2
 OPTIMIZERS = {"sgd": {"learning_rate": 5.0, "gamma": 0.95}}
@@ -63,6 +61,8 @@ def module_of(injection: str, vocabulary: int, **sizes: Any) -> ControlCodeModul
         injection_layers=None,
         match_parameters=False,
         position="sinusoidal",
+        code_start="normal",
+        scale_words=True,
         init_range=0.1,
         embedding_dropout=0.2,
         optimizer="sgd",

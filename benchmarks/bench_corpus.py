@@ -169,7 +169,7 @@ def prepare_and_tell_peak(folder: str) -> None:
     """Prepare the corpus in ``folder`` (in a process of its own) and print the peak memory in kilobytes (Linux)."""
     data = WikiTextDataModule(
         source="local", root=folder, cache_root=Path(folder) / "cache", tokenizer=WordTokenizer(), version=2, raw=False,
-        join_numbers=False, chunk_places=False, minimum_population=500_000, batching="streams", length=35,
+        batching="streams", length=35,
         batch_size=20, seed=0,
     )  # fmt: skip
     data.prepare_data()

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from lit_ctg.config import compose
-from lit_ctg.papers.nslm.report import class_counts, counts_table
-from lit_ctg.papers.nslm.stream import Stream
+from lit_ctg.papers.nslm.evaluation import class_counts, counts_table
+from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.run.build import build_datamodule, build_model
 
 GRID_SECONDS, SHARE = 120, 0.05

@@ -58,12 +58,14 @@ class Config:
     skip_completed: bool = False
     ckpt_path: str | None = None
     debug: bool = False
+    # of torch on a CPU; null: as many as pay for a model of this size
+    threads: int | None = None
+    # of a sweep, side by side; null: one a core
+    jobs: int | None = 1
     # generation
     prompt: str = ""
     n: int = 5
     control: dict[str, Any] = field(default_factory=dict)
-    # the ways the control takes, e.g. hard, soft, channel; hard and soft together are the paper's decoding
-    path: list[str] = field(default_factory=lambda: ["hard", "soft"])
 
 
 def _chooser(key: str) -> Any:
@@ -106,6 +108,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
             word = f"{key}='{escaped}'"
         elif equals and key.startswith("control."):
             word = f"++{word}"
+        elif equals and key == "path":
+            # the short name of the routes a control takes
+            word = f"decoding.routes={value}"
         prepared.append(word)
     return prepared
 
@@ -133,6 +138,8 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
     chosen = [word for word in words if word.startswith("experiment=")]
     if not missing or not chosen:
         return ""
+    if missing[1] == "decoding.routes":
+        return " The controls of this paper have one way only: leave path=... out"
     parent, _, key = missing[1].rpartition(".")
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=chosen)

@@ -1,43 +1,165 @@
-"""Writing files so that no reader ever sees half of one, and numbers so that the JSON is strict."""
+"""Files that are written whole or not at all, and locks: the only place for both (no torch import).
+
+What is written lies under a temporary name beside its place, goes to the disk (fsync) and is renamed, so that neither a
+reader nor a machine that loses its power ever meets half a file. Temporary names are
+``.<name>.<process>-<random>.tmp``; ``leftovers`` finds what a killed process left.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that a reader sees the old file or the whole new one.
+ELSEWHERE = "choose another folder"
 
-    A device, a named pipe or a link is not replaced: the file that ``path`` names must be a plain one or not be there.
+
+@contextlib.contextmanager
+def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
+    """Yield a temporary path; the file or folder that the body makes there becomes ``path`` in one step.
+
+    After any failure what stood at ``path`` stands there still, and nothing else is left. A symbolic link is followed:
+    the file behind it is replaced, the link stays. A folder can only take the place of nothing (or of an empty folder).
+
+    Args:
+        path: a file or folder, there or not; the folder it lies in is made.
+        remedy: what to do when it cannot be written, the end of the error's line.
 
     Raises:
-        UserError: the folder cannot be written, or something else than a plain file stands there.
+        UserError: the disk is full, a folder cannot be written, ``path`` is a device, a pipe or a loop of links; also
+            for an ``OSError`` of the body.
     """
     path = Path(path)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no plain file"
-        raise UserError(f"cannot write {path}: it is {kind}; choose another name")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _check_replaceable(target)
+        _make_folder(target.parent)
+        yield temporary
+        _to_disk(temporary)
+        os.replace(temporary, target)
+        with contextlib.suppress(OSError):  # some file systems sync no folders; the content is safe already
+            _sync(target.parent)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another folder") from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
     finally:
-        with contextlib.suppress(OSError):  # gone already (the usual case), or its folder cannot be one
-            temporary.unlink()
+        with contextlib.suppress(OSError):  # renamed (the usual case), never made, or its folder cannot be one
+            temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
+
+
+def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWHERE) -> None:
+    """Write ``content`` to ``path`` in one step; text as UTF-8 with its line ends as they are.
+
+    Args:
+        path, remedy: see ``replacing``.
+        content: all of the file.
+
+    Raises:
+        UserError: see ``replacing``; text that UTF-8 cannot say (a lone half of a surrogate pair).
+    """
+    try:
+        data = content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"cannot write {path}: its text is no Unicode text ({error.reason}): clean the input"
+        ) from error
+    with replacing(path, remedy=remedy) as temporary:
+        temporary.write_bytes(data)
+
+
+def leftovers(path: str | Path) -> list[Path]:
+    """Return what killed processes left of ``path`` under temporary names; whoever holds its lock may remove them."""
+    path = Path(path)
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.*.tmp"))
+
+
+@contextlib.contextmanager
+def locked(lock_file: str | Path, *, timeout_s: float = 3600.0, remedy: str = ELSEWHERE) -> Iterator[None]:
+    """Hold ``lock_file``; others wait. The operating system frees it when the process dies; the empty file stays.
+
+    Args:
+        lock_file: made when it is not there, with its folder.
+        timeout_s: seconds to wait for whoever holds it.
+        remedy: what to do when its folder cannot be written.
+
+    Raises:
+        UserError: the folder cannot be written, or the lock is not free after ``timeout_s`` seconds.
+    """
+    lock = _lock(lock_file, timeout_s, remedy)
+    if lock is None:
+        raise UserError(f"{lock_file} is held by another process for over {timeout_s:.0f} s: end it or wait")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def try_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock | None:
+    """Take ``lock_file`` and return it, held until its ``release()`` or the end of the process; None when it is taken.
+
+    Raises:
+        UserError: its folder cannot be written.
+    """
+    return _lock(lock_file, 0.0, remedy)
+
+
+def _lock(lock_file: str | Path, timeout_s: float, remedy: str) -> BaseFileLock | None:
+    from filelock import FileLock, Timeout
+
+    path = Path(lock_file)
+    # whoever took it may let it go from another thread
+    lock = FileLock(path, timeout=timeout_s, thread_local=False)
+    try:
+        _make_folder(path.parent)
+        lock.acquire()
+    except Timeout:
+        return None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+    return lock
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OSError(None, f"{error.filename} is not a folder") from error
+
+
+def _check_replaceable(target: Path) -> None:
+    """Refuse what a rename would silently put away: devices, pipes, sockets, loops of links."""
+    if target.is_symlink():
+        raise OSError(None, "its symbolic links form a loop")
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise OSError(None, "it is a device, a pipe or a socket")
+
+
+def _to_disk(path: Path) -> None:
+    """Sync a file, or a folder with all it holds."""
+    if path.is_dir():
+        for inner in path.iterdir():
+            _to_disk(inner)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:

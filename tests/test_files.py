@@ -1,47 +1,171 @@
+"""Files are whole or not there, what a rename must not put away is refused, a lock is held by one."""
+
 from __future__ import annotations
 
+import contextlib
+import errno
+import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from lit_ctg import files
 from lit_ctg.errors import UserError
-from lit_ctg.files import named_floats, write_atomic
+from lit_ctg.files import leftovers, locked, named_floats, replacing, try_lock, write_atomic
 
 
-def test_write_atomic_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "page.html"
     write_atomic(path, "one")
-    write_atomic(path, "two\r\n")
-    assert path.read_bytes() == b"two\r\n"
-    assert list(path.parent.iterdir()) == [path]
+    write_atomic(path, "zwei ö\r\n")
+    assert path.read_bytes() == "zwei ö\r\n".encode()
+    write_atomic(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff" and names(path.parent) == ["page.html"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_appears_in_one_step(tmp_path: Path) -> None:
+    with replacing(tmp_path / "corpus") as partial:
+        (partial / "deep").mkdir(parents=True)
+        (partial / "deep" / "a").write_text("text")
+        assert names(tmp_path) == [partial.name] and leftovers(tmp_path / "corpus") == [partial]
+    assert (tmp_path / "corpus" / "deep" / "a").read_text() == "text" and names(tmp_path) == ["corpus"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no"), OSError(errno.ENOSPC, "No space left")])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_failure_leaves_what_stood_there(tmp_path: Path, error: BaseException, folder: bool) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    expected = UserError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected) as raised, replacing(path, remedy="free the disk") as temporary:
+        if folder:
+            temporary.mkdir()
+            (temporary / "half").write_text("half")
+        else:
+            temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old" and names(tmp_path) == ["a"]
+    if isinstance(error, OSError):
+        assert str(raised.value) == f"cannot write {path}: No space left; free the disk"
+
+
+def test_content_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda handle: (done.append(os.fstat(handle).st_ino), fsync(handle)))
+    monkeypatch.setattr(files.os, "replace", lambda a, b: (done.append("renamed"), replace(a, b)))
+    write_atomic(tmp_path / "a", "text")
+    assert done == [(tmp_path / "a").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+    done.clear()
+    with replacing(tmp_path / "folder") as partial:
+        partial.mkdir()
+        (partial / "inner").write_text("text")
+    assert done[0] == (tmp_path / "folder" / "inner").stat().st_ino and done[2] == "renamed"
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "new").symlink_to(tmp_path / "not yet")
+    write_atomic(tmp_path / "link", "text")
+    write_atomic(tmp_path / "new", "more")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "text"
+    assert (tmp_path / "new").is_symlink() and (tmp_path / "not yet").read_text() == "more"
+
+
+def test_what_a_rename_would_put_away_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
-        write_atomic(tmp_path / "file" / "page.html", "text")
+    before = names(tmp_path)
+    cases = {
+        "pipe": "a pipe",
+        "null": "a device",
+        "one": "a loop",
+        "folder": "directory",
+        "file/a": "file is not a folder",
+    }
+    for name, reason in cases.items():
+        with pytest.raises(UserError, match=reason) as error:
+            write_atomic(tmp_path / name, "text")
+        assert str(error.value).startswith(f"cannot write {tmp_path / name}: ") and "\n" not in str(error.value)
+    assert names(tmp_path) == before and (tmp_path / "pipe").is_fifo() and (tmp_path / "null").is_symlink()
+
+
+def test_text_that_is_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="surrogates not allowed"):
+        write_atomic(tmp_path / "a", "half \ud800 pair")
+    assert names(tmp_path) == []
+
+
+def test_leftovers_are_those_of_this_name_only(tmp_path: Path) -> None:
+    for name in (".a.12-ff.tmp", ".ab.12-ff.tmp", ".a.tmp", "a.12.tmp", ".[x].1-2.tmp"):
+        (tmp_path / name).write_text("")
+    assert [path.name for path in leftovers(tmp_path / "a")] == [".a.12-ff.tmp"]
+    assert [path.name for path in leftovers(tmp_path / "[x]")] == [".[x].1-2.tmp"]
+
+
+def _count(folder: str, times: int) -> None:
+    number = Path(folder) / "number"
+    for _ in range(times):
+        with locked(Path(folder) / "number.lock"):
+            number.write_text(str(int(number.read_text()) + 1))
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "number").write_text("0")
+    context = multiprocessing.get_context("fork")
+    jobs = [context.Process(target=_count, args=(str(tmp_path), 40)) for _ in range(3)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert (tmp_path / "number").read_text() == "120"
+
+
+def test_a_lock_that_is_taken_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "new" / ".lock"
+    held = try_lock(path)
+    assert held is not None
+    assert try_lock(path) is None
+    with pytest.raises(UserError, match=r"\.lock is held by another process for over 0 s"), locked(path, timeout_s=0.1):
+        pass
+    held.release()
+    with locked(path, timeout_s=0.1):
+        assert try_lock(path) is None
+
+
+def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    script = "import os, sys; from lit_ctg.files import try_lock; held = try_lock(sys.argv[1]); print(held is not None)"
+    for end in ("", "; sys.stdout.flush(); os.kill(os.getpid(), 9)"):
+        job = subprocess.run([sys.executable, "-c", script + end, str(tmp_path / "a")], capture_output=True, text=True)
+        assert job.stdout == "True\n"
+    assert try_lock(tmp_path / "a") is not None
+
+
+def test_a_lock_in_no_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    waiting = contextlib.ExitStack()
+    with pytest.raises(UserError, match=r"^cannot write .*; go away$"):
+        try_lock(tmp_path / "file" / "lock", remedy="go away")
+    with pytest.raises(UserError, match=r"^cannot write .*; go away$"):
+        waiting.enter_context(locked(tmp_path / "file" / "lock", remedy="go away"))
+
+
+def test_no_torch_is_needed() -> None:
+    script = "import sys, lit_ctg.files; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
 def test_named_floats_reaches_everywhere() -> None:
     assert named_floats({"a": [1.5, float("inf")], 2: (float("nan"),)}) == {"a": [1.5, "inf"], "2": ["nan"]}
-
-
-def test_only_plain_files_are_replaced(tmp_path: Path) -> None:
-    """As root a device would be replaced by a file, and a link would no longer lead where it led."""
-    target, link, folder, pipe = (tmp_path / name for name in ("target", "link", "folder", "pipe"))
-    target.write_text("old")
-    link.symlink_to(target)
-    folder.mkdir()
-    os.mkfifo(pipe)
-    for path, word in (
-        (link, "a link"),
-        (folder, "a folder"),
-        (pipe, "no plain file"),
-        (Path("/dev/null"), "no plain file"),
-    ):
-        with pytest.raises(UserError, match=word):
-            write_atomic(path, "new")
-    assert target.read_text() == "old" and link.is_symlink() and Path("/dev/null").is_char_device()
-    write_atomic(target, "new")
-    assert target.read_text() == "new"

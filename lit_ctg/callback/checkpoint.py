@@ -1,41 +1,111 @@
-"""One checkpoint a run, rewritten whole after every epoch: the state to resume from, with the configuration inside."""
+"""Checkpoints of a run: written whole after every epoch, read with every bit checked.
+
+``last.ckpt`` is the state to resume from, with the configuration and the corpus's checksums inside;
+``last.previous.ckpt`` is the one before it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
 
+from lit_ctg.core.lightning_patches import start_loaders_where_training_goes_on, tell_epochs_by_progress
 from lit_ctg.data.batching import ResumableLoader, StreamBatches
+from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
 
 # checkpoints written by another layout of this package are refused, not guessed at
-FORMAT = 1
+FORMAT = 2
 KEY = "lit_ctg"
 
 
+class DamagedError(UserError):
+    """The file holds no whole checkpoint: cut off, with bits changed, or of another program."""
+
+
+def previous(path: Path) -> Path:
+    """Return where the checkpoint before the one at ``path`` is kept."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def load_checked(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of ours onto the CPU; nothing in it is executed, and every byte meets its checksum.
+
+    The checksums are those of the zip file that ``torch.save`` writes; ``torch.load`` does not look at them.
+
+    Raises:
+        UserError: missing, of another version, or with weights that are no real numbers.
+        DamagedError: cut off, changed, or not written by this package.
+    """
+    if not path.is_file():
+        raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = archive.testzip() is None
+        content = torch.load(path, map_location="cpu", weights_only=True) if whole else None
+    # whatever zipfile and torch make of bytes that somebody else wrote; torch would advise to execute them
+    except Exception as error:
+        raise DamagedError(f"{path} is not a readable checkpoint: it is damaged or of another kind") from error
+    if not whole:
+        raise DamagedError(f"{path} is damaged: a part of it does not have its checksum")
+    ours = content.get(KEY) if isinstance(content, dict) else None
+    if not isinstance(ours, dict):
+        raise DamagedError(f"{path} was not written by lit_ctg")
+    if ours.get("format") != FORMAT:
+        raise UserError(f"{path} has checkpoint format {ours.get('format')}, this version reads {FORMAT}: train again")
+    weights = content.get("state_dict")
+    named = isinstance(weights, dict) and all(isinstance(name, str) for name in weights)
+    if not named or not isinstance(ours.get("config"), dict) or not isinstance(ours.get("corpus"), dict):
+        raise DamagedError(f"{path} was not written by lit_ctg: it lacks weights, configuration or corpus")
+    for name, weight in weights.items():
+        if isinstance(weight, Tensor) and weight.is_complex():
+            raise UserError(f"{path} holds complex numbers ({name}), which no model here has: train again")
+    return content
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes to a temporary name and renames, so that a killed run never leaves half a checkpoint."""
+    """Writes beside the target, to the disk, and renames, so that a killed run never leaves half a checkpoint."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Save ``checkpoint`` under ``path`` in one step."""
+        """Save ``checkpoint`` under ``path`` in one step and keep the one that was there.
+
+        Lightning's own way goes through the folder of temporary files, which is often small.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
         target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            super().save_checkpoint(checkpoint, temporary, storage_options)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(target, remedy="free some space or set output_root=...") as temporary:
+            with open(temporary, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(target, previous(target))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint of ours.
+
+        Raises:
+            UserError: see ``load_checked``.
+        """
+        return load_checked(Path(path))
 
 
 class RunCheckpoint(ModelCheckpoint):
     """``checkpoints/last.ckpt`` of the run directory; holds plain values only.
 
-    ``settings`` is the resolved configuration, written into the checkpoint so that ``evaluate`` and ``generate`` can
-    rebuild the model and refuse a checkpoint of another one.
+    ``settings`` is the resolved configuration and ``corpus`` the checksums of text and vocabulary, written into the
+    checkpoint so that ``evaluate`` and ``generate`` can rebuild the model and refuse what it does not fit.
     """
 
     def __init__(self, dirpath: str | None = None) -> None:
@@ -47,36 +117,25 @@ class RunCheckpoint(ModelCheckpoint):
             save_on_train_epoch_end=True,
         )
         self.settings: dict[str, Any] = {}
+        self.corpus: dict[str, str] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let Lightning tell an epoch's end from its midst by the progress alone, whether or not it has max_steps.
-
-        Lightning 2.6 takes every checkpoint of a trainer with max_steps for one inside an epoch: resumed at an epoch's
-        end, it ends that epoch a second time, and all later ones meet another epoch's batches and random numbers.
-        """
+        """Let Lightning tell an epoch's end from its midst."""
         super().setup(trainer, pl_module, stage)
-        trainer.fit_loop._iteration_based_training = _by_progress  # type: ignore[method-assign]
+        tell_epochs_by_progress(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the training loader where the checkpoint was made.
-
-        Lightning 2.6 does so when it makes the loader, which ``estimated_stepping_batches`` has done too early.
-        """
+        """Put the training loader where the checkpoint was made."""
         super().on_train_start(trainer, pl_module)
-        trainer.fit_loop._load_combined_loader_states()
+        start_loaders_where_training_goes_on(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the configuration; an epoch that max_steps cut short is not over."""
-        checkpoint[KEY] = {"format": FORMAT, "config": self.settings}
+        """Add configuration and corpus; an epoch that max_steps cut short is not over."""
+        checkpoint[KEY] = {"format": FORMAT, "config": self.settings, "corpus": self.corpus}
         if _cut_short(trainer):
             for counts in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():
                 counts["processed"] -= 1
                 counts["completed"] = min(counts["completed"], counts["processed"])
-
-
-def _by_progress() -> bool:
-    """Stand in for Lightning's "does this trainer count steps"."""
-    return False
 
 
 def _cut_short(trainer: Trainer) -> bool:

@@ -1,4 +1,4 @@
-"""Ends a run whose loss is no longer a number."""
+"""Ends a run as soon as its loss or its weights are no longer numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lit_ctg.errors import UserError
+from lit_ctg.core.divergence import check_loss, check_weights
 
 
 class FiniteLoss(Callback):
-    """Check the training loss every ``every`` steps (each check waits for the device) and at the end of an epoch."""
+    """Check the training loss every ``every`` steps (each check waits for the device), loss and weights every epoch.
+
+    Raises:
+        Diverged: one of them is NaN or infinite.
+    """
 
     def __init__(self, every: int = 20) -> None:
         super().__init__()
@@ -21,26 +25,23 @@ class FiniteLoss(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Remember the loss; look at it now and then.
-
-        Raises:
-            UserError: the loss is NaN or infinite.
-        """
+        """Remember the loss; look at it now and then."""
         self.last = outputs["loss"] if isinstance(outputs, dict) else outputs
         if batch_idx % self.every == 0:
-            self._check(trainer)
+            self._check_loss(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the last loss before the weights are judged by it."""
-        self._check(trainer)
+        """Look before the weights are judged."""
+        self._check(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the last loss of the epoch."""
-        self._check(trainer)
+        """Look before the weights are saved."""
+        self._check(trainer, pl_module)
 
-    def _check(self, trainer: Trainer) -> None:
-        if self.last is not None and not bool(torch.isfinite(self.last).all()):
-            raise UserError(
-                f"the training loss is {float(self.last)} at step {trainer.global_step}: "
-                "lower model.learning_rate or set trainer.gradient_clip_val"
-            )
+    def _check(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_loss(trainer)
+        check_weights(pl_module, trainer.global_step)
+
+    def _check_loss(self, trainer: Trainer) -> None:
+        if self.last is not None:
+            check_loss(self.last, trainer.global_step)

@@ -54,7 +54,7 @@ class WandbGenerations(Callback):
             return
         with evaluating(pl_module):
             generator = self.decoding.generator(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
-            made = generator.generate(self.n, prompt=self.prompt, control={}, paths={}, seed=self.seed)
+            made = generator.generate(self.n, prompt=self.prompt, control={}, seed=self.seed)
         epoch = trainer.current_epoch + 1
         rows = [{"epoch": epoch, "row": row, "text": text.text} for row, text in enumerate(made)]
         write_samples([*self._before(epoch), *rows], self.path)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-Batch = dict[str, Tensor]
+from lit_ctg.core.batch import Batch
 
 
 @dataclass

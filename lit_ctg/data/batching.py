@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lit_ctg.core.batch import Batch
 from lit_ctg.data.packing import PackedCorpus
 from lit_ctg.errors import UserError
-
-Batch = dict[str, torch.Tensor]
 
 
 class PackedBatches(Dataset[Batch]):
@@ -53,7 +52,7 @@ class PackedBatches(Dataset[Batch]):
         inside_BT = place_BT[:, 1:] < stop_B[:, None]
         ids_BT = self.packed.ids(self.split)[np.minimum(place_BT, stop_B[:, None] - 1)].astype(np.int64)
         mask_BT = torch.from_numpy(inside_BT)
-        batch = {
+        batch: Batch = {
             "input_ids_BT": torch.from_numpy(ids_BT[:, :-1].copy()),
             "target_ids_BT": torch.from_numpy(ids_BT[:, 1:].copy()),
             "mask_input_BT": mask_BT,
@@ -102,6 +101,44 @@ class ConsecutiveBatches(PackedBatches):
 
 
 MIXED = -1
+
+
+class WholeBatches(PackedBatches):
+    """Consecutive whole chunks of all sources, one source behind the other; ``control_code_B`` differs by row.
+
+    The loader of the control-code paper's authors: a batch may hold the end of one source and the beginning of the
+    next. What is left of a source after its last whole chunk, and the last chunks if they do not fill a batch, are
+    never seen.
+
+    Raises:
+        UserError: the text does not fill one batch.
+    """
+
+    def __init__(self, packed: PackedCorpus, split: str, **options: Any) -> None:
+        super().__init__(packed, split, **options)
+        starts, sources = [], []
+        for source, first, stop in self.source_ranges():
+            # a chunk needs the token behind it as its last target
+            own = np.arange(first, stop - self.length, self.length)
+            starts.append(own)
+            sources.append(np.full(len(own), source))
+        self.start_R, self.source_R = np.concatenate(starts), np.concatenate(sources)
+        self.steps = len(self.start_R) // self.batch_size
+        if not self.steps:
+            raise UserError(
+                f"split '{split}' has {len(self.start_R)} whole chunks of {self.length}, fewer than data.batch_size="
+                f"{self.batch_size}: give more text or lower data.length"
+            )
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        rows = slice(key[1] * self.batch_size, (key[1] + 1) * self.batch_size)
+        start_B = self.start_R[rows]
+        batch = self.rows(start_B, start_B + self.length + 1)
+        batch["control_code_B"] = torch.from_numpy(self.source_R[rows])
+        return batch
 
 
 class RandomWindows(PackedBatches):

@@ -58,7 +58,8 @@ class ByteBPETokenizer(Tokenizer):
         return np.fromiter(ids, dtype=self.dtype, count=int(lengths_D.sum())), lengths_D
 
 
-def _engine(model: Any) -> Any:
+def byte_level(model: Any) -> Any:
+    """Return an engine that cuts text and names bytes as GPT-2's tokenizer does, over a table of merges."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, pre_tokenizers
 
@@ -134,7 +135,7 @@ class GPT2Tokenizer(ByteBPETokenizer):
         missing = [pair for pair in pairs if len(pair) != 2 or "".join(pair) not in ids]
         if missing or END not in ids:
             raise UserError(f"{merges} does not belong to {table} (merge {missing[:1] or END}): fetch both again")
-        self._take(_engine(models.BPE(vocab=ids, merges=pairs)))
+        self._take(byte_level(models.BPE(vocab=ids, merges=pairs)))
 
 
 class TrainedBPETokenizer(ByteBPETokenizer):
@@ -161,7 +162,7 @@ class TrainedBPETokenizer(ByteBPETokenizer):
     def train(self, texts: Iterable[str]) -> None:
         from tokenizers import models, pre_tokenizers, trainers
 
-        engine = _engine(models.BPE())
+        engine = byte_level(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=self.size, min_frequency=self.minimum, special_tokens=[END], show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -13,7 +13,15 @@ from typing import Any
 from lightning import LightningDataModule
 
 import lit_ctg.data.sample
-from lit_ctg.data.batching import ConsecutiveBatches, PackedBatches, RandomWindows, ResumableLoader, StreamBatches
+from lit_ctg.core.batch import Fingerprint, checksum
+from lit_ctg.data.batching import (
+    ConsecutiveBatches,
+    PackedBatches,
+    RandomWindows,
+    ResumableLoader,
+    StreamBatches,
+    WholeBatches,
+)
 from lit_ctg.data.document import Document
 from lit_ctg.data.download import ALTERNATIVES
 from lit_ctg.data.hub import HubFiles
@@ -23,7 +31,7 @@ from lit_ctg.data.source import check_source, file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 
-BATCHING = ("chunks", "windows", "windows_everywhere", "streams")
+BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
 # the sample generators' name of each split
 SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
@@ -42,8 +50,9 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
     Args:
         source: sample (made here), local (a folder) or hub.
         tokenizer: its vocabulary is built on the training split.
-        batching: chunks (consecutive), windows (random places in training), windows_everywhere (random places in
-            evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
+        batching: chunks (consecutive), whole_batches (consecutive; in training across sources and without what does
+            not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
+            places in evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
@@ -221,6 +230,10 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         self.prepare()
         return self.tokenizer
 
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of ids and vocabulary, from the packed corpus (made now if it is not in the cache)."""
+        return {"text": self.prepare().checksum(), "vocabulary": checksum(self.vocabulary.tokens)}
+
     @property
     def sources(self) -> tuple[str, ...]:
         """Names of the sources; the control code of a source is its place here."""
@@ -233,6 +246,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         packed = self.prepare()
         if self.batching == "streams":
             return StreamBatches(packed, split, **options, **self._place())
+        if self.batching == "whole_batches" and split == "train":
+            return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source
         if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
@@ -249,7 +264,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         return ResumableLoader(self.batches(split), workers=self.workers, **order, **dealt)
 
     def train_dataloader(self) -> ResumableLoader:
-        shuffle = self.shuffle and self.batching == "chunks"
+        shuffle = self.shuffle and self.batching in ("chunks", "whole_batches")
         return self._loader("train", seed=self.seed, shuffle=shuffle, even=True)
 
     def val_dataloader(self) -> ResumableLoader:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_ctg.core.batch import checksum
 from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
 from lit_ctg.data.lock import exclusive
@@ -61,6 +62,11 @@ class PackedCorpus:
     @property
     def splits(self) -> tuple[str, ...]:
         return tuple(self.meta["splits"])
+
+    def checksum(self) -> str:
+        """Return a checksum of the ids of all splits, of where documents begin and of their sources."""
+        tables = {name: digest for name, digest in self.meta["files"].items() if name != "tokenizer.json"}
+        return checksum([tables, self.meta["dtype"], self.meta["sources"]])
 
     def ids(self, split: str) -> np.ndarray:
         """Return the ids of a split, shape (T,), memory-mapped."""

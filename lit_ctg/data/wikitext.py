@@ -1,4 +1,4 @@
-"""WikiText-2 and WikiText-103, raw or tokenised, with numbers joined or places chunked for the micro-models."""
+"""WikiText-2 and WikiText-103, raw or tokenised."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.number_join import join_numbers
-from lit_ctg.data.place_chunk import chunk_places
 from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import data_suffix, find_file, read_lines, read_records
 from lit_ctg.errors import UserError
@@ -58,9 +56,6 @@ class WikiTextDataModule(CorpusDataModule):
     Args:
         version: 2 or 103.
         raw: the raw variant (for GPT-2 BPE) instead of the tokenised one with ``<unk>``.
-        join_numbers: ``1 @,@ 234`` becomes one token (NSLM, sec. 5.1, numbers corpus).
-        chunk_places: multi-word place names become one token (NSLM, sec. 5.1, places corpus).
-        minimum_population: of cities that count as places.
         options: see ``CorpusDataModule``.
     """
 
@@ -71,31 +66,23 @@ class WikiTextDataModule(CorpusDataModule):
         *,
         version: int,
         raw: bool,
-        join_numbers: bool,
-        chunk_places: bool,
-        minimum_population: int,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         if version not in (2, 103):
             raise UserError(f"data.version={version}: WikiText comes as 2 or 103")
-        self.version, self.raw, self.join_numbers, self.chunk_places = version, raw, join_numbers, chunk_places
-        self.minimum_population = minimum_population
+        self.version, self.raw = version, raw
 
     def options(self) -> dict[str, Any]:
-        population = self.minimum_population if self.chunk_places else None
-        return {"raw": self.raw, "join_numbers": self.join_numbers, "chunk_places": population,
-                "version": self.version if self.source == "hub" else None}  # fmt: skip
+        return {"raw": self.raw, "version": self.version if self.source == "hub" else None}
 
     def documents(self, split: str) -> Iterator[Document]:
         for document in super().documents(split):
             yield Document(self.transform(document.text), document.source, document.meta)
 
     def transform(self, text: str) -> str:
-        """Return an article's text with numbers joined and places chunked as configured."""
-        if self.join_numbers:
-            text = join_numbers(text)
-        return chunk_places(text, self.minimum_population) if self.chunk_places else text
+        """Return an article's text as a paper wants it; a paper's own corpus overrides this (and ``options``)."""
+        return text
 
     def sample_documents(self, split: str) -> Iterator[Document]:
         size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)

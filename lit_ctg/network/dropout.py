@@ -35,6 +35,10 @@ def dropout_mask(shape: torch.Size, p: float, like: Tensor) -> Tensor:
     bits = words.view(torch.int16)[:count].view(shape)
     # clamp and subtract, not compare: kernels that give booleans do not vectorise
     kept = bits.clamp_(first_kept - 1, first_kept).sub_(first_kept - 1)
+    if like.dtype in (torch.bfloat16, torch.float16):
+        # 0 or 1 times the scale's bit pattern: the same numbers as below without a conversion
+        pattern = torch.tensor(dropout_scale(p), dtype=like.dtype).view(torch.int16)
+        return kept.mul_(int(pattern)).view(like.dtype)
     return kept.to(like.dtype).mul_(dropout_scale(p))
 
 

@@ -33,7 +33,7 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
     """
     written = []
     for record in records:
-        if record.status != "DONE":
+        if record.status not in ("DONE", "DIVERGED"):
             continue
         if record.git.get("dirty") is not False:
             raise UserError(

@@ -101,7 +101,10 @@ class RecordPool:
         """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""
         if self.runs.get((experiment, regime)):
             return None
-        failed = self.failed.get((experiment, regime))
+        failed = self.failed.get((experiment, regime), [])
+        if diverged := [record for record in failed if record.status == "DIVERGED"]:
+            seeds = ", ".join(str(record.seed) for record in diverged)
+            return f"diverged: {experiment}, seed {seeds}; {diverged[-1].error}"
         return f"not run: {experiment}" + (f"; failed: {failed[-1].error}" if failed else "")
 
     def other_data(self, experiment: str, regime: str) -> str | None:

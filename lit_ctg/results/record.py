@@ -26,7 +26,8 @@ from lit_ctg.files import named_floats, write_atomic
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
 SIZES = ("smoke", "small", "paper")
-STATUSES = ("DONE", "FAILED")
+# DIVERGED is a result too: the run ended where its numbers stopped being numbers, and would again
+STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
@@ -72,13 +73,17 @@ HASH_IGNORED = (
     "skip_completed",
     "ckpt_path",
     "debug",
+    "threads",
+    "jobs",
     "logger",
     "hydra",
     "prompt",
     "n",
     "control",
     "path",
+    "decoding.routes",
     "callback.progress",
+    "callback.run_record",
     "callback.checkpoint",
     "data.num_workers",
     "data.pin_memory",
@@ -100,7 +105,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) but ``samples``; ``source``, the file it was read from, is not in it.
+    (null where the type allows) but ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it was
+    read from, is not in it. A run that is DIVERGED has in ``error`` what was no number and when; its numbers, if it
+    came to any, are kept.
     """
 
     paper: str
@@ -126,6 +133,7 @@ class RunRecord:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    corpus: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     source: Path | None = None
 
@@ -141,6 +149,8 @@ class RunRecord:
         for key in ("wall_time_s", "tokens_per_s", "peak_memory_mb"):
             if data[key] is not None and not math.isfinite(data[key]):
                 data[key] = None
+        if self.corpus:
+            data["corpus"] = self.corpus
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
@@ -199,6 +209,7 @@ def load_record(path: Path) -> RunRecord:
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
+        corpus=data.get("corpus", {}),
         samples=data.get("samples") or _read_samples(_samples_path(path)),
         source=path,
     )
@@ -288,6 +299,10 @@ def validate(data: Any, where: str) -> None:
     for key, choices in _CHOICES.items():
         if data[key] not in choices:
             raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
+    corpus = data.get("corpus", {})
+    _check(corpus, (dict,), "corpus", where)
+    for key, checksum in corpus.items():
+        _check(checksum, _TEXT, f"corpus.{key}", where)
     samples = data.get("samples", [])
     _check(samples, (list,), "samples", where)
     for index, sample in enumerate(samples):

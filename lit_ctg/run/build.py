@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,25 +15,14 @@ from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
+from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import CHECKPOINT
-
-# what Lightning tells at every start is in the record, or an advertisement
-for name in ("lightning.pytorch", "lightning.fabric"):
-    logging.getLogger(name).setLevel(logging.WARNING)
-for told in (
-    "does not have many workers",
-    "LeafSpec",
-    "exists and is not empty",
-    "number of training batches",
-    "Experiment logs directory",
-    # metrics are added up over the processes by themselves
-    "It is recommended to use `self.log",
-):
-    warnings.filterwarnings("ignore", f".*{told}.*")
+from lit_ctg.run.threads import set_threads
 
 
 @dataclass
@@ -47,6 +34,8 @@ class Experiment:
     module: LightningModule
     trainer: Trainer
     callbacks: list[Callback]
+    corpus: dict[str, str]
+    threads: int
 
     def callback(self, kind: type) -> Any:
         """Return the callback of one class, or None."""
@@ -104,7 +93,12 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     """
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
+    corpus = fingerprint(datamodule)
     callbacks = _callbacks(cfg, folder)
+    for callback in callbacks:
+        if isinstance(callback, RunCheckpoint):
+            # not arguments: Hydra would build every _target_ in them
+            callback.settings, callback.corpus = plain(cfg), corpus
     trainer = instantiate(
         cfg.trainer,
         "trainer",
@@ -113,7 +107,8 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
         plugins=[AtomicCheckpointIO()],
         default_root_dir=str(folder),
     )
-    return Experiment(cfg, datamodule, module, trainer, callbacks)
+    threads = set_threads(cfg.threads, module, trainer)
+    return Experiment(cfg, datamodule, module, trainer, callbacks, corpus, threads)
 
 
 def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
@@ -126,9 +121,9 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     }
     for name, node in (cfg.callback or {}).items():
         callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
-        if isinstance(callbacks[-1], RunCheckpoint):
-            # not an argument: Hydra would build every _target_ in it
-            callbacks[-1].settings = plain(cfg)
+    # whatever the list of callbacks says: no run without its record
+    if not any(isinstance(callback, RunRecordCallback) for callback in callbacks):
+        callbacks.append(RunRecordCallback())
     if cfg.decoding is not None and "wandb" in (cfg.logger or {}):
         decoding = instantiate(cfg.decoding, "decoding")
         callbacks.append(WandbGenerations(decoding, folder, prompt=cfg.prompt, seed=cfg.seed))

@@ -1,22 +1,22 @@
-"""Finding and loading the checkpoint that `evaluate` and `generate` work on, and refusing one of another model."""
+"""Finding the checkpoint to resume, evaluate or generate from, and refusing one of another model or corpus."""
 
 from __future__ import annotations
 
-import pickle
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from omegaconf import DictConfig
 
-from lit_ctg.callback.checkpoint import FORMAT, KEY
+from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import compose, plain
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import config_hash, without_modules
-from lit_ctg.run.directory import CHECKPOINT, finished, run_stem
+from lit_ctg.run.corpus import difference, fingerprint
+from lit_ctg.run.directory import CHECKPOINT, finished, run_stem, set_aside
 
 # what a checkpoint decides unless the command line says otherwise
 INHERITED = ("regime", "size", "seed")
@@ -26,44 +26,85 @@ COMPARED = ("paper", "model", "backbone")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights and the configuration they were trained with."""
+    """Weights, and the configuration and corpus they were trained with."""
 
     path: Path
     config: dict[str, Any]
+    corpus: dict[str, str]
     state_dict: dict[str, Any]
 
-    def load_into(self, module: LightningModule) -> None:
-        """Put the weights into ``module``.
+    def check_corpus(self, corpus: Mapping[str, str]) -> None:
+        """Refuse another text or vocabulary than the one that was trained on.
 
         Raises:
-            UserError: they do not fit.
+            UserError: names what differs.
         """
+        if differs := difference(self.corpus, corpus):
+            raise UserError(
+                f"checkpoint {self.path} was trained on other data: {differs}; bring that corpus back or train again"
+            )
+
+    def load_into(self, module: LightningModule, datamodule: LightningDataModule) -> None:
+        """Put the weights into ``module``, whose words are those of ``datamodule``.
+
+        Raises:
+            UserError: they do not fit, or the corpus is another one.
+        """
+        self.check_corpus(fingerprint(datamodule))
         try:
             module.load_state_dict(self.state_dict)
-        except RuntimeError as error:
+        # one weight of the wrong shape or kind is a RuntimeError, foreign values may be anything
+        except (RuntimeError, AttributeError, TypeError) as error:
             reason = str(error).splitlines()[-1].strip()
             raise UserError(f"checkpoint {self.path} does not fit this model: {reason}") from error
         module.eval()
 
 
 def read(path: Path) -> Checkpoint:
-    """Read a checkpoint of ours; nothing in it is executed (``weights_only``).
+    """Read a checkpoint of ours; nothing in it is executed.
 
     Raises:
-        UserError: missing, damaged, or not written by this package.
+        UserError: missing, damaged, or not written by this package (see ``load_checked``).
     """
-    if not path.is_file():
-        raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
+    content = load_checked(path)
+    return Checkpoint(path, content[KEY]["config"], content[KEY]["corpus"], content["state_dict"])
+
+
+def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]) -> str | None:
+    """Make sure that a run directory's last checkpoint, if there is one, can be resumed from.
+
+    A damaged one is kept as ``last.before-<k>.ckpt`` and gives way to the one before it.
+
+    Args:
+        folder: the claimed run directory.
+        config: the resolved configuration of the run.
+        corpus: the checksums of its data.
+
+    Returns:
+        What to tell about a damaged checkpoint, or None.
+
+    Raises:
+        UserError: it is of another model, corpus or version, or no checkpoint that is left can be read.
+    """
+    last = folder / CHECKPOINT
+    told = None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is not a readable checkpoint: it is damaged or of another kind") from error
-    ours = content.get(KEY) if isinstance(content, dict) else None
-    if not isinstance(ours, dict) or "state_dict" not in content:
-        raise UserError(f"{path} was not written by lit_ctg")
-    if ours.get("format") != FORMAT:
-        raise UserError(f"{path} has checkpoint format {ours.get('format')}, this version reads {FORMAT}: train again")
-    return Checkpoint(path, ours["config"], content["state_dict"])
+        found = read(last) if last.exists() or previous(last).exists() else None
+    except UserError as error:
+        if last.exists() and not isinstance(error, DamagedError):
+            raise
+        try:
+            found = read(previous(last))
+        except UserError:
+            raise UserError(f"{error}; delete {folder} to run from the start") from error
+        if last.exists():
+            told = f"{error}: going on from the checkpoint before it"
+            set_aside(last)
+        os.replace(previous(last), last)
+    if found is not None:
+        _compare(config, found)
+        found.check_corpus(corpus)
+    return told
 
 
 def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
-from lit_ctg.errors import UserError
+from lit_ctg.files import try_lock
 from lit_ctg.results.record import config_hash
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 RECORD = "run.json"
 LOG = "metrics.csv"
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
+# beside the lock: who holds it
+OWNER = ".owner"
+# what a run with this status would come to again, if it were run again
+FINAL = ("DONE", "DIVERGED")
 
 
 @dataclass
@@ -22,7 +31,7 @@ class RunDirectory:
     """A claimed directory; the lock is held until ``release`` (or the death of the process)."""
 
     path: Path
-    lock: IO[str]
+    lock: BaseFileLock
 
     @property
     def checkpoint(self) -> Path:
@@ -36,15 +45,15 @@ class RunDirectory:
 
     def release(self) -> None:
         """Give the directory free."""
-        self.lock.close()
+        self.lock.release()
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A directory whose run is done, or is being run by another process (``busy``)."""
+    """A directory whose run is over, or is being run by another process: ``busy`` says which."""
 
     path: Path
-    busy: bool = False
+    busy: str = ""
 
 
 def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: int, config_hash: str) -> Path:
@@ -52,42 +61,56 @@ def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: in
     return root / paper / name / f"{regime}-{size}-seed{seed}-{config_hash[:8]}"
 
 
-def claim(stem: Path, skip_completed: bool) -> RunDirectory | Finished:
-    """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither done nor busy.
+def claim(
+    stem: Path, skip_completed: bool, same_corpus: Callable[[Path], bool] = lambda record: True
+) -> RunDirectory | Finished:
+    """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither over nor busy.
 
     An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; its record, if it
     failed, and its log are kept as ``run.before-<k>.json`` and ``metrics.before-<k>.csv``. With ``skip_completed`` a
-    done or busy directory ends the search.
+    run that is over or busy ends the search.
+
+    Args:
+        stem: see ``run_stem``.
+        skip_completed: whether a run that is over need not be repeated.
+        same_corpus: says of a record whether its run had the corpus of this one; another one's is no such run.
 
     Raises:
         UserError: the folder cannot be written.
     """
-    if skip_completed and (done := finished(stem)):
+    if skip_completed and (done := [path for path in finished(stem, FINAL) if same_corpus(path / RECORD)]):
         return Finished(done[-1])
     attempt = 0
     while True:
         path = stem if attempt == 0 else stem.with_name(f"{stem.name}-{attempt}")
-        lock = _lock(path)
+        lock = try_lock(path / ".lock", remedy="set output_root=...")
         if lock is None:
             if skip_completed:
-                return Finished(path, busy=True)
+                return Finished(path, busy=_owner(path))
         else:
-            status = run_status(path / RECORD)
-            if status != "DONE":
+            if run_status(path / RECORD) not in FINAL:
+                (path / OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
                 for name in (RECORD, LOG):
-                    _set_aside(path / name)
+                    set_aside(path / name)
                 # halves of files that a killed process was writing; the lock says that nobody is at it now
                 for half in path.rglob(".*.tmp"):
                     half.unlink()
                 return RunDirectory(path, lock)
-            lock.close()
-            if skip_completed:
+            lock.release()
+            if skip_completed and same_corpus(path / RECORD):
                 return Finished(path)
         attempt += 1
 
 
-def finished(stem: Path) -> list[Path]:
-    """Return the folders of the finished runs of the configuration ``stem`` is named after, the newest last.
+def _owner(path: Path) -> str:
+    """Return who holds the lock of a run directory, as far as it is known."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return (path / OWNER).read_text(encoding="utf-8") or "another process"
+    return "another process"
+
+
+def finished(stem: Path, statuses: tuple[str, ...] = ("DONE",)) -> list[Path]:
+    """Return the folders of the runs of the configuration ``stem`` is named after that ended so, the newest last.
 
     A run finished under an older version may lie under another hash of the same configuration: the configuration in
     its record decides.
@@ -96,20 +119,20 @@ def finished(stem: Path) -> list[Path]:
     found = []
     for folder in stem.parent.glob(f"{prefix}-*"):
         if folder.name == stem.name or folder.name.startswith(f"{stem.name}-"):
-            same = run_status(folder / RECORD) == "DONE"
+            same = run_status(folder / RECORD) in statuses
         else:
-            same = _hash_of_finished(folder / RECORD)[:8] == digest
+            same = _hash_of_ended(folder / RECORD, statuses)[:8] == digest
         if same:
             found.append(folder)
     return sorted(found, key=lambda folder: (folder / RECORD).stat().st_mtime)
 
 
-def _hash_of_finished(record: Path) -> str:
-    """Return the hash, as this version counts it, of the configuration in the record of a finished run, or ""."""
+def _hash_of_ended(record: Path, statuses: tuple[str, ...]) -> str:
+    """Return the hash, as this version counts it, of the configuration in the record of a run that ended so, or ""."""
     try:
         content = json.loads(record.read_text(encoding="utf-8"))
-        return config_hash(content["config"]) if content["status"] == "DONE" else ""
-    except (OSError, ValueError, KeyError, TypeError):
+        return config_hash(content["config"]) if content["status"] in statuses else ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
 
 
@@ -117,26 +140,11 @@ def run_status(record: Path) -> str | None:
     """Return the status a record states, or None when there is no readable record."""
     try:
         return str(json.loads(record.read_text(encoding="utf-8"))["status"])
-    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _lock(path: Path) -> IO[str] | None:
-    """Return a held lock on ``path``, or None when another process holds it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - held for the life of the run
-    except OSError as error:
-        raise UserError(f"cannot write the run directory {path}: {error.strerror}; set output_root=...") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        return None
-    return handle
-
-
-def _set_aside(file: Path) -> None:
+def set_aside(file: Path) -> None:
     """Keep a file of an earlier attempt beside the new one's: ``run.json`` becomes ``run.before-0.json``."""
     if not file.exists():
         return

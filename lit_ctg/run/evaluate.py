@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_ctg.config import plain
+from lit_ctg.core.divergence import Diverged, check_weights
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.directory import RECORD, claim, run_stem
+from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import close_loggers, fill_record, new_record
 
 
@@ -20,8 +22,14 @@ def evaluate(words: list[str]) -> RunRecord:
     """Evaluate a checkpoint on its validation split; print the metrics and leave a record under ``evaluate/``.
 
     Raises:
-        UserError: bad overrides, no checkpoint, or one of another model.
+        UserError: bad overrides, no checkpoint, or one of another model or corpus.
+        Diverged: the checkpoint's weights or what they lead to are no numbers; the record says so too.
     """
+    with quiet():
+        return _evaluate(words)
+
+
+def _evaluate(words: list[str]) -> RunRecord:
     cfg, checkpoint = compose_with_checkpoint(words)
     config = plain(cfg)
     digest = config_hash(config)
@@ -31,8 +39,10 @@ def evaluate(words: list[str]) -> RunRecord:
     began = time.monotonic()
     try:
         experiment = build(cfg, directory.path, loggers=False)
-        checkpoint.load_into(experiment.module)
+        checkpoint.load_into(experiment.module, experiment.datamodule)
+        check_weights(experiment.module, experiment.trainer.global_step)
         record = new_record(cfg, config, digest)
+        record.threads, record.corpus = experiment.threads, experiment.corpus
         try:
             experiment.trainer.validate(experiment.module, experiment.datamodule, verbose=False)
         finally:
@@ -43,6 +53,8 @@ def evaluate(words: list[str]) -> RunRecord:
     finally:
         directory.release()
     _show(record, checkpoint.path)
+    if record.status == "DIVERGED":
+        raise Diverged(record.error)
     return record
 
 

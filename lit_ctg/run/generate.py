@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from lit_ctg.config import plain
+from lit_ctg.core.generation import GeneratedText, Generator
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -25,16 +26,15 @@ def generate(words: list[str]) -> list[Any]:
         raise UserError(f"experiment {cfg.paper}/{cfg.name} sets no decoding, so there is nothing to generate with")
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
-    checkpoint.load_into(module)
+    checkpoint.load_into(module, datamodule)
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
-    texts = generator.generate(
-        cfg.n,
-        prompt=cfg.prompt,
-        control=plain(cfg)["control"],
-        paths=dict.fromkeys(cfg.path, True),
-        seed=cfg.seed,
-    )
+    routes = cfg.decoding.get("routes")
+    chosen = {"prompt": cfg.prompt, "control": plain(cfg)["control"], "seed": cfg.seed}
+    if isinstance(generator, Generator):
+        texts = generator.generate(cfg.n, routes=routes, **chosen)
+    else:  # a paper that is not yet on the contract of core/generation.py
+        texts = generator.generate(cfg.n, paths=dict.fromkeys(routes or (), True), **chosen)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
         console.print(text.text, markup=False)
@@ -44,9 +44,8 @@ def generate(words: list[str]) -> list[Any]:
 
 
 def note(text: Any) -> str:
-    """Return in one line what ``fired`` of a text says of its tokens; "" where there is none.
-
-    ``fired`` holds (token, class, earlier member of the class or "") of every class token (NSLM).
-    """
+    """Return in one line what a text says of itself (``GeneratedText.note``), "" where that is nothing."""
+    if isinstance(text, GeneratedText):
+        return text.note()
     fired = getattr(text, "fired", ())
     return ", ".join(f"{token}: {kind}" + (f" after {before}" if before else "") for token, kind, before in fired)

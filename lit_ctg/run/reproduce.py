@@ -29,12 +29,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from lit_ctg.command import folders as folders_of
+from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.command import folders as folders_of
-from lit_ctg.results.command import settings
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.results.table import OUTPUTS
+from lit_ctg.run.directory import FINAL
 
 _KEYS = ("experiment", "regime", "seed", "set", "data")
 # where the working directory's manifests may reach: settings of these groups, but not what code they are built from
@@ -172,7 +173,8 @@ def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group
 
     A run on sample data is not one on real data: the record's source must be the group's, where that names one.
     """
-    done = [r for r in records if r.status == "DONE"]
+    # a run that diverged would do so again
+    done = [r for r in records if r.status in FINAL]
     seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
     for group in groups:

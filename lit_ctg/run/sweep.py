@@ -1,11 +1,12 @@
 """`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
 
 Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
-holds for every launcher (sweep=basic|local|slurm|ray).
+holds for every launcher (sweep=basic|local|slurm|ray). With ``jobs`` other than 1 (sweep=local) each job is a process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,13 +15,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -28,16 +30,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from lit_ctg.config import check, config_folder, explain, prepare_overrides, register
-from lit_ctg.errors import UserError
+from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, register
+from lit_ctg.core.divergence import Diverged
+from lit_ctg.errors import UserError, one_line
+from lit_ctg.run.jobs import Jobs, cores
 
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
 # seconds between two looks at the journal
 POLL = 0.2
+# what becomes of a job, in the order of the summary; some are named there only when they happen
+STATUSES = ("DONE", "SKIPPED", "BUSY", "DIVERGED", "FAILED")
+SELDOM = ("BUSY", "DIVERGED")
 
 
 def sweep(words: list[str]) -> int:
-    """Run every combination of the comma-separated values; return 0, or 1 when some job failed.
+    """Run every combination of the comma-separated values; return 0, or 1 when some job failed or was not run.
+
+    A run that diverged is a result, not a failure.
 
     Raises:
         UserError: the overrides do not compose, so no job was started.
@@ -53,7 +62,7 @@ def sweep(words: list[str]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     try:
-        jobs = count_jobs(overrides)
+        jobs, limit = plan(overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     began = time.monotonic()
@@ -62,8 +71,9 @@ def sweep(words: list[str]) -> int:
         overrides.append(f"hydra.sweep.dir='{folder}'")
     arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
     try:
-        with Watcher(journal, jobs):
+        with Watcher(journal, jobs), _side_by_side(limit, folder / "jobs") as pool:
             run()
+            pool.finish()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     finally:
@@ -81,11 +91,14 @@ def _new_folder(parent: Path) -> Path:
         raise UserError(f"cannot write {parent}: {error.strerror}; set output_root=...") from error
 
 
-def count_jobs(overrides: Sequence[str]) -> int:
-    """Return how many jobs Hydra's sweeper makes of these words and of the experiment's own ``hydra.sweeper.params``.
+def plan(overrides: Sequence[str]) -> tuple[int, int]:
+    """Return what a sweep comes to: its jobs, and how many of them run side by side in processes of their own.
+
+    The jobs are those that Hydra's sweeper makes of these words and of the experiment's own ``hydra.sweeper.params``.
 
     Raises:
         HydraException, OmegaConfBaseException: the overrides do not compose.
+        UserError: ``jobs`` is below 1.
     """
     parser = OverridesParser.create()
     given = parser.parse_overrides(list(overrides))
@@ -98,40 +111,71 @@ def count_jobs(overrides: Sequence[str]) -> int:
     own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
     # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key
     choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
-    return math.prod(choices.values())
+    limit = cfg.get("jobs", 1)
+    if limit is not None and limit < 1:
+        raise UserError(f"jobs={limit}: pass at least 1, or null for one a core")
+    return math.prod(choices.values()), limit or cores()
 
 
 def _choices(override: Override) -> int:
     return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
 
 
+# where the jobs of this process's sweep go; None: they run here
+_pool: Jobs | None = None
+
+
+@contextlib.contextmanager
+def _side_by_side(limit: int, logs: Path) -> Iterator[Jobs]:
+    """Let ``_job`` start processes, ``limit`` at a time; a single one runs here."""
+    global _pool
+    with Jobs(limit, logs) as pool:
+        _pool = pool if limit > 1 else None
+        try:
+            yield pool
+        finally:
+            _pool = None
+
+
 def _job(cfg: DictConfig) -> str:
+    """Run one job of Hydra's sweep here, or start a process for it."""
+    if _pool is not None:
+        _pool.start(list(HydraConfig.get().overrides.task))
+        return "STARTED"
+    return _run(lambda: check(cfg))
+
+
+def run_job(words: Sequence[str]) -> int:
+    """Run one job in a process of its own; return 0, what became of it stands in the journal."""
+    _run(lambda: compose(words))
+    return 0
+
+
+def _run(composed: Callable[[], DictConfig]) -> str:
     """Run one job; a failure becomes a line on the screen and in the journal, not the end of the sweep."""
     from lit_ctg.run.train import train
 
     register()
     began = time.monotonic()
-    label = "unknown"
+    entry: dict[str, Any] = {"job": "unknown", "status": "FAILED", "folder": None, "error": None}
+    debug = False
     try:
-        check(cfg)
-        label = f"{cfg.paper}/{cfg.name} {cfg.regime.name} {cfg.size.name} seed {cfg.seed}"
+        cfg = composed()
+        debug = cfg.debug
+        entry["job"] = f"{cfg.paper}/{cfg.name} {cfg.regime.name} {cfg.size.name} seed {cfg.seed}"
         outcome = train(cfg)
-        entry = {"job": label, "status": outcome.status, "folder": str(outcome.folder), "error": None}
+        entry |= {"status": outcome.status, "folder": str(outcome.folder)}
     except UserError as error:
-        entry = {"job": label, "status": "FAILED", "folder": None, "error": " ".join(str(error).split())}
+        entry |= {"status": "DIVERGED" if isinstance(error, Diverged) else "FAILED", "error": one_line(error)}
     except Exception as error:
-        if cfg.get("debug"):
+        if debug:
             traceback.print_exc()
-        entry = {
-            "job": label,
-            "status": "FAILED",
-            "folder": None,
-            "error": f"{type(error).__name__}: {error}",
-        }
+        entry["error"] = one_line(error)
     entry["seconds"] = round(time.monotonic() - began, 1)
-    # one write of one line: jobs may run side by side
-    with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
-        journal.write(json.dumps(entry) + "\n")
+    # one write of one line: jobs may run side by side; further processes of a run on several devices are no jobs
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(entry) + "\n")
     return str(entry["status"])
 
 
@@ -161,23 +205,22 @@ class Watcher:
         for count in range(self.told + 1, len(entries) + 1):
             last = entries[count - 1]
             line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
-            failed = last["status"] == "FAILED"
-            text = f"{line}: {' '.join(str(last['error']).split())}" if failed else line
-            print(text, file=sys.stderr if failed else sys.stdout, flush=True)
+            text = f"{line}: {last['error']}" if last["error"] else line
+            print(text, file=sys.stderr if last["error"] else sys.stdout, flush=True)
         self.told = len(entries)
 
 
 def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:
     """Return the line of the job that finished last: its place, what became of it, how long it took, and the time left.
 
-    The time left takes the rest to go on at the pace of the jobs so far that were not skipped, side by side or not.
+    The time left takes the rest to go on at the pace of the jobs so far that were run, side by side or not.
 
     Args:
         entries: the journal so far.
         jobs: of the whole sweep.
         elapsed: seconds since the sweep began.
     """
-    last, ran = entries[-1], sum(entry["status"] != "SKIPPED" for entry in entries)
+    last, ran = entries[-1], sum(entry["status"] not in ("SKIPPED", "BUSY") for entry in entries)
     line = f"[{len(entries)}/{jobs}] {last['status'].lower()} {last['job']} in {duration(last['seconds'])}"
     remaining = jobs - len(entries)
     if remaining and ran:
@@ -205,15 +248,18 @@ def _entries(journal: Path) -> list[dict[str, Any]]:
 def _summary(journal: Path, jobs: int, seconds: float) -> int:
     """Print what became of the jobs; return the exit code."""
     entries = _entries(journal)
-    counts = {status: sum(entry["status"] == status for entry in entries) for status in ("DONE", "SKIPPED", "FAILED")}
     console = Console(soft_wrap=True, highlight=False)
-    console.print(
-        f"sweep of {len(entries)} jobs in {duration(seconds)}: {counts['DONE']} done, "
-        f"{counts['SKIPPED']} skipped, {counts['FAILED']} failed"
+    counts = {status: [entry for entry in entries if entry["status"] == status] for status in STATUSES}
+    told = ", ".join(
+        f"{len(found)} {status.lower()}" for status, found in counts.items() if found or status not in SELDOM
     )
-    for entry in entries:
-        if entry["status"] == "FAILED":
-            console.print(f"  FAILED {entry['job']}: {entry['error']}", markup=False)
+    console.print(f"sweep of {len(entries)} jobs in {duration(seconds)}: {told}")
+    for entry in [*counts["DIVERGED"], *counts["FAILED"]]:
+        console.print(f"  {entry['status']} {entry['job']}: {entry['error']}", markup=False)
+    for entry in counts["BUSY"]:
+        console.print(f"  BUSY {entry['job']}: another process is at it in {entry['folder']}", markup=False)
+    if counts["BUSY"]:
+        console.print("  busy jobs are not done: give the same command again when the other process has ended")
     if lost := jobs - len(entries):
         console.print(f"  {lost} jobs ended without a word: killed, or out of memory; the same command runs them again")
-    return 1 if counts["FAILED"] or lost else 0
+    return 1 if counts["FAILED"] or counts["BUSY"] or lost else 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig
 from rich.console import Console
@@ -17,11 +17,15 @@ from rich.console import Console
 from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
 from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
-from lit_ctg.errors import UserError
+from lit_ctg.core.divergence import Diverged, check_metrics, check_weights
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
-from lit_ctg.results.record import RunRecord, config_hash, environment, write_record
-from lit_ctg.run.build import Experiment, build
+from lit_ctg.results.record import RunRecord, config_hash, environment, load_record, write_record
+from lit_ctg.run.build import Experiment, build, build_datamodule
+from lit_ctg.run.checkpoint import prepare_resume
+from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
+from lit_ctg.run.quiet import quiet
 
 # tells the further processes of a run on several devices where the first one works
 FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
@@ -29,7 +33,7 @@ FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: DONE, or SKIPPED because its record was there (or another process is at it)."""
+    """How a run ended: DONE, SKIPPED because its record was there, or BUSY because another process is at it."""
 
     status: str
     folder: Path
@@ -39,29 +43,61 @@ def train(cfg: DictConfig) -> Outcome:
     """Train one configuration and leave ``run.json`` in its run directory.
 
     Raises:
+        Diverged: the record says DIVERGED and where it was seen.
         UserError: bad input; the record says FAILED and why.
     """
-    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
-        return join(cfg)
+    if cfg.ckpt_path is not None:
+        raise UserError(
+            "ckpt_path is for evaluate and generate: train goes on from the checkpoint in its own run directory"
+        )
+    with quiet():
+        return join(cfg) if int(os.environ.get("LOCAL_RANK", 0)) > 0 else _train(cfg)
+
+
+def _train(cfg: DictConfig) -> Outcome:
     config = plain(cfg)
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False)
-    directory = claim(stem, cfg.skip_completed)
+    directory = claim(stem, cfg.skip_completed, SameCorpus(cfg))
     if isinstance(directory, Finished):
-        console.print(f"{'busy' if directory.busy else 'done'} already, skipped: {directory.path}")
+        if directory.busy:
+            console.print(f"not run, {directory.busy} is at it: {directory.path}")
+            return Outcome("BUSY", directory.path)
+        console.print(f"done already, skipped: {directory.path}")
         return Outcome("SKIPPED", directory.path)
     record = new_record(cfg, config, digest)
     try:
-        _run(cfg, directory, record)
+        _run(cfg, directory, record, console)
     except Exception as error:
-        record.status, record.error = "FAILED", _one_line(error)
+        record.status, record.error = "DIVERGED" if isinstance(error, Diverged) else "FAILED", one_line(error)
         write_record(record, directory.record)
         raise
     finally:
         directory.release()
     console.print(f"record: {directory.record}")
     return Outcome("DONE", directory.path)
+
+
+class SameCorpus:
+    """Says of a run's record whether the run had the corpus that a configuration names; reads that corpus once."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self.ours: Mapping[str, str] | None = None
+
+    def __call__(self, path: Path) -> bool:
+        """Return False where the checksums differ; True too where either of the corpora is not known."""
+        theirs = load_record(path).corpus
+        if not theirs:
+            return True
+        if self.ours is None:
+            try:
+                self.ours = fingerprint(build_datamodule(self.cfg))
+            except UserError:
+                # the texts are not here any more: all the more reason not to repeat the run
+                self.ours = {}
+        return not difference(theirs, self.ours)
 
 
 def join(cfg: DictConfig) -> Outcome:
@@ -84,27 +120,36 @@ def _fit(experiment: Experiment, checkpoint: Path) -> None:
     resume = str(checkpoint) if checkpoint.is_file() else None
     trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
     # the record's numbers come from one last validation, so a run killed right after training ends the same
+    check_weights(module, trainer.global_step)
     trainer.validate(module, datamodule, verbose=False)
 
 
-def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord) -> None:
+def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: Console) -> None:
     """Fit, validate, and write the record."""
     began = time.monotonic()
     experiment = build(cfg, directory.path)
+    record.threads, record.corpus = experiment.threads, experiment.corpus
+    if told := prepare_resume(directory.path, record.config, experiment.corpus):
+        console.print(told, markup=False)
+    counter = experiment.callback(RunRecordCallback)
     os.environ[FOLDER_VARIABLE] = str(directory.path.resolve())
     try:
         _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
         log_record(experiment.trainer, record, samples)
+        if record.status == "DIVERGED":
+            raise Diverged(record.error)
     except SystemExit as error:
         # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can go on
         raise KeyboardInterrupt from error
+    except Diverged:
+        record.history = record.history or counter.collect(experiment.trainer)[1]
+        raise
     finally:
         os.environ.pop(FOLDER_VARIABLE, None)
         close_loggers(experiment)
-    # of all attempts: what a run cost is what the next one like it will cost
-    earlier = experiment.callback(RunRecordCallback).seconds_before
-    record.wall_time_s = round(earlier + time.monotonic() - began, 3)
+        # of all attempts: what a run cost is what the next one like it will cost
+        record.wall_time_s = round(counter.seconds_before + time.monotonic() - began, 3)
     write_record(record, directory.record)
 
 
@@ -120,7 +165,6 @@ def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecor
         seed=cfg.seed,
         config=config,
         config_hash=digest,
-        threads=torch.get_num_threads(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         **environment(),
     )
@@ -128,16 +172,18 @@ def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecor
 
 def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
     """Put the run's numbers into its record and its generated texts into ``samples.jsonl``; return the texts."""
-    counter: RunRecordCallback | None = experiment.callback(RunRecordCallback)
-    if counter is None:
-        raise UserError("callback.run_record is missing: no record can be written without it")
+    counter: RunRecordCallback = experiment.callback(RunRecordCallback)
     metrics, history, samples = counter.collect(experiment.trainer)
     record.metrics, record.history = metrics, history
     record.device = str(experiment.trainer.strategy.root_device)
     record.parameters = sum(parameter.numel() for parameter in experiment.module.parameters())
     record.tokens_per_s = round(int(counter.tokens) / max(counter.fit_seconds, 1e-9), 1)
     record.peak_memory_mb = round(peak_memory_mb(), 1)
-    record.status, record.error = "DONE", None
+    try:
+        check_metrics(metrics, experiment.trainer.global_step)
+        record.status, record.error = "DONE", None
+    except Diverged as error:
+        record.status, record.error = "DIVERGED", str(error)
     if samples:
         write_samples(samples, folder / "samples.jsonl")
     return samples
@@ -150,8 +196,3 @@ def close_loggers(experiment: Experiment) -> None:
             import wandb
 
             wandb.finish()
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

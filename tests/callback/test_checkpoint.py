@@ -1,49 +1,152 @@
 from __future__ import annotations
 
+import os
+import pickle
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning import Callback, LightningModule
 from torch.utils.data import Dataset
 
-from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, RunCheckpoint
+from lit_ctg.callback.checkpoint import (
+    FORMAT,
+    AtomicCheckpointIO,
+    DamagedError,
+    RunCheckpoint,
+    load_checked,
+    previous,
+)
 from lit_ctg.callback.epoch_seed import EpochSeed
 from lit_ctg.data.batching import ResumableLoader
+from lit_ctg.errors import UserError
 
 
-def test_one_plain_checkpoint_with_the_configuration_inside(tiny, trainer_of, tmp_path: Path) -> None:
+def test_a_plain_checkpoint_with_configuration_and_corpus_inside(tiny, trainer_of, tmp_path: Path) -> None:
     module, data = tiny()
     config = {"paper": "x", "seed": 0, "model": {"dim": 4, "names": ["a"], "rate": 0.1, "none": None}}
     callback = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"))
-    callback.settings = config
+    callback.settings, callback.corpus = config, {"text": "12ab"}
     trainer = trainer_of(callback, max_epochs=3, enable_checkpointing=True, plugins=[AtomicCheckpointIO()])
     trainer.fit(module, data)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
-    content = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
-    assert content["lit_ctg"] == {"format": FORMAT, "config": config}
-    assert content["epoch"] == 2
-    torch.testing.assert_close(content["state_dict"]["embedding.weight"], module.embedding.weight.detach())
+    names = ["last.ckpt", "last.previous.ckpt"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == names
+    last, before = (load_checked(tmp_path / "checkpoints" / name) for name in names)
+    assert last["lit_ctg"] == {"format": FORMAT, "config": config, "corpus": {"text": "12ab"}}
+    assert (last["epoch"], before["epoch"]) == (2, 1)
+    torch.testing.assert_close(last["state_dict"]["embedding.weight"], module.embedding.weight.detach())
 
 
-def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch) -> None:
-    io = AtomicCheckpointIO()
-    target = tmp_path / "last.ckpt"
-    io.save_checkpoint({"epoch": 1}, target)
+def content(**more: Any) -> dict[str, Any]:
+    """Return the least that a checkpoint of ours holds."""
+    ours = {"format": FORMAT, "config": {"paper": "x"}, "corpus": {}}
+    return {"lit_ctg": ours, "state_dict": {"weight": torch.arange(600.0), "bias": torch.ones(3)}, **more}
 
-    def broken(self, checkpoint, path, storage_options=None):
-        Path(path).write_bytes(b"half")
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    AtomicCheckpointIO().save_checkpoint(content(), tmp_path / "last.ckpt")
+    return tmp_path / "last.ckpt"
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(checkpoint: object, file: Any) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lightning.fabric.plugins.io.torch_io.TorchCheckpointIO.save_checkpoint", broken)
-    try:
-        io.save_checkpoint({"epoch": 2}, target)
-        raised = False
-    except OSError:
-        raised = True
-    assert raised
-    assert torch.load(target, weights_only=True) == {"epoch": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
+    monkeypatch.setattr("torch.save", broken)
+    with pytest.raises(UserError, match=r"cannot write .*last\.ckpt: No space left on device; free some space"):
+        AtomicCheckpointIO().save_checkpoint(content(epoch=2), saved)
+    assert load_checked(saved).keys() == content().keys()
+    assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
+
+
+def test_it_is_on_the_disk_before_it_has_its_name_and_passes_through_no_other_folder(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "no such folder"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    synced: list[int] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr("os.fsync", lambda handle: (synced.append(os.fstat(handle).st_ino), fsync(handle))[1])
+
+    def renamed(source: Any, target: Any) -> None:
+        if Path(target) == saved:
+            assert Path(source).stat().st_ino in synced and Path(source).parent == saved.parent
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", renamed)
+    AtomicCheckpointIO().save_checkpoint(content(epoch=7), saved)
+    assert load_checked(saved)["epoch"] == 7 and "epoch" not in load_checked(previous(saved))
+
+
+def test_every_changed_bit_of_the_weights_is_noticed(saved: Path) -> None:
+    data = saved.read_bytes()
+    place = data.index(torch.arange(600.0).numpy().tobytes())
+    for offset in range(place, place + 2400, 97):
+        for bit in (0, 7):
+            changed = bytearray(data)
+            changed[offset] ^= 1 << bit
+            saved.write_bytes(changed)
+            assert torch.load(saved, weights_only=True)  # which does not notice
+            with pytest.raises(DamagedError, match=r"last\.ckpt is damaged"):
+                load_checked(saved)
+
+
+def test_a_bit_changed_anywhere_is_noticed_or_changes_nothing(saved: Path) -> None:
+    data, whole = saved.read_bytes(), load_checked(saved)
+    rng, noticed = random.Random(0), 0
+    for _ in range(150):
+        changed = bytearray(data)
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        saved.write_bytes(changed)
+        try:
+            found = load_checked(saved)
+        except UserError as error:
+            assert "last.ckpt" in str(error) and "weights_only" not in str(error)
+            noticed += 1
+        else:  # between the parts of the file, or a date
+            assert found["lit_ctg"] == whole["lit_ctg"]
+            assert all(torch.equal(found["state_dict"][key], whole["state_dict"][key]) for key in whole["state_dict"])
+    assert noticed > 50
+
+
+def foreign(path: Path) -> dict[str, Any]:
+    """Return what may lie at a checkpoint's place by what the line says of it."""
+    ours = content()["lit_ctg"]
+    return {
+        "damaged or of another kind": [b"", b"PK", b"x" * 999, pickle.dumps({"a": 1}), path.read_bytes()[:-40]],
+        "was not written by lit_ctg": [
+            [1],
+            {},
+            {"state_dict": {}},
+            {"lit_ctg": ours},
+            {"lit_ctg": 3, "state_dict": {}},
+        ],
+        "checkpoint format 1, this version reads 2": [{"lit_ctg": {**ours, "format": 1}, "state_dict": {}}],
+        "complex numbers": [content(state_dict={"weight": torch.zeros(2, dtype=torch.complex64)})],
+    }
+
+
+def test_whatever_lies_there_is_told_in_one_line(saved: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint at"):
+        load_checked(saved.parent / "none.ckpt")
+    os.mkfifo(saved.parent / "pipe.ckpt")
+    with pytest.raises(UserError, match="no checkpoint at"):
+        load_checked(saved.parent / "pipe.ckpt")
+    torch.save(torch.nn.Linear(1, 1), saved.parent / "module.ckpt")  # would be executed
+    with pytest.raises(DamagedError) as error:
+        load_checked(saved.parent / "module.ckpt")
+    assert "weights_only" not in str(error.value)
+    for words, cases in foreign(saved).items():
+        for case in cases:
+            path = saved.parent / "foreign.ckpt"
+            path.write_bytes(case) if isinstance(case, bytes) else torch.save(case, path)
+            with pytest.raises(UserError, match=words) as error:
+                load_checked(path)
+            assert "foreign.ckpt" in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 class Rows(Dataset):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_ctg.callback.finite_loss import FiniteLoss
-from lit_ctg.errors import UserError
+from lit_ctg.core.divergence import Diverged
 
 
 @pytest.mark.parametrize("every", [1, 1000])
@@ -12,7 +12,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tiny, trainer_of, every: int) -> 
     module, data = tiny()
     with torch.no_grad():
         module.embedding.weight.fill_(float("nan"))
-    with pytest.raises(UserError, match=r"loss is nan at step \d+.*learning_rate"):
+    with pytest.raises(Diverged, match=r"loss is nan at step \d+.*learning_rate"):
         trainer_of(FiniteLoss(every=every)).fit(module, data)
 
 
@@ -21,3 +21,12 @@ def test_a_finite_loss_passes(tiny, trainer_of) -> None:
     trainer = trainer_of(FiniteLoss(every=1))
     trainer.fit(module, data)
     assert trainer.global_step == 4
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_weight_that_is_no_number_ends_the_run_though_the_loss_is_one(tiny, trainer_of, validated: bool) -> None:
+    """A row of a table that no batch of the epoch has read."""
+    module, data = tiny()
+    module.unread = torch.nn.Parameter(torch.full((2,), float("nan")))
+    with pytest.raises(Diverged, match=r"weights unread are not finite at step 4"):
+        trainer_of(FiniteLoss(), limit_val_batches=1.0 if validated else 0).fit(module, data)

@@ -37,7 +37,7 @@ def folder(root: Path, train: str = TRAIN) -> Path:
 def module(tmp_path: Path, **changes: Any) -> WikiTextDataModule:
     options: dict[str, Any] = {
         "source": "local", "root": tmp_path / "text", "cache_root": tmp_path / "cache", "tokenizer": WordTokenizer(),
-        "version": 2, "raw": False, "join_numbers": False, "chunk_places": False, "minimum_population": 500_000,
+        "version": 2, "raw": False,
         "batching": "streams", "length": 5, "batch_size": 2, "seed": 0, "repository": "some/wikitext",
         "revision": REVISION,
     }  # fmt: skip
@@ -64,18 +64,6 @@ def test_counts_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     assert len(data.vocabulary) == len({*TRAIN.split(), "<unk>", "<eos>"}) and splits["train"]["documents"] == 2
     batch = next(iter(data.train_dataloader()))
     assert batch["input_ids_BT"].shape == (2, 5) and batch["reset_B"].all()
-
-
-def test_numbers_and_places_make_corpora_of_their_own(tmp_path: Path) -> None:
-    folder(tmp_path / "text")
-    plain, numbers = module(tmp_path), module(tmp_path, join_numbers=True)
-    places = module(tmp_path, chunk_places=True)
-    tokens = [data.prepare().meta["splits"]["train"]["tokens"] for data in (plain, numbers, places)]
-    # three joins of two tokens; "New York" once in the title, "New York City" once
-    assert tokens[0] - tokens[1] == 6 and tokens[0] - tokens[2] == 2 + 1
-    assert "8,175,133" in numbers.vocabulary.tokens and "3.5" in numbers.vocabulary.tokens
-    assert "New_York_City" in places.vocabulary.tokens
-    assert len({data.packed.folder for data in (plain, numbers, places)}) == 3
 
 
 def test_document_numbers_reach_the_batch(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from lit_ctg.run.data import describe, run
 def module(tmp_path: Path, **changes: Any) -> WikiTextDataModule:
     options: dict[str, Any] = {
         "source": "sample", "cache_root": tmp_path, "tokenizer": WordTokenizer(), "version": 2, "raw": False,
-        "join_numbers": False, "chunk_places": False, "minimum_population": 500_000, "batching": "streams", "length": 5,
+        "batching": "streams", "length": 5,
         "batch_size": 2, "seed": 0, "sample_size": 5000,
     }  # fmt: skip
     return WikiTextDataModule(**{**options, **changes})

@@ -27,8 +27,8 @@ def printed(monkeypatch, capsys):
     """Return ``run(*texts) -> output`` of the command over given texts."""
 
     def run(*texts):
-        cfg = SimpleNamespace(decoding="", paper="p", name="n", n=len(texts), prompt="", path=[], seed=0)
-        checkpoint = SimpleNamespace(load_into=lambda module: None)
+        cfg = SimpleNamespace(decoding={}, paper="p", name="n", n=len(texts), prompt="", seed=0)
+        checkpoint = SimpleNamespace(load_into=lambda module, datamodule: None)
         monkeypatch.setattr(command, "compose_with_checkpoint", lambda words: (cfg, checkpoint))
         monkeypatch.setattr(command, "build_datamodule", lambda cfg: None)
         monkeypatch.setattr(command, "build_model", lambda cfg, datamodule: None)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lit_ctg.config import prepare_overrides, register
-from lit_ctg.run.sweep import count_jobs, duration, progress_line
+from lit_ctg.run.sweep import duration, plan, progress_line
 
 RUN = "experiment=semantic_fusion/main"
 
@@ -32,7 +32,7 @@ def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
 
     register()
     prepared = prepare_overrides(words)
-    assert count_jobs(prepared) == jobs
+    assert plan(prepared) == (jobs, 1)
     parsed = OverridesParser.create().parse_overrides(prepared)
     assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
 
@@ -44,9 +44,9 @@ def test_an_experiments_own_sweep_counts_and_the_command_line_wins(tmp_path, mon
     text = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seed: 0,1,2\n      size: smoke,small\n"
     (folder / "experiment" / "grid.yaml").write_text(text)
     monkeypatch.setattr("lit_ctg.run.sweep.config_folder", lambda: folder)
-    assert count_jobs(["experiment=grid"]) == 6
-    assert count_jobs(["experiment=grid", "seed=7"]) == 2
-    assert count_jobs(["experiment=grid", "size=paper", "seed=0,1,2,3"]) == 4
+    assert plan(["experiment=grid"])[0] == 6
+    assert plan(["experiment=grid", "seed=7"])[0] == 2
+    assert plan(["experiment=grid", "size=paper", "seed=0,1,2,3"])[0] == 4
 
 
 def test_a_line_says_place_outcome_time_and_what_is_left():

@@ -33,9 +33,11 @@ def cost(output: Any, batch: Mapping[str, Tensor], which: str) -> Tensor:
         batch: with targets and their mask.
         which: ``"gated"`` (the model's scores) or ``"ungated"``.
     """
-    key = f"{which}_nll_BT"
+    # without a gate both are one
+    ungated = which == UNGATED and has_gate(output)
+    key = f"{UNGATED if ungated else GATED}_nll_BT"
     if key not in output.extras:
-        scores_BTV = output.extras["token_logits"] if which == UNGATED and has_gate(output) else output.scores_BTV
+        scores_BTV = output.extras["token_logits"] if ungated else output.scores_BTV
         output.extras[key] = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
     return output.extras[key]
 

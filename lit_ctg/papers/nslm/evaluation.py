@@ -1,34 +1,169 @@
-"""Tables 2, 3 and Fig. 3 of NSLM: perplexity of every model by class, occurrence and rarity, and errors of guesses.
+"""Tables 2, 3 and 6, Fig. 2 and 3: perplexities by group of tokens, errors of guesses, counts and densities.
 
-Shape letters: N tokens, G groups.
+Shape letters: N tokens or occurrences, G groups, R stretches of tokens, U keys, K members.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from rich.console import Console
+from torch import Tensor
 
+from lit_ctg.core.metric import RatioMetric, float64
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.class_perplexity import ClassPerplexity
-from lit_ctg.papers.nslm.mixture import tune
-from lit_ctg.papers.nslm.token_scores import GUESSERS, TokenScores
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.nslm.classes import ClassTable
+from lit_ctg.papers.nslm.micro_model import MicroModel
+from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
+from lit_ctg.papers.nslm.occurrences import Occurrences
 
-FINAL = "val/perplexity"
+STRETCH = 500  # tokens that the interval takes for one sentence
+MOST_KEYS = 2000  # occurrences behind a curve; of more an evenly spaced sample
 CURVES = ("nnlm", "tag")
 SHOWN = 3  # pairs of each class that are printed
 UNITS = {1: "difference of values", 2: "km"}
 
 
+class ClassPerplexity(RatioMetric):
+    """exp of the mean -log P(w) over the tokens of each group; a token may be in several groups or in none.
+
+    Log-probabilities must be those of a model normalised over the whole vocabulary: a class's perplexity says how well
+    its tokens are predicted among all words, not within the class. NaN for a group without tokens. The interval is the
+    delta method's over stretches of 500 tokens.
+
+    Args:
+        groups: names of the groups.
+    """
+
+    unit = "perplexity"
+    direction = "lower"
+
+    def __init__(self, *, groups: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(mask="target", groups=len(groups), **kwargs)
+        self.names = tuple(groups)
+
+    def update(self, log_prob_N: Tensor, member_NG: Tensor) -> None:
+        """Add tokens: log-probability of each in nats, and the groups it is in (bool)."""
+        self.follow(log_prob_N)
+        member_NG = float64(member_NG)
+        # a token of no group may have no probability: 0 * inf is no number
+        nll_NG = torch.where(member_NG > 0, -float64(log_prob_N).unsqueeze(1), 0.0)
+        row_N = torch.arange(len(log_prob_N), device=nll_NG.device) // STRETCH
+        rows = int(row_N[-1]) + 1 if len(row_N) else 0
+        total_RG = nll_NG.new_zeros(rows, len(self.names)).index_add(0, row_N, nll_NG)
+        self.add_rows(total_RG, nll_NG.new_zeros(total_RG.shape).index_add(0, row_N, member_NG))
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Read ``log_prob_N`` and ``member_NG`` of an output that has them."""
+        self.update(output.log_prob_N, output.member_NG)
+
+    def compute(self) -> Tensor:
+        """Return the perplexity of each group, float64, (G,)."""
+        return self.ratio().exp()
+
+    def _result(self) -> dict[str, MetricResult]:
+        results = {}
+        for name, value, count, nats in zip(
+            self.names, self.ratio().exp().tolist(), self.count.tolist(), self.intervals(), strict=True
+        ):
+            finite = nats is not None and math.isfinite(nats[1])
+            ci95 = (math.exp(nats[0]), math.exp(min(nats[1], 700.0))) if finite and nats else None
+            results[name] = MetricResult(value, self.unit, self.direction, int(count), ci95, self.version)
+        return results
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """One class in one split.
+
+    Attributes:
+        class_name, split: which.
+        tokens: how many.
+        share: of all tokens of the split.
+        members: size of the class vocabulary (of the training split).
+        first: tokens without an earlier member in their document.
+    """
+
+    class_name: str
+    split: str
+    tokens: int
+    share: float
+    members: int
+    first: int
+
+
+def class_counts(
+    table: ClassTable, occurrences: Mapping[str, Occurrences], totals: Mapping[str, int]
+) -> list[ClassCount]:
+    """Count every class, and all together ("all"), in every split; ``totals`` are the tokens of the splits."""
+    counts = []
+    for split, found in occurrences.items():
+        for number, members in enumerate(table.classes):
+            own = found.of(number)
+            first = int((own.evidence.previous_N < 0).sum())
+            counts.append(ClassCount(members.name, split, len(own), len(own) / totals[split], len(members), first))
+        first, size = int((found.evidence.previous_N < 0).sum()), int(table.any_class_V.sum())
+        counts.append(ClassCount("all", split, len(found), len(found) / totals[split], size, first))
+    return counts
+
+
+def counts_table(counts: list[ClassCount]) -> str:
+    """Return the counts as lines of text."""
+    lines = [f"{'class':<12}{'split':<8}{'tokens':>10}{'share':>9}{'members':>9}{'first':>9}"]
+    for c in counts:
+        lines.append(f"{c.class_name:<12}{c.split:<8}{c.tokens:>10,}{c.share:>9.3%}{c.members:>9,}{c.first:>9,}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Probability of metric values: observed shares of occurrences and what the micro-model expects there.
+
+    Attributes:
+        edges: of the bins, one more than there are values.
+        observed, fitted: share of each bin.
+    """
+
+    edges: list[float]
+    observed: list[float]
+    fitted: list[float]
+
+
+def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray) -> Curve:
+    """Return how often metric values in the bins ``edges`` occur, and how often the micro-model expects them.
+
+    Both are taken over the same occurrences (of many, an evenly spaced sample): the expectation is the mean of the
+    micro-model's distributions after their previous members, binned by the metric.
+    """
+    keys_NJ = model.metric.keys(occurrences.evidence)
+    usable_N = np.flatnonzero(~np.isnan(keys_NJ).any(1))
+    if len(usable_N) > MOST_KEYS:
+        usable_N = usable_N[np.linspace(0, len(usable_N) - 1, MOST_KEYS).astype(int)]
+    chosen = occurrences.where(usable_N)
+    keys_UJ, where_N, counts_U = np.unique(keys_NJ[usable_N], axis=0, return_inverse=True, return_counts=True)
+    expected_E = np.zeros(len(edges) - 1)
+    first_U = np.unique(where_N.reshape(-1), return_index=True)[1]
+    for key_J, place, count in zip(keys_UJ, first_U, counts_U, strict=True):
+        x_K = model.metric.values(key_J[None])[0]
+        probs_K = np.exp(model.log_prob(chosen.where(np.array([place])).evidence)[0])
+        expected_E += count * np.histogram(x_K, edges, weights=probs_K)[0]
+    observed_N = model.metric.value_of(keys_NJ[usable_N], chosen.index_N)
+    total = max(len(usable_N), 1)
+    observed_E = np.histogram(observed_N, edges)[0] / total
+    return Curve(np.asarray(edges, float).tolist(), observed_E.tolist(), (expected_E / total).tolist())
+
+
 class NSLMEvaluation(Callback):
-    """Score validation text after epochs and at the end, tune the mixture on it, and score test text at the end.
+    """Record what the models say of validation text, after epochs and at the end, and of test text at the end.
 
     Args:
         total: what the tokens of all classes are called: numbers, places.
@@ -48,7 +183,6 @@ class NSLMEvaluation(Callback):
         self.total, self.rarity = total, tuple(rarity)
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {}
-        self._parts: list[TokenScores] = []
         self._sums: dict[str, Any] = {}
         self._steps = 0
 
@@ -77,34 +211,18 @@ class NSLMEvaluation(Callback):
             self.history.setdefault(f"train/{name}", []).append([trainer.current_epoch + 1, mean])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from nothing."""
-        if not hasattr(pl_module, "token_scores"):
+        """Refuse a module that is none of ours."""
+        if not isinstance(pl_module, NSLMModule):
             raise UserError(f"callback nslm_evaluation: {type(pl_module).__name__} is no NSLM; remove the callback")
-        self._parts = []
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Keep the batch's scores."""
-        self._parts.append(outputs)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tune the mixture and keep the results; at the end of the run the same for test text."""
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the results of the validation text that the module was tuned on; at the end of the run test text too."""
         module: Any = pl_module
-        scores = TokenScores.join(self._parts)
-        if module.tuned:
-            module.mixture_weight.fill_(tune(scores.nnlm_N, scores.tag_N + scores.micro_N))
+        (scores,) = module.validation
         self.evaluate(trainer, module, scores, "val")
         final = self.results["val/nslm/global"]
         self.results[FINAL] = final
-        self.results["mixture_weight"] = _plain(float(module.mixture_weight), "weight", len(scores))
-        pl_module.log_dict({FINAL: final["value"], "val/mixture_weight": float(module.mixture_weight)})
+        self.results["mixture_weight"] = entry(float(module.mixture_weight), "weight", len(scores))
         if trainer.state.fn == "fit":
             self.history.setdefault(FINAL, []).append([trainer.current_epoch + 1, final["value"]])
         else:
@@ -159,8 +277,8 @@ class NSLMEvaluation(Callback):
             error_N = error_N[~np.isnan(error_N)]
             if len(error_N):
                 where = name.format({"mixture": "nslm", "nslm": "nslm_alone"}.get(guesser, guesser))
-                self.results[f"{where}/median_error"] = _plain(float(np.median(error_N)), unit, len(error_N), "lower")
-                self.results[f"{where}/mean_error"] = _plain(float(error_N.mean()), unit, len(error_N), "lower")
+                self.results[f"{where}/median_error"] = entry(np.median(error_N), unit, len(error_N), "lower")
+                self.results[f"{where}/mean_error"] = entry(error_N.mean(), unit, len(error_N), "lower")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, so that a resumed run's record holds every epoch."""
@@ -171,5 +289,62 @@ class NSLMEvaluation(Callback):
         self.history = state_dict["history"]
 
 
-def _plain(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:
-    return MetricResult(value, unit, direction, n, None, 1).to_dict()
+class ClassReport(Callback):
+    """At the end of a run (``trainer.validate``), count the classes and compare densities with what was observed.
+
+    Args:
+        curves: class -> ``{metric, low, high}``: whole values of the metric at which densities are given; classes that
+            the run does not have are passed over.
+
+    Attributes:
+        results: ``count/<split>/<class>`` and ``share/<split>/<class>`` (of all tokens; "all" for all classes);
+            ``density/<class>/<observed or density>/<value>``: the share of training occurrences at a metric value, and
+            what the best micro-model with that metric and density expects there.
+
+    Raises:
+        UserError: a curve of a metric that the class was not fitted with.
+    """
+
+    def __init__(self, *, curves: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.curves = dict(curves)
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report what the module's micro-models were fitted to."""
+        if trainer.state.fn != "validate":
+            return
+        module, datamodule = pl_module, trainer.datamodule  # type: ignore[attr-defined]
+        packed = datamodule.prepare()
+        found = {split: module.occurrences(datamodule, split) for split in ("train", "val", "test")}
+        totals = {split: len(packed.ids(split)) for split in found}
+        for count in class_counts(module.table, found, totals):
+            where = f"{count.split}/{count.class_name}"
+            self.results[f"count/{where}"] = entry(count.tokens, "tokens", totals[count.split])
+            self.results[f"share/{where}"] = entry(count.share, "rate", totals[count.split])
+        for name, settings in self.curves.items():
+            if name in module.table.names:
+                self._curves(name, settings, module, found["train"].of(module.table.names.index(name)))
+
+    def _curves(self, name: str, settings: Mapping[str, Any], module: Any, occurrences: Any) -> None:
+        """Add the curves of one class: the first trial of a density is its best."""
+        low, high = int(settings["low"]), int(settings["high"])
+        edges = np.arange(low, high + 2) - 0.5
+        trials = module.selection.best(name)
+        if settings["metric"] not in {trial.metric for trial in trials}:
+            known = sorted({trial.metric for trial in trials})
+            hint = did_you_mean(str(settings["metric"]), known)
+            raise UserError(f"callback.class_report: class '{name}' has the metrics {', '.join(known)}{hint}")
+        for trial in trials:
+            if trial.metric == settings["metric"] and f"density/{name}/{trial.density}/{low}" not in self.results:
+                curve = density_curve(trial.model, occurrences, edges)
+                # so many rows would otherwise be kept until the process ends
+                trial.model.forget()
+                for series, column in ((trial.density, curve.fitted), ("observed", curve.observed)):
+                    for value, share in zip(range(low, high + 1), column, strict=True):
+                        self.results[f"density/{name}/{series}/{value}"] = entry(share, "rate", len(occurrences))
+
+
+def entry(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:
+    """Return a plain value as an entry of a run record."""
+    return MetricResult(float(value), unit, direction, n, None, 1).to_dict()

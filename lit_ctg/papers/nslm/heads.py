@@ -1,29 +1,153 @@
-"""Output layer shared by NNLM, HNLM and NSLM: words, class tags, and members within a class (Eq. 2 to 4).
+"""Output layers shared by NNLM, HNLM and NSLM: words, class tags, and members within a class (Eq. 2 to 4).
 
 A word has one row for both vocabularies: the NNLM's softmax runs over all words, the tag softmax over one tag a class
 and the words that are in no class where the token stands. So all models have equal parameters (sec. 5.2: 50 million
 for the medium LSTM leave no room for a second table).
 
-Shape letters: N positions, D hidden size, V words, C classes, S left-context states, O words in no class in any state,
-M words in some class, K members of one class, J sampled words.
+Shape letters: N positions, X some of them, D hidden size, V words, C classes, S left-context states, O words in no
+class in any state, M words in some class, R class members, class by class, K members of one class, J sampled words,
+H words of the short list and clusters, E words of a cluster.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.adaptive import AdaptiveHeads
-from lit_ctg.papers.nslm.class_heads import ClassHeads, HeadScores, linear, rows
-from lit_ctg.papers.nslm.class_table import ClassTable
+from lit_ctg.papers.nslm.classes import ClassTable
 
-BLOCK = 64  # positions scored at one time
+BLOCK = 64  # positions whose whole vocabulary is computed at one time
 Rows = tuple[Tensor, Tensor]
+
+
+@dataclass
+class HeadScores:
+    """Log-probabilities of the targets, [N] each, in nats.
+
+    Attributes:
+        nnlm_N: log P(w), softmax over all words (Eq. 2).
+        tag_N: log P(c(w)), or of the word itself outside the classes (first factor of Eq. 3 and 4).
+        within_N: log P(w | c(w)), neural (second factor of Eq. 3); 0 outside the classes.
+        mass_N: log of all that the NNLM gives to members of c(w) (the single-task P(c) of the AWD-LSTM experiments);
+            outside the classes that of the word.
+    """
+
+    nnlm_N: Tensor
+    tag_N: Tensor
+    within_N: Tensor
+    mass_N: Tensor
+
+
+class ClassHeads(nn.Module, ABC):
+    """Rows of class tags, and rows of their own for members within their class; derived classes have those of words.
+
+    Args:
+        dim: hidden size D.
+        table: classes of the vocabulary; at least one must have members.
+        init_range: rows start uniform in [-init_range, init_range], biases at 0.
+
+    Raises:
+        UserError: no word of the vocabulary is in any class.
+    """
+
+    class_of_SV: Tensor
+    index_CV: Tensor
+    available_SC: Tensor
+
+    def __init__(self, *, dim: int, table: ClassTable, init_range: float) -> None:
+        super().__init__()
+        if not len(table):
+            raise UserError("no word of the vocabulary is in any class: choose model.classes that fit the corpus")
+        self.sizes = tuple(map(len, table.classes))
+        for name in ("class_of_SV", "index_CV", "available_SC"):
+            self.register_buffer(name, torch.from_numpy(getattr(table, name)), persistent=False)
+        self.make_words(dim, table, init_range)
+        self.tag_CD, self.tag_bias_C1 = rows(len(table), dim, init_range)
+        self.within_RD, self.within_bias_R1 = rows(sum(self.sizes), dim, init_range)
+
+    @abstractmethod
+    def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
+        """Create the parameters of words."""
+
+    @abstractmethod
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return summed negative log-probabilities of NNLM and tag in nats, () each, for training."""
+
+    @abstractmethod
+    def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
+        """Return exact log-probabilities of the targets under every head."""
+
+    @abstractmethod
+    def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
+
+        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        """
+
+    @abstractmethod
+    def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
+
+    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
+        """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each."""
+        nnlm, tag = self.costs(hidden_ND, target_N, state_N)
+        return {"nnlm": nnlm, "tag": tag, "within": -self.within(hidden_ND, target_N, state_N).sum()}
+
+    def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
+        """Return the class of each target where it stands, -1 for none."""
+        return self.class_of_SV[state_N, target_N]
+
+    def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Tensor:
+        """Return log P(w | c(w)) of the targets, [N]; 0 outside the classes."""
+        class_N = self.class_of(target_N, state_N)
+        result_N = torch.zeros(len(target_N), device=hidden_ND.device)
+        for number in range(len(self.sizes)):
+            rows = (class_N == number).nonzero().squeeze(1)
+            if len(rows):
+                index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
+                chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
+                result_N = result_N.index_put((rows,), chosen_X)
+        return result_N
+
+    def within_class(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return log P(w | c) of all members of one class, [N, K]."""
+        start = sum(self.sizes[:number])
+        part = slice(start, start + self.sizes[number])
+        return linear(hidden_ND, self.within_RD[part], self.within_bias_R1[part]).log_softmax(1)
+
+    def members(self, number: int) -> Tensor:
+        """Return the ids of one class's members, [K]."""
+        return (self.index_CV[number] >= 0).nonzero().squeeze(1)
+
+    @staticmethod
+    def tag_or_word(tags_NC: Tensor, own_N: Tensor, class_N: Tensor) -> Tensor:
+        """Return the score of the class's tag where there is a class, else that of the word itself, [N]."""
+        tag_N = tags_NC.gather(1, class_N.clamp(min=0).unsqueeze(1)).squeeze(1)
+        return torch.where(class_N >= 0, tag_N, own_N)
+
+    def tags(self, hidden_ND: Tensor, state_N: Tensor) -> Tensor:
+        """Return logits [N, C]; a class that does not exist in a state has -inf."""
+        tags_NC = linear(hidden_ND, self.tag_CD, self.tag_bias_C1)
+        return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
+
+
+def rows(count: int, dim: int, init_range: float) -> tuple[nn.Parameter, nn.Parameter]:
+    """Return uniform rows [count, dim] and zero biases [count, 1]."""
+    weight = torch.empty(count, dim).uniform_(-init_range, init_range)
+    return nn.Parameter(weight), nn.Parameter(torch.zeros(count, 1))
+
+
+def linear(hidden_ND: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return logits in float32, whatever precision the product is computed in."""
+    return F.linear(hidden_ND, weight).float() + bias.squeeze(1)
 
 
 class OutputHeads(ClassHeads):
@@ -196,3 +320,115 @@ def make_heads(
     if samples is not None:
         raise UserError(f"model.samples={samples} and model.cutoffs are two softmaxes: set one of them to null")
     return AdaptiveHeads(dim=dim, table=table, init_range=init_range, cutoffs=cutoffs)
+
+
+class AdaptiveHeads(ClassHeads):
+    """Words by ``torch.nn.AdaptiveLogSoftmaxWithLoss``; the vocabulary must be sorted by frequency, as ours are.
+
+    Args:
+        dim, table, init_range: see ``ClassHeads``; the words start as torch makes them.
+        cutoffs: first ids of the clusters, ascending.
+        shrink: rows of a cluster have so many times fewer dimensions than those before.
+
+    Raises:
+        UserError: no word of the vocabulary is in any class, or cut-offs that do not ascend inside the vocabulary.
+    """
+
+    closed_SH: Tensor
+
+    def __init__(
+        self, *, dim: int, table: ClassTable, init_range: float, cutoffs: Sequence[int], shrink: float = 4.0
+    ) -> None:
+        size = table.class_of_SV.shape[1]
+        edges = [0, *map(int, cutoffs), size]
+        if len(edges) < 3 or any(low >= high for low, high in itertools.pairwise(edges)):
+            raise UserError(f"model.cutoffs={edges[1:-1]}: give ascending ids above 0 and below {size}, the vocabulary")
+        if dim < shrink ** (len(edges) - 2):
+            raise UserError(f"model.cutoffs={edges[1:-1]}: backbone.dim={dim} is too little for so many clusters")
+        self.edges, self.shrink = edges, shrink
+        super().__init__(dim=dim, table=table, init_range=init_range)
+
+    def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
+        """Create short list and clusters, and note which of them the tagged vocabulary does not have in each state."""
+        self.words = nn.AdaptiveLogSoftmaxWithLoss(dim, self.edges[-1], self.edges[1:-1], self.shrink)
+        inside_SV = self.class_of_SV >= 0
+        dead = [inside_SV[:, low:high].all(1, keepdim=True) for low, high in itertools.pairwise(self.edges[1:])]
+        self.register_buffer("closed_SH", torch.cat((inside_SV[:, : self.edges[1]], *dead), 1), persistent=False)
+
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return summed negative log-probabilities of NNLM and tag in nats, () each; exact."""
+        nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
+        return -nnlm_N.sum(), -tag_N.sum()
+
+    def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
+        """Return exact log-probabilities of the targets under every head."""
+        nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
+        class_N, mass_N = self.class_of(target_N, state_N), nnlm_N.clone()
+        for rows_X in (class_N >= 0).nonzero().squeeze(1).split(BLOCK):
+            words_XV = self._words(hidden_ND[rows_X])
+            same_XV = self.class_of_SV[state_N[rows_X]] == class_N[rows_X].unsqueeze(1)
+            mass_N[rows_X] = words_XV.masked_fill(~same_XV, -torch.inf).logsumexp(1)
+        return HeadScores(nnlm_N, tag_N, self.within(hidden_ND, target_N, state_N), mass_N)
+
+    def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
+
+        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        """
+        words_NH, tagged_NH, tags_NC = self._heads(hidden_ND, state_N)
+        inside_NV, short = self.class_of_SV[state_N] >= 0, self.edges[1]
+        words, outside = [words_NH[:, :short]], [tagged_NH[:, :short]]
+        for place, low, high, network in self._clusters():
+            logits_NE = network(hidden_ND).float()
+            open_NE = logits_NE.masked_fill(inside_NV[:, low:high], -torch.inf)
+            words.append(words_NH[:, place : place + 1] + logits_NE.log_softmax(1))
+            outside.append(tagged_NH[:, place : place + 1] + open_NE.log_softmax(1))
+        # a cluster without an open word has no softmax
+        return torch.cat(words, 1), torch.cat(outside, 1).masked_fill(inside_NV, -torch.inf), tags_NC
+
+    def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
+        ids_K = self.members(number)
+        return torch.cat([self._words(block)[:, ids_K] for block in hidden_ND.split(BLOCK)]).log_softmax(1)
+
+    def _words(self, hidden_ND: Tensor) -> Tensor:
+        """Return log P of all words under the NNLM, [N, V]; torch's ``log_prob`` keeps the precision of the states."""
+        head_NH = self.words.head(hidden_ND).float().log_softmax(1)
+        parts = [network(hidden_ND).float().log_softmax(1) for network in self.words.tail]
+        shares = head_NH[:, self.edges[1] :].split(1, 1)
+        return torch.cat([head_NH[:, : self.edges[1]], *map(torch.add, shares, parts)], 1)
+
+    def _heads(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log P of short list and clusters in both vocabularies, [N, H] each, and of the tags, [N, C]."""
+        head_NH, tags_NC = self.words.head(hidden_ND).float(), self.tags(hidden_ND, state_N)
+        open_NH = head_NH.masked_fill(self.closed_SH[state_N], -torch.inf)
+        joint = torch.cat((open_NH, tags_NC), 1).log_softmax(1)
+        return head_NH.log_softmax(1), *joint.split((open_NH.shape[1], tags_NC.shape[1]), 1)
+
+    def _clusters(self) -> Iterator[tuple[int, int, int, nn.Module]]:
+        """Yield the place beside the short list, the first id, the one behind the last, and the network of each."""
+        for number, (edges, network) in enumerate(
+            zip(itertools.pairwise(self.edges[1:]), self.words.tail, strict=True)
+        ):
+            yield self.edges[1] + number, *edges, network
+
+    def _targets(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of the targets under NNLM and tag, [N] each."""
+        words_NH, tagged_NH, tags_NC = self._heads(hidden_ND, state_N)
+        class_N, place_N = self.class_of(target_N, state_N), target_N
+        for place, low, high, _ in self._clusters():
+            place_N = torch.where((target_N >= low) & (target_N < high), place, place_N)
+        nnlm_N, word_N = (part.gather(1, place_N.unsqueeze(1)).squeeze(1) for part in (words_NH, tagged_NH))
+        tag_N = self.tag_or_word(tags_NC, word_N, class_N)
+        for place, low, high, network in self._clusters():
+            rows_X = (place_N == place).nonzero().squeeze(1)
+            logits_XE, column_X1 = network(hidden_ND[rows_X]).float(), (target_N[rows_X] - low).unsqueeze(1)
+            own_X = logits_XE.log_softmax(1).gather(1, column_X1).squeeze(1)
+            nnlm_N = nnlm_N.index_add(0, rows_X, own_X)
+            # members of a class have a tag; the others share the cluster without them
+            plain_X = class_N[rows_X] < 0
+            inside_XE = self.class_of_SV[:, low:high][state_N[rows_X[plain_X]]] >= 0
+            open_XE = logits_XE[plain_X].masked_fill(inside_XE, -torch.inf)
+            own_X = open_XE.log_softmax(1).gather(1, column_X1[plain_X]).squeeze(1)
+            tag_N = tag_N.index_add(0, rows_X[plain_X], own_X)
+        return nnlm_N, tag_N

@@ -1,4 +1,4 @@
-"""The LSTM that learns f(i) = i + 1 as words (Table 7), and the micro-model that knows it.
+"""Table 7, "Numbers and the Softmax Bottleneck": an LSTM learns f(i) = i + 1 as words; a micro-model knows it.
 
 Shape letters: B pairs, T positions, D hidden size, V vocabulary, N pairs of a split.
 """
@@ -9,18 +9,113 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, evaluating
-from lit_ctg.papers.nslm.construction import class_table
-from lit_ctg.papers.nslm.grounding import read_vectors
-from lit_ctg.papers.nslm.occurrence import Evidence, Occurrences
-from lit_ctg.papers.nslm.recogniser import PatternRecogniser
+from lit_ctg.core.result import MetricResult
+from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.baselines import read_vectors
+from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import class_perplexity, select
 
 BLOCK = 1 << 24  # scores at one time
 IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
 MOST_PAIRS = 500  # on which micro-models are chosen and tried: all are alike
+MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more an evenly spaced sample
+SPLITS = ("train", "val", "test")
+
+
+class IntegerVocabulary:
+    """The integers 0 to ``largest`` as words; the id of an integer is itself."""
+
+    def __init__(self, largest: int) -> None:
+        self.tokens = tuple(map(str, range(largest + 1)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def decode(self, ids: Any) -> str:
+        """Return the words of some ids."""
+        return " ".join(str(int(number)) for number in ids)
+
+
+class IncrementDataModule(LightningDataModule):
+    """n pairs (i, i + 1), i from 0; some are held out for validation and as many for test ("unseen").
+
+    Args:
+        n: pairs in all.
+        held_out: share of each of the two held-out parts.
+        batch_size: pairs in a batch; None: a fiftieth of n, 50 at least.
+        seed: of the split and of the training order.
+
+    Attributes:
+        vocabulary: the integers 0 to n.
+
+    Raises:
+        UserError: too few pairs for three parts.
+    """
+
+    splits = SPLITS
+
+    def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int) -> None:
+        super().__init__()
+        size = int(n * held_out)
+        if size < 1 or n - 2 * size < 1:
+            raise UserError(f"data.n={n} with data.held_out={held_out} leaves a part empty: give n >= 10, held_out 0.1")
+        self.n, self.batch_size, self.seed = n, batch_size or max(50, n // 50), seed
+        self.vocabulary = IntegerVocabulary(n)
+        order = np.random.default_rng(seed).permutation(n)
+        self.first = {"test": order[:size], "val": order[size : 2 * size], "train": order[2 * size :]}
+
+    def pairs(self, split: str) -> Tensor:
+        """Return pairs_N2 (long) of train, val or test."""
+        first_N = torch.from_numpy(np.sort(self.first[split]))
+        return torch.stack([first_N, first_N + 1], dim=1)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return shuffled batches."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Return the validation pairs."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Return the unseen pairs of the test."""
+        return self._loader("test")
+
+    def _loader(self, split: str) -> DataLoader[Any]:
+        pairs_N2 = self.pairs(split)
+        # no word stands for padding: all sentences are equally long
+        batches = SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
+        trainer = self.trainer
+        sampler = EpochBatches(
+            len(pairs_N2),
+            self.batch_size,
+            seed=self.seed,
+            shuffle=split == "train",
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+        )
+        return whole_batch_loader(batches, sampler, 0)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the pairs of all splits and of the vocabulary."""
+        pairs = {split: self.pairs(split).tolist() for split in self.splits}
+        return {"text": checksum(pairs), "vocabulary": checksum(self.vocabulary.tokens)}
+
+    def facts(self) -> dict[str, str]:
+        """Return what `lit-ctg data info` prints."""
+        return {split: f"{len(self.first[split]):,} pairs" for split in SPLITS}
+
+    def texts(self, n: int, split: str = "train") -> list[str]:
+        """Return the first ``n`` pairs of a split as text."""
+        return [self.vocabulary.decode(row) for row in self.pairs(split)[:n].tolist()]
 
 
 class IncrementModule(LitLanguageModel):
@@ -103,3 +198,80 @@ def micro_model_perplexities(datamodule: Any) -> tuple[dict[str, float], str]:
     perplexities = {split: class_perplexity(chosen, occurrences(split, MOST_PAIRS)) for split in ("train", "test")}
     found = chosen.describe()
     return perplexities, f"{found['metric']}/{found['density']}"
+
+
+class IncrementTrial(Callback):
+    """Measure after every epoch on unseen (test) pairs, and everything at the end.
+
+    Args:
+        stop_at_loss: training ends when the last batch of an epoch costs at most this (nats): all pairs are learned.
+
+    Attributes:
+        results: ``increment/train``, ``increment/accuracy`` (of trained pairs), ``increment/unseen``,
+            ``increment/unseen_best`` (of the untrained model and all epochs: what early stopping would report),
+            ``increment/uniform`` (a guess without a model), ``increment/nslm_train``, ``increment/nslm_unseen``.
+        history: ``increment/unseen``, [epoch, perplexity]; epoch 0 is the untrained model.
+    """
+
+    def __init__(self, *, stop_at_loss: float) -> None:
+        super().__init__()
+        self.stop_at_loss = stop_at_loss
+        self.results: dict[str, dict[str, Any]] = {}
+        self.history: dict[str, list[list[float]]] = {"increment/unseen": []}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the untrained model."""
+        if trainer.global_step == 0:
+            self._note(0, trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model of this epoch, or at the end of the run everything."""
+        if trainer.state.fn == "fit":
+            self._note(trainer.current_epoch + 1, trainer, pl_module)
+        else:
+            self._finish(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop when the pairs are learned."""
+        learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)
+        # all of several processes stop, or none: each has seen other pairs
+        if trainer.strategy.reduce_boolean_decision(learned, all=True):
+            trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the epochs so far."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the epochs before an interruption."""
+        self.history = state_dict["history"]
+
+    def _score(self, split: str, trainer: Trainer, module: LightningModule) -> tuple[float, float, int]:
+        pairs_N2 = trainer.datamodule.pairs(split).to(module.device)  # type: ignore[attr-defined]
+        if len(pairs_N2) > MOST_SCORED:
+            pairs_N2 = pairs_N2[torch.linspace(0, len(pairs_N2) - 1, MOST_SCORED).long()]
+        return *module.score(pairs_N2), len(pairs_N2)
+
+    def _note(self, epoch: int, trainer: Trainer, module: LightningModule) -> None:
+        self.history["increment/unseen"].append([epoch, self._score("test", trainer, module)[0]])
+
+    def _finish(self, trainer: Trainer, module: LightningModule) -> None:
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        train, accuracy, trained = self._score("train", trainer, module)
+        unseen, _, tried = self._score("test", trainer, module)
+        best = min([unseen, *(value for _, value in self.history["increment/unseen"])])
+        nslm, _ = micro_model_perplexities(datamodule)
+        found = {
+            "train": (train, trained),
+            "unseen": (unseen, tried),
+            "unseen_best": (best, tried),
+            "uniform": (float(len(datamodule.vocabulary)), tried),
+            "nslm_train": (nslm["train"], trained),
+            "nslm_unseen": (nslm["test"], tried),
+        }
+        self.results = {
+            f"increment/{name}": MetricResult(value, "perplexity", "lower", count, None, 1).to_dict()
+            for name, (value, count) in found.items()
+        }
+        hit = MetricResult(accuracy, "rate", "higher", trained, None, 1)
+        self.results["increment/accuracy"] = hit.to_dict()

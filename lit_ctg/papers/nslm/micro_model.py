@@ -1,22 +1,450 @@
-"""Micro-models: a metric function and a density, normalised over the vocabulary of a class (Eq. 1, Eq. 4).
+"""Micro-models (Eq. 1, Eq. 4): a metric function and a density, normalised over the vocabulary of a class.
 
-Shape letters: N places, U distinct keys, J numbers of a key, K members.
+A metric function gives one number for each member of a class, given what came before (sec. 3.3). It first reduces the
+evidence to a key (the previous member, the quantity to convert); places with the same key have the same values. A
+density gives unnormalised log-weights of members from those numbers, fitted to training text, over a base (log_base_K,
+mean weight 1): zeros, or the class's unigram.
+
+Shape letters: N places or occurrences, U distinct keys, J numbers of a key, K members, M distinct observations,
+G components, P parts of a blend.
 """
 
 from __future__ import annotations
 
+import abc
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import log_softmax
+from sklearn.mixture import GaussianMixture
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.class_table import ClassMembers
-from lit_ctg.papers.nslm.density import Density, Training, Unigram
-from lit_ctg.papers.nslm.metric_function import BLOCK, Frequency, MetricFunction
-from lit_ctg.papers.nslm.occurrence import Evidence, Occurrences
+from lit_ctg.papers.nslm.classes import ClassMembers, UnitTable
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+
+MAX_RELATIVE_ERROR = 0.05
+BLOCK = 1 << 22  # values computed at one time
+
+
+class MetricFunction(abc.ABC):
+    """A scalar for every member of a class; subclass it for a metric of your own and add it to ``METRICS``.
+
+    Attributes:
+        name: what recognisers list.
+        kind: what the values are, so that a density knows whether it can take them: ``scalar``, ``count``, ``flag``
+            (0 or 1) or ``distance`` (negative squared, in a plane: a Gaussian of them has mean zero).
+        attributes: how many numbers describe a member of the classes it is for; 0: any.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str] = "scalar"
+    attributes: ClassVar[int] = 1
+
+    def fit(self, members: ClassMembers, index_N: np.ndarray) -> MetricFunction:
+        """Take the class and its training occurrences (places among the members); returns itself."""
+        self.members = members
+        return self
+
+    @abc.abstractmethod
+    def keys(self, evidence: Evidence) -> np.ndarray:
+        """Return keys_NJ (float64); a row with NaN has no value of this metric (a first occurrence)."""
+
+    @abc.abstractmethod
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        """Return values_UK of all members for keys without NaN."""
+
+    def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+        """Return values_N of one member a key; override it where that needs no row of all members."""
+        values_N = np.empty(len(keys_NJ))
+        unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
+        where_N = where_N.reshape(-1)
+        step = max(1, BLOCK // len(self.members))
+        for start in range(0, len(unique_UJ), step):
+            inside_N = (where_N >= start) & (where_N < start + step)
+            block_UK = self.values(unique_UJ[start : start + step])
+            values_N[inside_N] = block_UK[where_N[inside_N] - start, index_N[inside_N]]
+        return values_N
+
+
+class _Unary(MetricFunction):
+    """A metric of the member alone: one key for all places."""
+
+    def keys(self, evidence: Evidence) -> np.ndarray:
+        return np.zeros((len(evidence), 1))
+
+
+class _Binary(MetricFunction):
+    """A metric of the member and the previous one."""
+
+    def keys(self, evidence: Evidence) -> np.ndarray:
+        return np.where(evidence.previous_N >= 0, evidence.previous_N, np.nan)[:, None]
+
+
+class Frequency(_Unary):
+    """How often the member stands in training text."""
+
+    name, kind, attributes = "frequency", "count", 0
+
+    def fit(self, members: ClassMembers, index_N: np.ndarray) -> MetricFunction:
+        self.count_K = np.bincount(index_N, minlength=len(members)).astype(np.float64)
+        return super().fit(members, index_N)
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(self.count_K, (len(keys_UJ), len(self.count_K)))
+
+
+class Value(_Unary):
+    """The member's own value."""
+
+    name = "value"
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        value_K = self.members.attributes_KD[:, 0]
+        return np.broadcast_to(value_K, (len(keys_UJ), len(value_K)))
+
+
+class Difference(_Binary):
+    """The member's value minus the previous member's, rounded to 1e-6 so that equal differences are equal."""
+
+    name = "difference"
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        value_K = self.members.attributes_KD[:, 0]
+        return np.round(value_K - value_K[keys_UJ[:, 0].astype(np.int64)][:, None], 6)
+
+    def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+        value_K = self.members.attributes_KD[:, 0]
+        return np.round(value_K[index_N] - value_K[keys_NJ[:, 0].astype(np.int64)], 6)
+
+
+class Euclidean(_Binary):
+    """Negative squared distance in degrees of latitude and longitude; longitudes wrap at 180."""
+
+    name, kind, attributes = "euclidean", "distance", 2
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        place_KD = self.members.attributes_KD
+        step_UKD = place_KD - place_KD[keys_UJ[:, 0].astype(np.int64)][:, None]
+        turn_UK = (step_UKD[..., 1] + 180) % 360 - 180
+        return -(step_UKD[..., 0] ** 2 + turn_UK**2)
+
+
+class GreatCircle(_Binary):
+    """Negative squared great-circle distance, in squared degrees of arc (an option beside the paper's Euclidean)."""
+
+    name, kind, attributes = "great_circle", "distance", 2
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        place_KD = np.radians(self.members.attributes_KD)
+        from_UD = place_KD[keys_UJ[:, 0].astype(np.int64)][:, None]
+        return -(np.degrees(arc(from_UD, place_KD)) ** 2)
+
+
+def arc(from_D: np.ndarray, to_D: np.ndarray) -> np.ndarray:
+    """Return the angle between places (..., 2) given as latitude and longitude, all in radians (haversine)."""
+    step_D = to_D - from_D
+    chord = np.sin(step_D[..., 0] / 2) ** 2
+    chord = chord + np.cos(from_D[..., 0]) * np.cos(to_D[..., 0]) * np.sin(step_D[..., 1] / 2) ** 2
+    return 2 * np.arcsin(np.sqrt(np.clip(chord, 0, 1)))
+
+
+class Convert(MetricFunction):
+    """1 for a member that is the quantity before it in another unit, 0 for others.
+
+    The unit after the number is not known yet, so a member counts as correct if it is, rounded at its own last digit
+    that is not a trailing zero, the amount in any other unit of the quantity; whole hundreds and the like may be off
+    by 5% at most. ``60 cm ( [24]``: 23.6 in.
+    """
+
+    name, kind = "convert", "flag"
+
+    def __init__(self, units: UnitTable | None = None) -> None:
+        self.units = units or UnitTable()
+
+    def fit(self, members: ClassMembers, index_N: np.ndarray) -> MetricFunction:
+        self.step_K = np.array([last_digit(token) for token in members.tokens])
+        return super().fit(members, index_N)
+
+    def keys(self, evidence: Evidence) -> np.ndarray:
+        unit_N = np.where(evidence.source_unit_N >= 0, evidence.source_unit_N, np.nan)
+        return np.stack([evidence.source_value_N, unit_N], axis=1)
+
+    def values(self, keys_UJ: np.ndarray) -> np.ndarray:
+        converted_UC = self.units.convert(keys_UJ[:, 0], keys_UJ[:, 1].astype(np.int64))
+        value_K = self.members.attributes_KD[:, 0]
+        correct_UK = np.zeros((len(keys_UJ), len(value_K)), dtype=bool)
+        for converted_U in converted_UC.T:
+            off_UK = np.abs(value_K - converted_U[:, None])
+            near_UK = off_UK <= 0.5 * self.step_K + 1e-9
+            correct_UK |= near_UK & (off_UK <= MAX_RELATIVE_ERROR * np.abs(converted_U[:, None]))
+        return correct_UK.astype(np.float64)
+
+
+def last_digit(token: str) -> float:
+    """Return what the last digit that is not a trailing zero counts: 0.01 for "1.25", 1 for "24", 100 for "1,200"."""
+    digits = token.replace(",", "")
+    if "." in digits:
+        return 10.0 ** -len(digits.partition(".")[2])
+    return 10.0 ** (len(digits) - len(digits.rstrip("0"))) if digits.strip("0") else 1.0
+
+
+METRICS: dict[str, type[MetricFunction]] = {
+    metric.name: metric for metric in (Difference, Frequency, Value, Convert, Euclidean, GreatCircle)
+}
+
+
+# integers are known to half a unit: no component is narrower than a uniform on [-1/2, 1/2]
+LEAST_VARIANCE = 1 / 12
+EM_STEPS = 200
+EM_TOLERANCE = 1e-5  # of a weight
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a density is fitted to.
+
+    Attributes:
+        x_N: metric values of the occurrences, at least one.
+        kind: of the metric (``MetricFunction.kind``).
+        x_UK: the values of all members for (a sample of) the keys that occur.
+        row_M, index_M, count_M: the distinct pairs of key and member among the occurrences with those keys, and how
+            often each occurs.
+        log_base_K: see above.
+    """
+
+    x_N: np.ndarray
+    kind: str
+    x_UK: np.ndarray
+    row_M: np.ndarray
+    index_M: np.ndarray
+    count_M: np.ndarray
+    log_base_K: np.ndarray
+
+
+class Density(abc.ABC):
+    """Weights from metric values; subclass it for a density of your own and name it by its dotted path.
+
+    Attributes:
+        name: what recognisers list.
+        kinds: kinds of metric it can take (``MetricFunction.kind``).
+        grid: constructor arguments that the grid search tries, by name.
+    """
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str]] = frozenset({"scalar", "count", "distance"})
+    grid: ClassVar[Mapping[str, tuple[float, ...]]] = {}
+
+    @abc.abstractmethod
+    def fit(self, training: Training) -> Density:
+        """Fit to training occurrences; returns itself."""
+
+    @abc.abstractmethod
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        """Return the log-weight of every member for every key, from their metric values."""
+
+    @abc.abstractmethod
+    def parameters(self) -> dict[str, Any]:
+        """Return what was fitted, as plain values to be read by people."""
+
+
+class Unigram(Density):
+    """Weight proportional to the metric value (a frequency) plus ``smoothing``; the base plays no part."""
+
+    name, kinds = "unigram", frozenset({"count"})
+    grid = {"smoothing": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+
+    def __init__(self, smoothing: float = 0.1) -> None:
+        self.smoothing = smoothing
+
+    def fit(self, training: Training) -> Density:
+        return self
+
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        return np.log(x_UK + self.smoothing)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"smoothing": self.smoothing}
+
+
+class Multinomial(Density):
+    """A table: how often each metric value occurred, shared by the members that have it, and smoothing.
+
+    Args:
+        smoothing: weight of what the table has not seen, for each member in proportion to the base.
+    """
+
+    name, kinds = "multinomial", frozenset({"scalar", "count", "distance", "flag"})
+    grid = {"smoothing": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+
+    def __init__(self, smoothing: float = 0.1) -> None:
+        self.smoothing = smoothing
+
+    def fit(self, training: Training) -> Density:
+        self.value_E, self.count_E = np.unique(training.x_N, return_counts=True)
+        return self
+
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        rows, entries = len(x_UK), len(self.value_E)
+        place_UK = np.minimum(np.searchsorted(self.value_E, x_UK), entries - 1)
+        seen_UK = self.value_E[place_UK] == x_UK
+        code_UK = place_UK + np.arange(rows)[:, None] * entries
+        _, places_S, sharing_S = np.unique(code_UK[seen_UK], return_inverse=True, return_counts=True)
+        weight_UK = np.tile(self.smoothing * np.exp(log_base_K), (rows, 1))
+        weight_UK[seen_UK] += self.count_E[place_UK[seen_UK]] / sharing_S[places_S]
+        return np.log(weight_UK)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"smoothing": self.smoothing, "values": len(self.value_E), "observations": int(self.count_E.sum())}
+
+
+class Gaussian(Density):
+    """A normal density of the metric value; of squared distances an isotropic one in the plane with mean zero."""
+
+    name = "gaussian"
+
+    def fit(self, training: Training) -> Density:
+        self.planar = training.kind == "distance"
+        self.mean = 0.0 if self.planar else float(training.x_N.mean())
+        variance = -training.x_N.mean() / 2 if self.planar else training.x_N.var()
+        self.variance = max(float(variance), LEAST_VARIANCE)
+        return self
+
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        return _exponent(x_UK, self.mean, self.variance, self.planar) + log_base_K
+
+    def parameters(self) -> dict[str, Any]:
+        return {"mean": self.mean, "deviation": self.variance**0.5, "planar": self.planar}
+
+
+def _exponent(x_UK: np.ndarray, mean: float, variance: float, planar: bool) -> np.ndarray:
+    """Return the log of a Gaussian that is 1 at its top."""
+    return (x_UK if planar else -((x_UK - mean) ** 2)) / (2 * variance)
+
+
+class GaussianMixtureDensity(Density):
+    """A mixture of Gaussians, each normalised over the class vocabulary by itself.
+
+    Means and deviations come from EM on the metric values; of squared distances the means are zero and the deviations
+    a ladder from near to far. The weights come from EM on the exact likelihood: members are points, some crowded and
+    some alone, and a weight for the continuous density would not be one for them.
+
+    Args:
+        components: how many, at most the number of distinct values.
+    """
+
+    name = "mixture"
+    grid = {"components": (2, 3, 5, 8)}
+
+    def __init__(self, components: int = 3) -> None:
+        self.components = int(components)
+
+    def fit(self, training: Training) -> Density:
+        self.planar = training.kind == "distance"
+        components = min(self.components, len(np.unique(training.x_N)))
+        if self.planar:
+            self.mean_G, self.variance_G = np.zeros(components), _ladder(-training.x_N, components)
+        else:
+            self.mean_G, self.variance_G = _gaussians(training.x_N.astype(np.float64).tobytes(), components)
+        observed = training.row_M, training.index_M
+        parts = [self._part(training.x_UK, training.log_base_K, place)[observed] for place in range(components)]
+        self.weight_G = mixture_weights(np.stack(parts, axis=1), training.count_M)
+        return self
+
+    def _part(self, x_UK: np.ndarray, log_base_K: np.ndarray, place: int) -> np.ndarray:
+        """Return one component's log-probabilities."""
+        top_UK = _exponent(x_UK, self.mean_G[place], self.variance_G[place], self.planar)
+        return log_softmax(top_UK + log_base_K, axis=1)
+
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        total_UK = np.full(x_UK.shape, -np.inf)
+        for place in np.flatnonzero(self.weight_G > 0):
+            part_UK = self._part(x_UK, log_base_K, place) + np.log(self.weight_G[place])
+            np.logaddexp(total_UK, part_UK, out=total_UK)
+        return total_UK
+
+    def parameters(self) -> dict[str, Any]:
+        columns = {"weight": self.weight_G, "mean": self.mean_G, "deviation": np.sqrt(self.variance_G)}
+        return {"planar": self.planar} | {name: column.tolist() for name, column in columns.items()}
+
+
+@lru_cache(maxsize=8)
+def _gaussians(values: bytes, components: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances [G] by EM on float64 values; kept, because every base of a grid asks for them."""
+    x_N = np.frombuffer(values)
+    mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
+    # scikit-learn wants two values at least
+    mixture.fit(np.resize(x_N, max(2, len(x_N)))[:, None])
+    return mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
+
+
+def _ladder(square_N: np.ndarray, components: int) -> np.ndarray:
+    """Return variances of planar Gaussians from the nearest to the farthest pairs (squared degrees)."""
+    apart_N = square_N[square_N > 0]
+    far = float(apart_N.max()) if len(apart_N) else 1.0
+    return np.geomspace(LEAST_VARIANCE, max(far, LEAST_VARIANCE), components)
+
+
+def mixture_weights(log_NG: np.ndarray, count_N: np.ndarray | None = None) -> np.ndarray:
+    """Return the weights, by EM, that make a mixture of given log-probabilities (N places, G parts) most likely.
+
+    Args:
+        log_NG: of what was observed, under each part.
+        count_N: how often; once each by default.
+    """
+    share_N = np.full(len(log_NG), 1 / len(log_NG)) if count_N is None else count_N / count_N.sum()
+    prob_NG = np.exp(log_NG - log_NG.max(axis=1, keepdims=True))
+    weight_G = np.full(log_NG.shape[1], 1 / log_NG.shape[1])
+    for _ in range(EM_STEPS):
+        joint_NG = prob_NG * weight_G
+        new_G = (share_N / joint_NG.sum(1)) @ joint_NG
+        settled = np.abs(new_G - weight_G).max() < EM_TOLERANCE
+        weight_G = new_G
+        if settled:
+            break
+    return weight_G / weight_G.sum()
+
+
+class Binary(Density):
+    """The share of training occurrences whose value is 1 (correct), and the rest; each is shared by its members.
+
+    Where no member is correct, the rest has all.
+    """
+
+    name, kinds = "binary", frozenset({"flag"})
+
+    def fit(self, training: Training) -> Density:
+        if not np.isin(training.x_N, (0.0, 1.0)).all():
+            raise UserError("the binary density takes a metric with the values 0 and 1, such as convert")
+        # Laplace's rule: neither share is ever zero
+        self.correct = float((training.x_N.sum() + 1) / (len(training.x_N) + 2))
+        return self
+
+    def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
+        right_UK = x_UK == 1
+        return np.where(
+            right_UK,
+            np.log(self.correct) + _shared(log_base_K, right_UK),
+            np.log(1 - self.correct) + _shared(log_base_K, ~right_UK),
+        )
+
+    def parameters(self) -> dict[str, Any]:
+        return {"correct": self.correct}
+
+
+def _shared(log_base_K: np.ndarray, chosen_UK: np.ndarray) -> np.ndarray:
+    """Return the base's log-probabilities among the chosen members of each row; of others anything finite."""
+    total_U1 = (chosen_UK * np.exp(log_base_K)).sum(1, keepdims=True)
+    return log_base_K - np.log(np.where(total_U1 > 0, total_U1, 1))
+
+
+DENSITIES: dict[str, type[Density]] = {
+    density.name: density for density in (Unigram, Multinomial, Gaussian, GaussianMixtureDensity, Binary)
+}
+
 
 MEMO_BYTES = 1 << 28  # normalised rows that are kept
 FIT_CELLS = 1 << 19  # weights of the keys a density is fitted with

@@ -13,12 +13,19 @@ from typing import Any
 import numpy as np
 
 from lit_ctg.core.result import MetricResult
-from lit_ctg.papers.nslm.class_table import ClassMembers, ClassTable
-from lit_ctg.papers.nslm.construction import candidate
-from lit_ctg.papers.nslm.density import DENSITIES, Density, Unigram, mixture_weights
-from lit_ctg.papers.nslm.metric_function import METRICS, Frequency, MetricFunction
-from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
-from lit_ctg.papers.nslm.occurrence import Occurrences
+from lit_ctg.papers.nslm.classes import ClassMembers, ClassTable, candidate
+from lit_ctg.papers.nslm.micro_model import (
+    DENSITIES,
+    METRICS,
+    Blend,
+    Density,
+    Frequency,
+    MetricFunction,
+    MicroModel,
+    Unigram,
+    mixture_weights,
+)
+from lit_ctg.papers.nslm.occurrences import Occurrences
 
 BLEND = "blend"
 NAMES = ("class", "metric", "density", "base")  # of what a micro-model describes: no parameters

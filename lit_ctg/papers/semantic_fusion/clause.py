@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause_corpus import (
@@ -81,6 +83,8 @@ class ClauseCorpusDataModule(LightningDataModule):
     Raises:
         UserError: sizes below 1, a cap too small for the grammar, a seed or a held-out set that is none.
     """
+
+    splits = tuple(_STREAMS)
 
     def __init__(
         self,
@@ -236,6 +240,13 @@ class ClauseCorpusDataModule(LightningDataModule):
         train = {row.tobytes() for row in self.corpus("train")[0]}
         rows = self.corpus(split)[0]
         return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the sentences of all splits and of the vocabulary."""
+        ids = {
+            split: hashlib.sha256(self.corpus(split)[0].astype("<i8").tobytes()).hexdigest() for split in self.splits
+        }
+        return {"text": checksum(ids), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def texts(self, n: int, split: str = "train") -> list[str]:
         """Return the first ``n`` sentences of a split as text."""

@@ -69,6 +69,7 @@ class ClauseDecoding:
         steering: see :class:`SteeringNumbers`.
         hard_threshold: control value above which hard control sets in.
         mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
+        routes: the ways a control takes where the caller names none.
 
     Raises:
         UserError: no such grammar or nucleus rule.
@@ -88,7 +89,9 @@ class ClauseDecoding:
         steering: Mapping[str, float],
         hard_threshold: float,
         mixture: Mapping[str, Mapping[str, float]],
+        routes: Collection[str] = ("hard", "soft"),
     ):
+        self.routes = tuple(routes)
         if nucleus not in NUCLEUS_RULES:
             hint = did_you_mean(str(nucleus), NUCLEUS_RULES)
             raise UserError(f"decoding.nucleus={nucleus!r}{hint}: use {' or '.join(NUCLEUS_RULES)}")
@@ -186,7 +189,7 @@ class ClauseGenerator:
         prompt: str | Sequence[str] = "",
         control: Control | Sequence[Control] | None = None,
         *,
-        paths: Mapping[str, bool],
+        paths: Mapping[str, bool] | None = None,
         seed: int | None,
         rows: Sequence[int] | None = None,
     ) -> list[GeneratedClause]:
@@ -204,7 +207,7 @@ class ClauseGenerator:
             UserError: an unknown control or path, a value out of range, a prompt outside the grammar or the
                 vocabulary, the channel path on a model without one.
         """
-        on = self._paths(paths)
+        on = self._paths(paths or {})
         controls = [check_control(c, channel=on["channel"]) for c in _each(control or {}, n, "control")]
         prompts = [self.prompt_ids(text) for text in _each(prompt, n, "prompt")]
         rules = self.decoding.rules(

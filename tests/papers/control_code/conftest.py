@@ -10,8 +10,10 @@ import torch
 
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.papers.control_code import ControlCodeModule
-from lit_ctg.papers.control_code.code_gru import CodeGRUBackbone
-from lit_ctg.papers.control_code.code_transformer import CodeTransformerBackbone
+from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeTransformerBackbone
+from tests.data.conftest import network as book_server  # noqa: F401 - a fixture
+from tests.metric.conftest import counted_nlls, nll  # noqa: F401 - fixtures
+from tests.metric.conftest import make_batch as make_scored_batch  # noqa: F401 - a fixture
 
 SOURCES = ("garden", "music", "news")
 OPTIONS = {
@@ -20,6 +22,8 @@ OPTIONS = {
     "injection_layers": None,
     "match_parameters": False,
     "position": "sinusoidal",
+    "code_start": "word",
+    "scale_words": True,
     "init_range": 0.1,
     "embedding_dropout": 0.2,
     "optimizer": "adamw",

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from lit_ctg.config import compose
-from lit_ctg.papers.nslm.class_table import ClassTable
-from lit_ctg.papers.nslm.construction import class_table, make_recogniser
-from lit_ctg.papers.nslm.recogniser import Recogniser
+from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, class_table, make_recogniser
 
 
 def recognisers(kind: str) -> list[Recogniser]:

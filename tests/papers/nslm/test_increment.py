@@ -1,16 +1,53 @@
-"""Table 7: the LSTM learns its pairs by heart, the micro-model the rule."""
+"""Pairs of consecutive integers."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.increment import IncrementModule, micro_model_perplexities
-from lit_ctg.papers.nslm.increment_corpus import IncrementDataModule
+from lit_ctg.papers.nslm.increment import IncrementDataModule, IncrementModule, IncrementTrial, micro_model_perplexities
+
+
+def test_every_pair_is_in_one_split() -> None:
+    datamodule = IncrementDataModule(n=200, held_out=0.1, batch_size=None, seed=3)
+    rows = [tuple(pair) for split in ("train", "val", "test") for pair in datamodule.pairs(split).tolist()]
+    assert sorted(rows) == [(number, number + 1) for number in range(200)]
+    assert [len(datamodule.pairs(split)) for split in ("train", "val", "test")] == [160, 20, 20]
+    other = IncrementDataModule(n=200, held_out=0.1, batch_size=None, seed=4)
+    assert other.pairs("test").tolist() != datamodule.pairs("test").tolist()
+
+
+def test_batches_and_texts() -> None:
+    datamodule = IncrementDataModule(n=200, held_out=0.1, batch_size=None, seed=3)
+    batches = list(datamodule.train_dataloader())
+    assert len(batches) == 4 and datamodule.batch_size == 50
+    for batch in batches:
+        assert (batch["target_ids_BT"] == batch["input_ids_BT"] + 1).all()
+        assert batch["mask_target_BT"].all() and batch["input_ids_BT"].shape[1] == 1
+    first, second = datamodule.texts(1)[0].split()
+    assert int(second) == int(first) + 1
+    assert datamodule.vocabulary.tokens[-1] == "200" and len(datamodule.vocabulary) == 201
+
+
+def test_processes_share_the_batches() -> None:
+    datamodule = IncrementDataModule(n=500, held_out=0.1, batch_size=50, seed=3)
+    rows = []
+    for rank in range(2):
+        datamodule.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        rows += [number for batch in datamodule.train_dataloader() for number in batch["input_ids_BT"][:, 0].tolist()]
+    assert sorted(rows) == datamodule.pairs("train")[:, 0].tolist()
+
+
+def test_too_few_pairs() -> None:
+    with pytest.raises(UserError, match=r"data.n=5.*leaves a part empty"):
+        IncrementDataModule(n=5, held_out=0.1, batch_size=None, seed=0)
+
 
 DATA = {"n": 60, "held_out": 0.1, "batch_size": 24, "seed": 0}
 
@@ -76,3 +113,22 @@ def test_loss_in_chunks_is_the_loss_of_all_scores(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(IncrementModule, "forward", None)  # the scores of all pairs are never made
     for one, other in zip(at_once, found(), strict=True):
         torch.testing.assert_close(other, one)
+
+
+def test_results_history_and_stopping(trainer_of) -> None:
+    datamodule = IncrementDataModule(n=40, held_out=0.1, batch_size=16, seed=0)
+    module = IncrementModule(vocabulary=datamodule.vocabulary, dim=32, learning_rate=0.03)
+    trial = IncrementTrial(stop_at_loss=0.05)
+    trainer = trainer_of(MetricCallback({}), trial, max_epochs=200)
+    trainer.fit(module, datamodule)
+    assert trainer.current_epoch < 200
+    trainer.validate(module, datamodule, verbose=False)
+    value = {name.partition("/")[2]: entry["value"] for name, entry in trial.results.items()}
+    assert value["accuracy"] == 1.0 and value["train"] < 1.1
+    assert value["nslm_unseen"] < 1.01 < value["unseen_best"] <= value["unseen"]
+    assert value["uniform"] == 41
+    epochs = [epoch for epoch, _ in trial.history["increment/unseen"]]
+    assert epochs == list(range(trainer.current_epoch + 1))
+    again = IncrementTrial(stop_at_loss=0.05)
+    again.load_state_dict(trial.state_dict())
+    assert again.history == trial.history

@@ -1,4 +1,4 @@
-"""Micro-models: normalised, equal one by one, falling back as stated."""
+"""Metric functions against one-by-one restatements."""
 
 from __future__ import annotations
 
@@ -7,20 +7,198 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm import micro_model
-from lit_ctg.papers.nslm.class_table import ClassMembers
-from lit_ctg.papers.nslm.density import DENSITIES, Gaussian, Multinomial, Unigram
-from lit_ctg.papers.nslm.metric_function import METRICS, Difference, Frequency, Value
-from lit_ctg.papers.nslm.micro_model import BASES, Blend, MicroModel
-from lit_ctg.papers.nslm.occurrence import Evidence, Occurrences
+from lit_ctg.papers.nslm.classes import ClassMembers, UnitTable
+from lit_ctg.papers.nslm.micro_model import (
+    BASES,
+    DENSITIES,
+    LEAST_VARIANCE,
+    METRICS,
+    Binary,
+    Blend,
+    Convert,
+    Difference,
+    Euclidean,
+    Frequency,
+    Gaussian,
+    GaussianMixtureDensity,
+    GreatCircle,
+    MicroModel,
+    Multinomial,
+    Training,
+    Unigram,
+    Value,
+    last_digit,
+    mixture_weights,
+)
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+
+
+def members(tokens: list[str], attributes: list[tuple[float, ...]]) -> ClassMembers:
+    return ClassMembers("x", np.arange(len(tokens)), tuple(tokens), np.array(attributes, float), (), ())
+
+
+NUMBERS = members(["1990", "1991", "1,990", "2.5"], [(1990,), (1991,), (1990,), (2.5,)])
+PLACES = members(["Paris", "Rome", "Suva", "Apia"], [(48.9, 2.3), (41.9, 12.5), (-18.1, 178.4), (-13.8, -171.8)])
+
+
+@pytest.mark.parametrize("name", ["difference", "value", "frequency", "euclidean", "great_circle"])
+def test_values_and_single_values_agree(name: str) -> None:
+    class_members = PLACES if METRICS[name].attributes == 2 else NUMBERS
+    metric = METRICS[name]().fit(class_members, np.array([0, 0, 1]))
+    keys_NJ = metric.keys(Evidence.of_previous([0, 1, 2, 3, 2]))
+    index_N = np.array([1, 1, 0, 2, 3])
+    assert np.allclose(metric.values(keys_NJ)[np.arange(5), index_N], metric.value_of(keys_NJ, index_N))
+
+
+def test_difference_value_frequency() -> None:
+    evidence = Evidence.of_previous([0, -1])
+    found = {name: METRICS[name]().fit(NUMBERS, np.array([0, 0, 1])) for name in ("difference", "value", "frequency")}
+    keys_NJ = found["difference"].keys(evidence)
+    assert np.isnan(keys_NJ[1]).all()
+    assert found["difference"].values(keys_NJ[:1]).tolist() == [[0, 1, 0, -1987.5]]
+    assert found["value"].values(np.zeros((1, 1))).tolist() == [[1990, 1991, 1990, 2.5]]
+    assert found["frequency"].values(np.zeros((1, 1))).tolist() == [[2, 1, 0, 0]]
+
+
+def test_euclidean_is_negative_squared_degrees_and_wraps() -> None:
+    metric = Euclidean().fit(PLACES, np.array([0]))
+    row = metric.values(np.array([[0.0]]))[0]
+    assert row[1] == pytest.approx(-((48.9 - 41.9) ** 2 + (2.3 - 12.5) ** 2))
+    # Suva and Apia lie 9.8 degrees of longitude apart, across the date line
+    assert metric.values(np.array([[2.0]]))[0, 3] == pytest.approx(-((18.1 - 13.8) ** 2 + 9.8**2))
+
+
+def test_great_circle_against_the_cosine_rule() -> None:
+    metric = GreatCircle().fit(PLACES, np.array([0]))
+    for start, end in ((0, 1), (2, 3), (0, 3)):
+        (a, b), (c, d) = np.radians(PLACES.attributes_KD[[start, end]])
+        angle = math.degrees(math.acos(math.sin(a) * math.sin(c) + math.cos(a) * math.cos(c) * math.cos(b - d)))
+        assert metric.values(np.array([[float(start)]]))[0, end] == pytest.approx(-(angle**2), rel=1e-9)
+
+
+@pytest.mark.parametrize(("token", "step"), [("24", 1), ("1,200", 100), ("1.25", 0.01), ("2.0", 0.1), ("0", 1)])
+def test_last_digit(token: str, step: float) -> None:
+    assert last_digit(token) == pytest.approx(step)
+
+
+def test_convert_accepts_rounded_amounts_in_other_units_only() -> None:
+    tokens = ["24", "23.6", "23", "60", "600", "0.60", "2.0", "100"]
+    metric = Convert().fit(members(tokens, [(float(token),) for token in tokens]), np.array([0]))
+    cm = [unit.name for unit in UnitTable().units].index("cm")
+    evidence = Evidence(np.array([-1, -1]), np.array([60.0, np.nan]), np.array([cm, -1]))
+    keys_NJ = metric.keys(evidence)
+    assert np.isnan(keys_NJ[1]).any()
+    correct = dict(zip(tokens, metric.values(keys_NJ[:1])[0].tolist(), strict=True))
+    # 60 cm: 23.6 in, 600 mm, 0.6 m, 1.97 ft; not 60 itself; "100" would need an error above 5%
+    assert correct == {"24": 1, "23.6": 1, "23": 0, "60": 0, "600": 1, "0.60": 1, "2.0": 1, "100": 0}
+
+
+ZERO = np.zeros(4)
+
+
+def training(x: list[float], kind: str = "scalar", x_UK: list[list[float]] | None = None) -> Training:
+    x_N = np.array(x, float)
+    rows = np.array([x]) if x_UK is None else np.array(x_UK, float)
+    one = np.zeros(len(x), dtype=int)
+    return Training(x_N, kind, rows, one, np.arange(len(x)), np.ones(len(x)), np.zeros(rows.shape[1]))
+
+
+def test_unigram_is_proportional() -> None:
+    weights = np.exp(Unigram(0.5).fit(training([1])).log_weight(np.array([[0.0, 1, 3, 0]]), ZERO))
+    assert weights[0].tolist() == pytest.approx([0.5, 1.5, 3.5, 0.5])
+
+
+def test_multinomial_shares_a_value_among_its_members_and_smooths() -> None:
+    density = Multinomial(0.25).fit(training([1, 1, 1, 2, -5]))
+    weights = np.exp(density.log_weight(np.array([[1.0, 1, 2, 9], [9, 9, 2, 1]]), ZERO))
+    assert weights[0].tolist() == pytest.approx([1.75, 1.75, 1.25, 0.25])
+    assert weights[1].tolist() == pytest.approx([0.25, 0.25, 1.25, 3.25])
+    base_K = np.log([2.0, 1, 0.5, 0.5])
+    assert np.exp(density.log_weight(np.array([[9.0, 9, 9, 9]]), base_K))[0].tolist() == pytest.approx(
+        [0.5, 0.25, 0.125, 0.125]
+    )
+
+
+def test_gaussian_against_its_formula() -> None:
+    x = [1.0, 2, 4, 9]
+    density = Gaussian().fit(training(x))
+    mean, variance = sum(x) / 4, sum((v - 4) ** 2 for v in x) / 4
+    expected = [math.exp(-((v - mean) ** 2) / (2 * variance)) for v in (0, 3, 4, 7)]
+    assert np.exp(density.log_weight(np.array([[0.0, 3, 4, 7]]), ZERO))[0].tolist() == pytest.approx(expected)
+    assert Gaussian().fit(training([3, 3])).variance == LEAST_VARIANCE
+
+
+def test_gaussian_of_squared_distances_has_mean_zero() -> None:
+    density = Gaussian().fit(training([-2.0, -6], "distance"))
+    assert (density.mean, density.variance) == (0.0, 2.0)
+    assert density.log_weight(np.array([[-4.0, 0, 0, 0]]), ZERO)[0, 0] == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "distance"])
+def test_mixture_is_a_sum_of_components_normalised_one_by_one(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, 3, 200) if kind == "scalar" else -rng.exponential(30, 200)
+    density = GaussianMixtureDensity(3).fit(training(x.tolist(), kind))
+    rows = np.array([x[:4]])
+    found = np.exp(density.log_weight(rows, ZERO))[0]
+    expected = np.zeros(4)
+    for weight, mean, variance in zip(density.weight_G, density.mean_G, density.variance_G, strict=True):
+        square = -rows[0] if kind == "distance" else (rows[0] - mean) ** 2
+        expected += weight * softmax(-square / (2 * variance))
+    assert found.tolist() == pytest.approx(expected.tolist())
+    assert found.sum() == pytest.approx(1)
+
+
+def test_mixture_weights_are_at_the_maximum_of_the_exact_likelihood() -> None:
+    rng = np.random.default_rng(1)
+    probs_NG, count_N = rng.uniform(0.01, 1, (50, 2)), rng.integers(1, 5, 50).astype(float)
+    weight_G = mixture_weights(np.log(probs_NG), count_N)
+
+    def likelihood(first: float) -> float:
+        return float(count_N @ np.log(probs_NG @ np.array([first, 1 - first])))
+
+    grid = np.linspace(0, 1, 1001)
+    assert weight_G[0] == pytest.approx(grid[np.argmax([likelihood(first) for first in grid])], abs=5e-3)
+
+
+def test_mixture_finds_a_peak_that_one_gaussian_cannot() -> None:
+    x_K = np.arange(-50.0, 51)
+    values = [0.0] * 90 + list(range(-50, 50, 10))
+    chosen = np.array([int(value) + 50 for value in values])
+    fitted = Training(np.array(values), "scalar", x_K[None], np.zeros(100, int), chosen, np.ones(100), np.zeros(101))
+    costs = {}
+    for density in (Gaussian(), GaussianMixtureDensity(2)):
+        probs_K = softmax(density.fit(fitted).log_weight(x_K[None], np.zeros(101))[0])
+        costs[density.name] = -np.log(probs_K[chosen]).mean()
+    assert costs["mixture"] < costs["gaussian"] - 1
+
+
+def test_binary_shares_both_sides() -> None:
+    density = Binary().fit(training([1, 1, 1, 0]))
+    assert density.correct == pytest.approx(4 / 6)
+    weights = np.exp(density.log_weight(np.array([[1.0, 1, 0, 0], [0, 0, 0, 0]]), ZERO))
+    assert weights[0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
+    assert np.ptp(weights[1]) == pytest.approx(0)
+    with pytest.raises(UserError, match="0 and 1"):
+        Binary().fit(training([2]))
+
+
+def test_parameters_are_plain() -> None:
+    for density_type in DENSITIES.values():
+        kind = "flag" if density_type is Binary else "scalar"
+        parameters = density_type().fit(training([0, 1, 1, 0], kind)).parameters()
+        assert all(isinstance(value, int | float | bool | list) for value in parameters.values())
+
 
 YEARS = ClassMembers(
     "year", np.arange(40), tuple(map(str, range(1960, 2000))), np.arange(1960.0, 2000)[:, None], (), ()
 )
 RNG = np.random.default_rng(0)
-PLACES = ClassMembers(
+MICRO_MODEL_PLACES = ClassMembers(
     "city", np.arange(40), YEARS.tokens, np.stack([RNG.uniform(-90, 90, 40), RNG.uniform(-180, 180, 40)], 1), (), ()
 )
 PAIRS = [
@@ -41,7 +219,7 @@ def occurrences(count: int = 300, seed: int = 1) -> Occurrences:
 
 
 def fitted(metric: str, density: str, base: str = "uniform") -> MicroModel:
-    members = PLACES if METRICS[metric].attributes == 2 else YEARS
+    members = MICRO_MODEL_PLACES if METRICS[metric].attributes == 2 else YEARS
     return MicroModel(METRICS[metric](), DENSITIES[density](), base=base).fit(occurrences(), members)
 
 
@@ -132,4 +310,4 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(UserError, match="'year' does not occur"):
         MicroModel(Frequency(), Unigram()).fit(occurrences(0), YEARS)
     with pytest.raises(UserError, match="'difference' needs 1 numbers"):
-        MicroModel(Difference(), Multinomial()).fit(occurrences(), PLACES)
+        MicroModel(Difference(), Multinomial()).fit(occurrences(), MICRO_MODEL_PLACES)

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lit_ctg.papers.nslm.class_table import ClassTable
-from lit_ctg.papers.nslm.occurrence import Evidence, Occurrences
-from lit_ctg.papers.nslm.recogniser import PatternRecogniser
+from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import class_perplexity, fit_blend, select
 
 GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}

@@ -1,0 +1,87 @@
+"""What passes between corpora, models and metrics: the batch, and what a corpus says about itself.
+
+Shape letters: B rows, T positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, Required, TypedDict, runtime_checkable
+
+from torch import Tensor
+
+
+class Batch(TypedDict, total=False):
+    """One batch. The first four are always there; a paper adds keys of its own by a subclass.
+
+    Attributes:
+        input_ids_BT: long, the tokens read.
+        target_ids_BT: long, the token after each.
+        mask_input_BT, mask_target_BT: bool, False where there is padding.
+        control_code_B: long, the place of the row's source in the corpus's ``sources``.
+        document_BT: long, the document each target stands in.
+        reset_B: bool, the state carried along the row must be forgotten before it is read.
+        sentence_index_B: long, the place of the row's sentence in its split.
+    """
+
+    input_ids_BT: Required[Tensor]
+    target_ids_BT: Required[Tensor]
+    mask_input_BT: Required[Tensor]
+    mask_target_BT: Required[Tensor]
+    control_code_B: Tensor
+    document_BT: Tensor
+    reset_B: Tensor
+    sentence_index_B: Tensor
+
+
+class Fingerprint(TypedDict):
+    """What a run was trained on, as two checksums (sha256, 64 hex digits).
+
+    Attributes:
+        text: of the token ids of every split, with where documents begin and where they come from.
+        vocabulary: of the tokens in the order of their ids. Where it differs, an id means another token.
+    """
+
+    text: str
+    vocabulary: str
+
+
+class Vocabulary(Protocol):
+    """The tokens of a corpus; an id is a place in ``tokens``."""
+
+    tokens: tuple[str, ...]
+
+    def __len__(self) -> int: ...
+
+    def decode(self, ids: Iterable[Any]) -> str:
+        """Return the text of some ids."""
+
+
+@runtime_checkable
+class Corpus(Protocol):
+    """What every data module offers to models, metrics, trials and the run."""
+
+    splits: Sequence[str]
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens, known before the first batch."""
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells this corpus from any other; equal in every process and on every machine."""
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """Return the batches of an epoch, in an order that depends on (seed, epoch) only."""
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """Return the validation batches, always the same."""
+
+    def test_dataloader(self) -> Iterable[Batch]:
+        """Return the test batches, always the same."""
+
+
+def checksum(value: Any) -> str:
+    """Return the sha256 (64 hex digits) of a plain value: numbers, strings, lists and dicts of them."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

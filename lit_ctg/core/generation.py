@@ -1,0 +1,283 @@
+"""The one contract of generation: what a paper's controls are, which rules they make, how a text is described.
+
+A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control can take
+several, and how they become score rules. Everything else is here: one control or prompt for all texts or one each,
+unknown names and values out of range refused with one line, prompts that do not fit, the batched loop, a row's draws
+that depend on (seed, row) alone.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, Generic, TypeVar
+
+from lit_ctg.core.model import evaluating
+from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError, did_you_mean
+
+NO_END = -1  # an id that no token has: texts stop at their length
+Controls = Mapping[str, Any]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ControlSetting:
+    """One control that a user can set: ``control.<name>=<value>``.
+
+    Attributes:
+        name: as the command line spells it.
+        meaning: one line for help and error messages.
+        default: what holds where the user says nothing; None: nothing is set, the model goes its own way.
+        low, high: the range of a number, ends included.
+        choices: the words it takes instead of a number.
+        of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks what is in it.
+    """
+
+    name: str
+    meaning: str
+    default: Any = None
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[str, ...] = ()
+    of_names: bool = False
+
+    def checked(self, value: Any) -> Any:
+        """Return a user's value, a number as a float.
+
+        Raises:
+            UserError: not a number, out of range, not one of the choices.
+        """
+        if self.choices:
+            if value not in self.choices:
+                hint = did_you_mean(str(value), self.choices)
+                raise UserError(f"control.{self.name}={value}: use one of {', '.join(self.choices)}{hint}")
+            return value
+        if self.of_names:
+            if not isinstance(value, Mapping) or not value:
+                raise UserError(
+                    f"control.{self.name}={value}: give a number for each name, control.{self.name}.<name>=0.5"
+                )
+            return dict(value)
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
+            raise UserError(f"control.{self.name}={value!r} is not a number{self._range(' ')}")
+        if not self.low <= float(value) <= self.high:
+            raise UserError(f"control.{self.name}={value}: give a number{self._range(' ')}")
+        return float(value)
+
+    def _range(self, before: str) -> str:
+        if math.isfinite(self.low) and math.isfinite(self.high):
+            return f"{before}from {self.low:g} to {self.high:g}"
+        if math.isfinite(self.low):
+            return f"{before}from {self.low:g}"
+        return f"{before}up to {self.high:g}" if math.isfinite(self.high) else ""
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """One text; papers add what they know of it in a subclass.
+
+    Attributes:
+        text: prompt and continuation.
+        ids: the same as ids; without a token that only stands for an empty prompt.
+        prompt_length: how many of ``ids`` are the prompt's.
+        control: what the text was generated under, defaults filled in.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    prompt_length: int = 0
+    control: dict[str, Any] = field(default_factory=dict)
+
+    def note(self) -> str:
+        """Return one line about the text that is shown below it; "" where there is nothing to say."""
+        return ""
+
+
+TextT = TypeVar("TextT", bound=GeneratedText)
+
+
+class Generator(abc.ABC, Generic[TextT]):
+    """Continues prompts with one trained model under a paper's controls.
+
+    A subclass gives ``controls``, ``prompt_ids``, ``rules`` and ``text``, and what else differs from the defaults:
+    ``routes``, ``model``, ``state``, ``row``, ``eos_id``, ``pad_id``, ``context``.
+
+    Args:
+        module: the trained LightningModule.
+        max_new_tokens: length of a continuation at most.
+    """
+
+    # the ways a control can take to the text (semantic fusion: hard, soft, channel); () where there is only one
+    routes: tuple[str, ...] = ()
+    eos_id: int = NO_END
+    pad_id: int = 0
+
+    def __init__(self, module: Any, *, max_new_tokens: int) -> None:
+        self.module, self.max_new_tokens = module, max_new_tokens
+
+    @property
+    @abc.abstractmethod
+    def controls(self) -> tuple[ControlSetting, ...]:
+        """The controls of this model; () where it follows none (a baseline)."""
+
+    @abc.abstractmethod
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return at least one id for a prompt ("" too).
+
+        Raises:
+            UserError: a prompt that this model cannot continue.
+        """
+
+    @abc.abstractmethod
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        """Return the score rule of a batch from the checked controls of its rows."""
+
+    @abc.abstractmethod
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> TextT:
+        """Describe one generated row."""
+
+    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> Any:
+        """Return the step model (``decoding/loop.py``) to draw from."""
+        return self.module
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
+        """Return what the step model's ``start`` is given, such as the features of each row."""
+        return None
+
+    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return the control of row ``number``; a paper may check here what concerns several controls at once."""
+        return control
+
+    def draws(self, seed: int | None) -> int | None:
+        """Return the seed to draw with; None takes the best token everywhere (greedy decoding)."""
+        return seed
+
+    @property
+    def context(self) -> int | None:
+        """Positions the model has, or None where it has no limit."""
+        return getattr(getattr(self.module, "backbone", None), "context", None)
+
+    def generate(
+        self,
+        n: int,
+        prompt: str | Sequence[str] = "",
+        control: Controls | Sequence[Controls] | None = None,
+        *,
+        routes: Collection[str] | None = None,
+        seed: int | None,
+        rows: Sequence[int] | None = None,
+        max_new_tokens: int | None = None,
+    ) -> list[TextT]:
+        """Generate ``n`` texts in one batch.
+
+        Args:
+            n: texts.
+            prompt: one for all, or one each.
+            control: values by name, one mapping for all or one each; in a mapping for all a list holds one value a
+                text; what is left out has its default.
+            routes: the ways the controls take, of ``self.routes``; None takes all that this paper has.
+            seed: text i is a function of (seed, rows[i]); None takes the best token everywhere.
+            rows: row numbers, default 0 .. n-1.
+            max_new_tokens: in place of the generator's own.
+
+        Raises:
+            UserError: an unknown control or route, a value out of range, a prompt the model cannot take, a text
+                longer than the model's context.
+        """
+        taken = self.checked_routes(routes)
+        given = control_of_each(control or {}, n)
+        checked = [self.row(self.checked(each), number) for number, each in enumerate(given)]
+        prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
+        length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        self.check_room(max(map(len, prompts), default=0), length)
+        state = self.state(checked, taken)
+        with evaluating(self.module):
+            made = generate(
+                self.model(prompts, taken),
+                prompts,
+                self.rules(checked, taken, state),
+                seed=self.draws(seed),
+                max_new_tokens=length,
+                eos_id=self.eos_id,
+                pad_id=self.pad_id,
+                rows=rows,
+                channel=state,
+            )
+        return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
+
+    def checked(self, control: Controls) -> dict[str, Any]:
+        """Return a row's controls with the defaults filled in.
+
+        Raises:
+            UserError: no such control, or a value that it does not take.
+        """
+        known = {setting.name: setting for setting in self.controls}
+        for name in control:
+            if not known:
+                raise UserError(f"control.{name}: this model follows no control (a baseline): leave control.* out")
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                raise UserError(f"unknown control '{name}'{hint}; there are {', '.join(known)}")
+        filled = {name: setting.default for name, setting in known.items() if setting.default is not None}
+        return filled | {name: known[name].checked(value) for name, value in control.items()}
+
+    def checked_routes(self, routes: Collection[str] | None) -> tuple[str, ...]:
+        """Return the routes that are on, in the paper's order.
+
+        Raises:
+            UserError: no such route.
+        """
+        if routes is None:
+            return self.routes
+        for name in routes:
+            if name not in self.routes:
+                known = ", ".join(self.routes) or "none: the controls of this paper have one way only"
+                raise UserError(
+                    f"unknown control route '{name}'{did_you_mean(str(name), self.routes)}; there are {known}"
+                )
+        return tuple(name for name in self.routes if name in routes)
+
+    def check_room(self, prompt: int, length: int) -> None:
+        """Refuse a text that is longer than the model's context (the last token is drawn, not fed).
+
+        Raises:
+            UserError: it is.
+        """
+        if self.context is not None and prompt + length - 1 > self.context:
+            raise UserError(
+                f"prompt and continuation are {prompt + length} tokens together, the model has {self.context} "
+                "positions: shorten the prompt or the continuation (decoding.*)"
+            )
+
+
+def one_each(given: Any, n: int, what: str) -> list[Any]:
+    """Return one value for each of ``n`` texts: a text or mapping is for all, a sequence has one each.
+
+    Raises:
+        UserError: a sequence of another length.
+    """
+    if isinstance(given, str | Mapping):
+        return [given] * n
+    if len(given) != n:
+        raise UserError(f"{len(given)} {what} for {n} texts: give one for all or one each")
+    return list(given)
+
+
+def control_of_each(control: Controls | Sequence[Controls], n: int) -> list[Controls]:
+    """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each.
+
+    Raises:
+        UserError: as many values or mappings as there are not texts.
+    """
+    if not isinstance(control, Mapping):
+        return one_each(control, n, "controls")
+    values = {
+        name: one_each(value, n, f"values of control.{name}") if isinstance(value, list | tuple) else [value] * n
+        for name, value in control.items()
+    }
+    return [{name: each[number] for name, each in values.items()} for number in range(n)]

@@ -1,0 +1,212 @@
+"""Corpora that no other paper reads: books of Project Gutenberg, news and blogs (Tables 1 and 2).
+
+Each book or style is a source with its control code; the last part of each is for evaluation (sec. 4.4).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
+from lit_ctg.data.document import Document
+from lit_ctg.data.download import ALTERNATIVES, download, require_network
+from lit_ctg.data.gutenberg_text import book_text, strip_tag
+from lit_ctg.data.lock import exclusive
+from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading
+from lit_ctg.data.split import check_fractions, tail_documents, tail_text
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.control_code.sample import books as sample_books
+from lit_ctg.papers.control_code.sample import scripts as sample_scripts
+
+# other names under which the files of a book are met in folders
+_BOOK_FILES = {
+    "greatgatsby": ("books_greatgatsby", "great_gatsby"),
+    "shakespeare": ("books_shakespeare",),
+    "twocities": ("books_twocities", "two_cities"),
+    "alice": ("books_alice", "aliceinwonderland"),
+    "iliad": ("books_iliad",),
+    "mobydick": ("books_mobydick", "moby_dick"),
+    "english": ("language_english",),
+    "tagalog": ("language_tagalog",),
+    "hungarian": ("language_hungarian",),
+}
+_STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
+DEFAULT_MIRROR = "https://www.gutenberg.org"
+
+
+class GutenbergDataModule(CorpusDataModule):
+    """Several books, each a source with its control code; the last part of each is for evaluation.
+
+    Args:
+        collection: one of ``collections``.
+        collections: names of the books of each collection.
+        books: Project Gutenberg's number of each book; ``None`` for a book that only folders have.
+        characters: books cut to their first so many characters, by name.
+        val_fraction, test_fraction: share of each book, from its end, cut at line ends. A test share of 0 means that
+            testing reads the validation part, as in the paper.
+        sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is kept and
+            checked from then on (Project Gutenberg revises its texts in place and knows no revisions).
+        mirror: address of Project Gutenberg or a mirror of its ``cache/epub`` tree.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "gutenberg"
+
+    def __init__(
+        self,
+        *,
+        collection: str,
+        collections: Mapping[str, Sequence[str]],
+        books: Mapping[str, int | None],
+        characters: Mapping[str, int],
+        val_fraction: float,
+        test_fraction: float,
+        sha256: Mapping[int, str] | None = None,
+        mirror: str = DEFAULT_MIRROR,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if collection not in collections:
+            hint = did_you_mean(collection, collections)
+            raise UserError(f"data.collection={collection}: use one of {', '.join(collections)}{hint}")
+        self.collection, self.names = collection, tuple(collections[collection])
+        unknown = [book for book in self.names if book not in books]
+        if unknown:
+            hint = did_you_mean(unknown[0], books)
+            raise UserError(f"data.books has no '{unknown[0]}' of data.collection={collection}: add its number{hint}")
+        self.numbers = {name: books[name] for name in self.names}
+        self.characters = {name: characters[name] for name in self.names if name in characters}
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+        self.sha256, self.mirror = {int(key): value for key, value in (sha256 or {}).items()}, mirror.rstrip("/")
+
+    def options(self) -> dict[str, Any]:
+        return {"collection": self.collection, "names": list(self.names), "characters": self.characters,
+                "fractions": [self.val_fraction, self.test_fraction]}  # fmt: skip
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        if self.collection == "languages":
+            chosen = sample_books.LANGUAGES
+        else:
+            chosen = sample_books.ENGLISH[: len(self.names)]
+        if split == "test" and self.test_fraction == 0:
+            return iter(())
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        return sample_books.documents(SAMPLE_SPLIT[split], self.sample_seed, size, books=chosen)
+
+    def _local(self, name: str) -> Path:
+        number = self.numbers[name]
+        numbered = (f"pg{number}", f"{number}-0", str(number)) if number else ()
+        return find_file(self.root, (name, *_BOOK_FILES.get(name, ()), *numbered))
+
+    def local_files(self) -> list[Path]:
+        return [self._local(name) for name in self.names]
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        return self._parts(split, self._local)
+
+    def _parts(self, split: str, path_of: Any) -> Iterator[Document]:
+        for name in self.names:
+            text = book_text(read_text(path_of(name)))[: self.characters.get(name)]
+            part = tail_text(text, split, self.val_fraction, self.test_fraction)
+            yield Document(part, name, {"book": self.numbers[name]})
+
+    def fetch(self, name: str) -> Path:
+        """Return the file of a book, fetched when it is not here, checked by ``sha256`` or the first download."""
+        number = self.numbers[name]
+        if number is None:
+            raise UserError(f"data.books.{name} has no number at Project Gutenberg: give it, or {ALTERNATIVES}")
+        folder = self.cache_root / "gutenberg"
+        path, ledger = folder / f"pg{number}.txt", folder / f"pg{number}.json"
+        with exclusive(folder / f"pg{number}"), reading(ledger):
+            known = json.loads(ledger.read_text(encoding="utf-8"))["sha256"] if ledger.exists() else None
+            wanted = self.sha256.get(number, known)
+            if not path.exists():
+                require_network(f"book {number} ({name}) of Project Gutenberg")
+                url = f"{self.mirror}/cache/epub/{number}/pg{number}.txt"
+                report = self.fetching
+                progress = None if report is None else (lambda done, total: report(path.name, done, total))
+                got = download(url, path, sha256=wanted, progress=progress)
+                ledger.write_text(json.dumps({"url": url, "sha256": got}) + "\n", encoding="utf-8")
+            elif wanted is not None and file_checksum(path) != wanted:
+                raise UserError(f"{path} has the wrong checksum: delete it (and {ledger.name}) to fetch it again")
+        return path
+
+    def hub_checksum(self) -> str:
+        return " ".join(f"{name}:{file_checksum(self.fetch(name))}" for name in self.names)
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        return self._parts(split, self.fetch)
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+class ScriptsDataModule(CorpusDataModule):
+    """News articles and blog posts; each style is a source with its control code.
+
+    A text file is one stream that is cut at a line end; of .jsonl, .csv and .parquet every row (``text``, and ``title``
+    where there is one) is a document. There is no copy that may be fetched: BBC news and the blog corpus are given out
+    for research by their owners only, so ``source=hub`` names the alternatives.
+
+    Args:
+        styles: news and blog in the order of their control codes and of training without shuffling.
+        val_fraction, test_fraction: share of each style, from its end. A test share of 0 means that testing reads the
+            validation part, as in the paper.
+        options: see ``CorpusDataModule``.
+    """
+
+    name = "scripts"
+
+    def __init__(
+        self, *, styles: Sequence[str] = tuple(_STYLE_FILES), val_fraction: float, test_fraction: float, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        if sorted(styles) != sorted(_STYLE_FILES):
+            raise UserError(f"data.styles={list(styles)}: give {' and '.join(_STYLE_FILES)}, each once, in any order")
+        self.styles = tuple(styles)
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"fractions": [self.val_fraction, self.test_fraction]}
+        # text packed before there was a choice stays valid
+        return options if self.styles == tuple(_STYLE_FILES) else {**options, "styles": list(self.styles)}
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        if split == "test" and self.test_fraction == 0:
+            return
+        size = self.sample_size if split == "train" else max(self.sample_size // 10, 1000)
+        for style in self.styles:
+            share = max(size // len(_STYLE_FILES), 100)
+            for text in sample_scripts.documents(SAMPLE_SPLIT[split], self.sample_seed, share, styles=[style]):
+                yield Document(text.text.rstrip("\n") + "\n", style, text.meta)
+
+    def local_files(self) -> list[Path]:
+        return [find_file(self.root, _STYLE_FILES[style]) for style in self.styles]
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for style, path in zip(self.styles, self.local_files(), strict=True):
+            if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
+                read = functools.partial(_rows, style, path)
+                yield from tail_documents(read, split, self.val_fraction, self.test_fraction)
+            else:
+                text = strip_tag(read_text(path))
+                yield Document(tail_text(text, split, self.val_fraction, self.test_fraction), style)
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        # refused by hub_pattern before anything is read
+        self.hub_pattern(split)
+        return iter(())
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+def _rows(style: str, path: Path) -> Iterator[Document]:
+    for row in read_records(path, ["text"], ["title"]):
+        title = str(row.get("title") or "").strip()
+        body = str(row["text"]).strip()
+        yield Document(f"{title}\n\n{body}\n" if title else f"{body}\n", style)

@@ -1,0 +1,314 @@
+"""Generation under control codes: each row its own code, codes mixed in the embedding or in the distribution.
+
+Shape letters: B rows, S sources, K codes of a row's blend, V vocabulary, T columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.core.model import evaluating
+from lit_ctg.decoding.filters import MINUS_INFINITY, Nucleus, Temperature, TopK
+from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.control_code.model import CodeState, ControlCodeModule
+
+CHOICES = ("greedy", "sample", "uniform_top_k")
+CONTROLS = ("source", "mix", "blend")
+NEVER = -1  # texts have no end: they stop at their length
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """One continuation.
+
+    Attributes:
+        text: prompt and continuation.
+        ids: the same as ids, without the token that stands for an empty prompt.
+        control: what it was generated under.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    control: dict[str, Any]
+
+
+class CodeDecoding:
+    """Decoding settings, as ``conf/decoding/control_code.yaml`` gives them.
+
+    Args:
+        choice: greedy (as the paper says, sec. 4.4), sample, or uniform_top_k (as its code does).
+        top_k: tokens that uniform_top_k draws from.
+        temperature, top_p: of sample.
+        new_tokens: length of a continuation.
+        forget_prompt: published fault: the prompt is gone after the first new token.
+        causal: False is the published fault: no mask in generation.
+        start: the token before an empty prompt; it is not part of the text.
+
+    Raises:
+        UserError: no such choice, or a length below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        choice: str,
+        top_k: int,
+        temperature: float,
+        top_p: float,
+        new_tokens: int,
+        forget_prompt: bool,
+        causal: bool,
+        start: str,
+    ) -> None:
+        if choice not in CHOICES:
+            raise UserError(f"decoding.choice={choice}: use one of {', '.join(CHOICES)}{did_you_mean(choice, CHOICES)}")
+        if new_tokens < 1:
+            raise UserError(f"decoding.new_tokens={new_tokens}: generate at least 1 token")
+        self.choice, self.top_k, self.temperature, self.top_p = choice, top_k, temperature, top_p
+        self.new_tokens, self.forget_prompt, self.causal, self.start = new_tokens, forget_prompt, causal, start
+
+    def rules(self, excluded: Sequence[int]) -> ScoreRule:
+        """Return the rule of drawn continuations; greedy ones need no more than the exclusion."""
+        rules: list[ScoreRule] = [Exclude(excluded)]
+        if self.choice == "uniform_top_k":
+            rules += [TopK(self.top_k), Flatten()]
+        elif self.choice == "sample":
+            rules += [Temperature(self.temperature), Nucleus(self.top_p, keep_crossing=True)]
+        return RuleList(rules)
+
+    def generator(self, module: ControlCodeModule, datamodule: Any) -> CodeGenerator:
+        """Tie these settings to a model and its corpus (``vocabulary`` and ``sources`` of the data module)."""
+        return CodeGenerator(module, self, datamodule)
+
+
+class CodeGenerator:
+    """Continues prompts under codes.
+
+    Raises:
+        UserError: the corpus has other sources than the model was trained on.
+    """
+
+    def __init__(self, module: ControlCodeModule, decoding: CodeDecoding, datamodule: Any) -> None:
+        module.bind(datamodule.sources)
+        self.module, self.decoding, self.vocabulary = module, decoding, module.vocabulary
+
+    def generate(
+        self,
+        n: int,
+        prompt: str = "",
+        control: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        paths: Mapping[str, bool] | None = None,
+        seed: int,
+    ) -> list[GeneratedText]:
+        """Generate ``n`` continuations in one batch; row i is a function of (seed, i).
+
+        Args:
+            n: texts.
+            prompt: how all of them begin.
+            control: one for all or one a row: ``{"source": name}``; ``{"mix": {name: weight, ..}}``, the weighted sum
+                of the codes; ``{"blend": {name: weight, ..}}``, the weighted sum of the distributions under the codes.
+                None takes the sources in turn.
+            paths: of other papers; codes have one way only.
+            seed: of the draws; greedy texts of one control are all alike.
+
+        Raises:
+            UserError: an unknown control or source, weights that are none, a word the model does not know.
+        """
+        sources = self.module.sources
+        if not control:
+            controls: list[Mapping[str, Any]] = [{"source": sources[row % len(sources)]} for row in range(n)]
+        else:
+            controls = [control] * n if isinstance(control, Mapping) else list(control)
+        if len(controls) != n:
+            raise ValueError(f"{len(controls)} controls for {n} texts: give one for all or one each")
+        blends = [self.blend(chosen) for chosen in controls]
+        prompts = [self.prompt_ids(prompt)] * n
+        # a text without prompt starts behind a token that is not its own
+        hidden = 0 if prompt.strip() else 1
+        drawn = None if self.decoding.choice == "greedy" else seed
+        made = self._continue(prompts, blends, seed=drawn, max_new_tokens=self.decoding.new_tokens)
+        return [
+            GeneratedText(self.vocabulary.decode(ids[hidden:]), tuple(ids[hidden:]), dict(chosen))
+            for ids, chosen in zip(made, controls, strict=True)
+        ]
+
+    def continue_ids(
+        self, prompts: Sequence[Sequence[int]], codes_BS: Tensor, *, seed: int | None, max_new_tokens: int
+    ) -> list[list[int]]:
+        """Return prompt and continuation of each row.
+
+        Args:
+            prompts: at least one id each.
+            codes_BS: weights of the sources, one row a prompt.
+            seed: of the draws; None takes the best token (in ``as_published`` settings too).
+            max_new_tokens: length of a continuation.
+        """
+        blends = [[(1.0, weights)] for weights in codes_BS.tolist()]
+        return self._continue(prompts, blends, seed=seed, max_new_tokens=max_new_tokens)
+
+    def blend(self, control: Mapping[str, Any]) -> Blend:
+        """Read a control as (share, weights of the sources) of the distributions to be added up."""
+        unknown = [name for name in control if name not in CONTROLS]
+        if unknown or len(control) != 1:
+            hint = did_you_mean(unknown[0], CONTROLS) if unknown else ""
+            raise UserError(
+                f"control {dict(control)}: give one of control.source=<name>, control.mix.<name>=<weight> and "
+                f"control.blend.<name>=<weight>{hint}"
+            )
+        kind, value = next(iter(control.items()))
+        if kind == "source":
+            return [(1.0, self._weights({str(value): 1.0}))]
+        if not isinstance(value, Mapping) or not value:
+            raise UserError(f"control.{kind}={value}: give a weight for each source, e.g. control.{kind}.<name>=0.5")
+        if kind == "mix":
+            return [(1.0, self._weights(value))]
+        whole = self._weights(value)
+        rows = torch.eye(len(whole)).tolist()
+        return [(share, row) for share, row in zip(whole, rows, strict=True) if share > 0]
+
+    def _weights(self, given: Mapping[str, Any]) -> list[float]:
+        """Return weights of all sources that sum to 1."""
+        sources = self.module.sources
+        for name, weight in given.items():
+            if name not in sources:
+                hint = did_you_mean(str(name), sources)
+                raise UserError(
+                    f"no control code '{name}': {self.module.corpus} was trained with {', '.join(sources)}{hint}"
+                )
+            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+                raise UserError(f"weight {weight} of source '{name}': give a number from 0")
+        total = sum(given.values())
+        if total <= 0:
+            raise UserError(f"weights {dict(given)} of the sources are all 0: give one of them more")
+        return [given.get(name, 0.0) / total for name in sources]
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """Return the ids of a prompt, or of the token that stands for an empty one.
+
+        Raises:
+            UserError: a word the model does not know.
+        """
+        if not prompt.strip():
+            return [self.vocabulary.id(self.decoding.start)]
+        for word in prompt.split():
+            if self.vocabulary.unknown_id in self.vocabulary.encode(word):
+                hint = did_you_mean(word.lower(), self.vocabulary.tokens)
+                raise UserError(f"'{word}' of the prompt is not in the vocabulary of {self.module.corpus}{hint}")
+        return self.vocabulary.encode(prompt)
+
+    def _continue(
+        self, prompts: Sequence[Sequence[int]], blends: Sequence[Blend], *, seed: int | None, max_new_tokens: int
+    ) -> list[list[int]]:
+        decoding, unknown = self.decoding, self.vocabulary.unknown_id
+        excluded = [] if unknown is None else [unknown]
+        rules = Exclude(excluded) if seed is None else decoding.rules(excluded)
+        lengths = [len(prompt) for prompt in prompts] if decoding.forget_prompt else None
+        model = CodeSteps(self.module, lengths, decoding.causal)
+        with evaluating(self.module):
+            return generate(
+                model, prompts, rules, seed=seed, max_new_tokens=max_new_tokens, eos_id=NEVER, channel=blends
+            )
+
+
+# (share, weights of the sources) of each distribution that is added up
+Blend = list[tuple[float, list[float]]]
+
+
+@dataclass
+class StepsState:
+    """Rows of the network (one for each distribution of each text), whose they are, and the prefix where it counts."""
+
+    network: CodeState
+    row_N: Tensor
+    log_share_N: Tensor
+    texts: int
+    ids: list[Tensor] = field(default_factory=list)
+
+
+class CodeSteps:
+    """A ControlCodeModule as a ``StepModel`` under blends of codes.
+
+    Args:
+        module: the model.
+        forget_after: lengths of prompts that are gone after the first new token; None keeps them.
+        causal: False lets earlier positions see later ones; the prefix is then read anew for every token.
+    """
+
+    def __init__(self, module: ControlCodeModule, forget_after: Sequence[int] | None, causal: bool) -> None:
+        self.module, self.causal = module, causal
+        self.forget_after = list(forget_after) if forget_after is not None else None
+        self.anew = not causal or forget_after is not None
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids are to be."""
+        return self.module.device
+
+    def start(self, batch_size: int, controls: Sequence[Blend]) -> StepsState:
+        """Return the state of empty prefixes under one blend a row."""
+        rows = [row for row, blend in enumerate(controls) for _ in blend]
+        shares = [share for blend in controls for share, _ in blend]
+        weights = [source for blend in controls for _, source in blend]
+        like = self.module.output.weight
+        network = self.module.start(len(rows), like.new_tensor(weights))
+        row_N = torch.tensor(rows, device=like.device)
+        return StepsState(network, row_N, like.new_tensor(shares).log(), batch_size)
+
+    def step(self, ids_B1: Tensor, state: StepsState) -> tuple[Tensor, StepsState]:
+        """Take the newest tokens; return the log-probabilities [B, V] of the next ones."""
+        ids_N1 = ids_B1[state.row_N]
+        if self.anew:
+            state.ids.append(ids_N1)
+            scores_NV = self._read_anew(torch.cat(state.ids, dim=1), state)
+        else:
+            scores_NV, state.network = self.module.step(ids_N1, state.network)
+        if len(state.row_N) == state.texts:
+            return scores_NV, state
+        shared_NV = scores_NV.log_softmax(-1) + state.log_share_N.unsqueeze(1)
+        # log of the sum over each text's distributions
+        blended = [shared_NV[state.row_N == row].logsumexp(0) for row in range(state.texts)]
+        return torch.stack(blended), state
+
+    def _read_anew(self, ids_NT: Tensor, state: StepsState) -> Tensor:
+        """Scores after the last column, of whole prefixes; rows of one length together."""
+        column, network = ids_NT.shape[1], state.network
+        dropped = [0] * state.texts
+        if self.forget_after is not None:
+            dropped = [length if column > length else 0 for length in self.forget_after]
+        first_N = torch.tensor(dropped, device=ids_NT.device)[state.row_N]
+        scores_NV = ids_NT.new_zeros(len(ids_NT), len(self.module.vocabulary), dtype=self.module.output.weight.dtype)
+        for first in first_N.unique().tolist():
+            rows = (first_N == first).nonzero().squeeze(1)
+            code, token = (None if part is None else part[rows] for part in (network.code_BC, network.token_BD))
+            alike = CodeState(code, token)
+            hidden_BTD = self.module.hidden(ids_NT[rows, first:], alike, causal=self.causal, alone=True)
+            scores_NV[rows] = self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)
+        return scores_NV
+
+
+class Exclude(ScoreRule):
+    """Tokens that are never generated."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = list(ids)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not self.ids:
+            return scores
+        return scores.index_fill(-1, torch.tensor(self.ids, device=scores.device), MINUS_INFINITY)
+
+
+class Flatten(ScoreRule):
+    """All tokens that are left become equally likely."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return torch.where(scores > MINUS_INFINITY, 0.0, scores)

@@ -1,0 +1,681 @@
+"""Neuron-level control codes, top to bottom: where a code enters, the two networks, the model and its training.
+
+Sources: sec. 3.2 (GRU) and 3.3 (Transformer) of the paper; as published, the authors' code. ``fast.py`` holds the same
+layers and loss in a quicker form, which ``model.fast`` chooses.
+
+Shape letters: B sequences, T positions, S sources, C code size, D hidden size, V vocabulary, O output size.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import ExponentialLR
+
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
+from lit_ctg.network.packing import Packing
+from lit_ctg.network.transformer import KeysValues, SelfAttention, SinusoidalPosition, TransformerLayer
+from lit_ctg.papers.control_code import fast
+
+INJECTIONS = ("prompt", "neuron", "none")
+OUTPUT = "output"
+LONGEST = 1024  # positions in the table
+POSITIONS = ("sinusoidal", "batch_row", "none")
+CODE_STARTS = ("word", "normal")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+# where the code enters -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Injection:
+    """The places that take the code.
+
+    Attributes:
+        token: the code is a token in front of the sequence.
+        layers: layers (from 1) that take the code.
+        output: the output layer takes it.
+        code_dim: size C of the code.
+    """
+
+    token: bool
+    layers: tuple[int, ...]
+    output: bool
+    code_dim: int
+
+    @classmethod
+    def of(
+        cls, name: str, chosen: Sequence[int | str] | None, *, recurrent: bool, layers: int, code_dim: int
+    ) -> Injection:
+        """Read the arm: sec. 3.2 for recurrent networks, sec. 3.3 for the Transformer.
+
+        Args:
+            name: prompt (the paper's default arm), neuron (the paper's) or none.
+            chosen: of the neuron arm, numbers of the layers that take the code, and "output"; None is all of them.
+            recurrent: the prompt arm's code is part of the input of layer 1 instead of a token.
+            layers: of the network.
+            code_dim: size of the code where it enters layers.
+
+        Raises:
+            UserError: an unknown arm or layer, or layers for an arm that has none to choose.
+        """
+        if name not in INJECTIONS:
+            hint = did_you_mean(str(name), INJECTIONS)
+            raise UserError(f"model.injection={name}: use one of {', '.join(INJECTIONS)}{hint}")
+        if chosen is not None and name != "neuron":
+            raise UserError(f"model.injection_layers={list(chosen)} is for model.injection=neuron, not {name}")
+        if name == "none":
+            return cls(False, (), False, 0)
+        if name == "prompt":
+            return cls(False, (1,), False, code_dim) if recurrent else cls(True, (), False, 0)
+        places = [*range(1, layers + 1), OUTPUT]
+        chosen = places if chosen is None else list(chosen)
+        unknown = [place for place in chosen if place not in places]
+        if unknown or not chosen:
+            which = f"no place '{unknown[0]}'" if unknown else "no place at all"
+            raise UserError(f"model.injection_layers={chosen}: {which}; use some of 1 to {layers} and {OUTPUT}")
+        return cls(False, tuple(place for place in chosen if place != OUTPUT), OUTPUT in chosen, code_dim)
+
+
+def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
+    """Return factors of a code of C dimensions and of its weights, so that it starts and learns as one of D would.
+
+    What the code adds, W c, keeps its variance at the start. Its speed is |c|^2 a step of SGD and |c|_1 a step of Adam
+    (whose steps have one size whatever the gradient), and keeps that too. Both are 1 for C = D.
+
+    Args:
+        code_dim: C.
+        dim: D.
+        optimizer: sgd, adam or adamw.
+    """
+    ratio = dim / code_dim
+    larger = ratio**0.5 if optimizer == "sgd" else ratio
+    return larger, ratio**0.5 / larger
+
+
+def transformer_parameters(
+    injection: Injection, *, dim: int, layers: int, feedforward_dim: int, codes: int, vocabulary: int
+) -> int:
+    """Return the number of parameters of a Transformer arm: embedding, layers, output, codes."""
+    places = len(injection.layers)
+    attention_and_norms = 4 * dim * dim + 4 * dim + 4 * dim
+    feed_forward = 2 * dim * feedforward_dim + feedforward_dim + dim
+    coded = places * (feedforward_dim + dim) + injection.output * vocabulary
+    table = codes * (injection.code_dim or dim * injection.token)
+    network = layers * (attention_and_norms + feed_forward)
+    return vocabulary * (2 * dim + 1) + network + injection.code_dim * coded + table
+
+
+def matched_width(injection: Injection, whole: Injection, sizes: dict[str, Any]) -> int:
+    """Return the inner size at which an arm has as many parameters as the whole neuron arm at ``feedforward_dim``.
+
+    Args:
+        injection: the arm.
+        whole: the arm with the code everywhere.
+        sizes: arguments of ``transformer_parameters``.
+    """
+    missing = transformer_parameters(whole, **sizes) - transformer_parameters(injection, **sizes)
+    # of one more inner unit, in all layers
+    unit = sizes["layers"] * (2 * sizes["dim"] + 1) + injection.code_dim * len(injection.layers)
+    return int(sizes["feedforward_dim"]) + round(missing / unit)
+
+
+# layers that take it -------------------------------------------------------------------------------------------------
+
+
+class CodeLinear(nn.Linear):
+    """y = [x; c] W + b, c one vector a sequence (sec. 3.3); ``nn.Linear`` with ``code_dim=0``.
+
+    Args:
+        in_features: size D of x.
+        out_features: size O of y.
+        code_dim: size C of c.
+        quick: compute it as ``fast.code_linear`` does.
+    """
+
+    def __init__(self, in_features: int, out_features: int, code_dim: int, *, quick: bool) -> None:
+        self.code_dim, self.quick = code_dim, quick
+        super().__init__(in_features + code_dim, out_features)
+
+    def reset_parameters(self) -> None:
+        """Start from torch's values for a layer of D + C inputs."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        self.reset(bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def reset(self, bound: float) -> None:
+        """Draw the weights uniformly from [-bound, bound], those of x first."""
+        sizes = (self.in_features - self.code_dim, self.code_dim)
+        drawn = [torch.empty(self.out_features, size).uniform_(-bound, bound) for size in sizes if size]
+        with torch.no_grad():
+            self.weight.copy_(torch.cat(drawn, dim=1))
+
+    def scale_code_weight(self, factor: float) -> None:
+        """Multiply the weights of the code; nothing to do in a layer without."""
+        with torch.no_grad():
+            self.weight[:, self.in_features - self.code_dim :] *= factor
+
+    def forward(self, x_BTD: Tensor, code_BC: Tensor | None = None) -> Tensor:
+        """Return y, [B, T, O]; a layer without code pays no heed to ``code_BC``."""
+        if not self.code_dim or code_BC is None:
+            return F.linear(x_BTD, self.weight, self.bias)
+        if self.quick:
+            return fast.code_linear(x_BTD, code_BC, self.weight, self.bias)
+        along_BTC = code_BC.unsqueeze(1).expand(-1, x_BTD.shape[1], -1)
+        return F.linear(torch.cat((x_BTD, along_BTC.to(x_BTD.dtype)), dim=2), self.weight, self.bias)
+
+
+def mean_cross_entropy(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return the mean cross-entropy in nats over the tokens of the mask (0 where there are none)."""
+    nats = F.cross_entropy(scores_BTV[mask_BT], target_BT[mask_BT], reduction="sum")
+    return nats / mask_BT.sum().clamp(min=1)
+
+
+class CodeTransformerBackbone(nn.Module):
+    """Post-norm layers of causal self-attention and feed-forward parts with an optional code (sec. 3.3).
+
+    Rows may end in padding: no real token sees it, and its own states mean nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        layers: int,
+        heads: int,
+        feedforward_dim: int,
+        dropout: float,
+        identical_layers: bool,
+        code_dim: int = 0,
+        code_layers: Collection[int] = (),
+        quick: bool = True,
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            dim: hidden size D.
+            layers, heads: numbers of layers and of attention heads.
+            feedforward_dim: inner size F.
+            dropout: probability, as in torch's layer.
+            identical_layers: start all layers with code, and all without, from the same values, as torch's own
+                encoder does, which copies one.
+            code_dim: size C of the code.
+            code_layers: layers (from 1) that take the code.
+            quick: see ``CodeLinear``.
+        """
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+        self.dim, self.causal = dim, True
+        made: dict[bool, CodeTransformerLayer] = {}
+
+        def layer(number: int) -> CodeTransformerLayer:
+            coded = number in code_layers
+            if identical_layers and coded in made:
+                return copy.deepcopy(made[coded])
+            made[coded] = CodeTransformerLayer(
+                dim, heads, feedforward_dim, dropout, code_dim=code_dim if coded else 0, quick=quick
+            )
+            return made[coded]
+
+        self.layers = nn.ModuleList([layer(number) for number in range(1, layers + 1)])
+
+    def scale_code_weights(self, factor: float) -> None:
+        """Multiply the weights of the code in all layers that take it."""
+        for layer in self.layers:
+            if layer.code_dim:
+                layer.linear1.scale_code_weight(factor)
+                layer.linear2.scale_code_weight(factor)
+
+    def forward(self, hidden_BTD: Tensor, code_BC: Tensor | None, causal: bool = True) -> Tensor:
+        """Return the last hidden states [B, T, D].
+
+        Args:
+            hidden_BTD: embedded input.
+            code_BC: codes of the sequences.
+            causal: False lets every position see the whole row.
+        """
+        shape = (hidden_BTD.shape[0], hidden_BTD.shape[1])
+        packing = Packing(shape, None, (shape,))
+        forbidden = packing.forbidden(causal, hidden_BTD.device)
+        for layer in self.layers:
+            hidden_BTD = layer(hidden_BTD, code_BC, packing, forbidden)
+        return hidden_BTD
+
+    def step(
+        self, hidden_BD: Tensor, code_BC: Tensor | None, cache: list[KeysValues] | None
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """Run the newest position on cached keys and values (without dropout); equal to ``forward``'s last column."""
+        old: list[KeysValues | None] = list(cache) if cache else [None] * len(self.layers)
+        grown = []
+        for layer, past in zip(self.layers, old, strict=True):
+            hidden_BD, new = layer.coded_step(hidden_BD, code_BC, past)
+            grown.append(new)
+        return hidden_BD, grown
+
+
+class CodeTransformerLayer(TransformerLayer):
+    """torch's post-norm layer with FFN(x) = [max(0, [x; c] W_1 + b_1); c] W_2 + b_2 (sec. 3.3)."""
+
+    def __init__(
+        self, dim: int, heads: int, feedforward_dim: int, dropout: float, *, code_dim: int, quick: bool
+    ) -> None:
+        super().__init__(dim, heads, feedforward_dim, dropout, "relu", norm_first=False)
+        if code_dim:
+            self.linear1 = CodeLinear(dim, feedforward_dim, code_dim, quick=quick)
+            self.linear2 = CodeLinear(feedforward_dim, dim, code_dim, quick=quick)
+        self.code_dim = code_dim
+
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, code_BC: Tensor | None, packing: Packing, forbidden: list[Tensor | None]
+    ) -> Tensor:
+        """Return the next hidden states of all tokens."""
+        p = self.dropout.p if self.training else 0.0
+        attended_BTD = self._attend_all(x_BTD.flatten(0, 1), packing, forbidden, p).view_as(x_BTD)
+        x_BTD = self.norm1(dropout_add(attended_BTD, x_BTD, p))
+        return self.norm2(dropout_add(self._code_feed_forward(x_BTD, code_BC, p), x_BTD, p))
+
+    def coded_step(self, x_BD: Tensor, code_BC: Tensor | None, cache: KeysValues | None) -> tuple[Tensor, KeysValues]:
+        """Return the next hidden states of the newest position, and the grown cache."""
+        attended_BD, cache = self._attend_newest(x_BD, cache)
+        x_BD = self.norm1(x_BD + attended_BD)
+        added_BD = self._code_feed_forward(x_BD.unsqueeze(1), code_BC, 0.0).squeeze(1)
+        return self.norm2(x_BD + added_BD), cache
+
+    def _code_feed_forward(self, x_BTD: Tensor, code_BC: Tensor | None, p: float) -> Tensor:
+        if not self.code_dim:
+            return self._feed_forward(x_BTD, p)
+        return self.linear2(relu_dropout(self.linear1(x_BTD, code_BC), p), code_BC)
+
+    def _attend_all(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None], p: float) -> Tensor:
+        own, device = self.self_attn, x_ND.device.type
+        if device == "cpu":
+            # torch's own attention draws its dropout element by element, at half of the layer's time
+            kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else own.in_proj_weight.dtype
+            weight, bias = own.in_proj_weight.to(kind), own.in_proj_bias.to(kind)
+            with torch.autocast(device, enabled=False):
+                context_ND = SelfAttention.apply(x_ND.to(kind), weight, bias, packing, forbidden, own.num_heads, p)
+            return own.out_proj(context_ND)
+        projected = F.linear(x_ND, own.in_proj_weight, own.in_proj_bias).unflatten(0, packing.shape)
+        query, key, value = projected.unflatten(2, (3, own.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        causal = forbidden[0] is not None
+        context = F.scaled_dot_product_attention(query, key, value, dropout_p=p, is_causal=causal)
+        return own.out_proj(context.transpose(1, 2).flatten(2).flatten(0, 1))
+
+
+class CodeGRUBackbone(nn.Module):
+    """torch's own GRU, layer by layer; those that take the code read [h_t^{n-1}; c] (sec. 3.2). No loop over time."""
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        layers: int,
+        dropout: float,
+        code_dim: int = 0,
+        code_layers: Collection[int] = (),
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            dim: size D of the embedded input and of every hidden state.
+            layers: number of layers.
+            dropout: probability, on the output of every layer but the last.
+            code_dim: size C of the code.
+            code_layers: layers (from 1) that take the code.
+        """
+        super().__init__()
+        self.dim, self.dropout, self.causal = dim, dropout, True
+        self.coded = [bool(code_dim) and number in code_layers for number in range(1, layers + 1)]
+        sizes = [dim + code_dim * coded for coded in self.coded]
+        self.layers = nn.ModuleList([nn.GRU(size, dim, batch_first=True) for size in sizes])
+
+    def scale_code_weights(self, factor: float) -> None:
+        """Multiply the weights of the code in all layers that take it."""
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.weight_ih_l0[:, self.dim :].mul_(factor)
+
+    def forward(self, hidden_BTD: Tensor, code_BC: Tensor | None, causal: bool = True) -> Tensor:
+        """Return the last hidden states [B, T, D]; a GRU is causal whatever ``causal`` says."""
+        return self._run(hidden_BTD, code_BC, None)[0]
+
+    def step(
+        self, hidden_BD: Tensor, code_BC: Tensor | None, cache: list[Tensor] | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Run the newest position on the carried states; equal to ``forward``'s last column."""
+        hidden_B1D, states = self._run(hidden_BD.unsqueeze(1), code_BC, cache)
+        return hidden_B1D.squeeze(1), states
+
+    def _run(
+        self, hidden_BTD: Tensor, code_BC: Tensor | None, states: list[Tensor] | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        carried = []
+        for number, (layer, coded) in enumerate(zip(self.layers, self.coded, strict=True)):
+            if coded and code_BC is not None:
+                along_BTC = code_BC.unsqueeze(1).expand(-1, hidden_BTD.shape[1], -1)
+                hidden_BTD = torch.cat((hidden_BTD, along_BTC.to(hidden_BTD.dtype)), dim=2)
+            hidden_BTD, state = layer(hidden_BTD, None if states is None else states[number])
+            carried.append(state)
+            if number + 1 < len(self.layers):
+                hidden_BTD = F.dropout(hidden_BTD, self.dropout, self.training)
+        return hidden_BTD, carried
+
+
+# the model -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CodeState:
+    """A batch in generation: the codes of layers, the code in front of the text, and the network's cache."""
+
+    code_BC: Tensor | None = None
+    token_BD: Tensor | None = None
+    length: int = 0
+    cache: Any = None
+
+
+class ControlCodeModule(LitLanguageModel):
+    """Language model conditioned on one code a sequence (sec. 3).
+
+    Args:
+        vocabulary: of the corpus.
+        backbone: makes the network when told ``code_dim`` and ``code_layers`` (and, to match parameters, a
+            ``feedforward_dim``); a ``functools.partial`` of one of the two classes above.
+        corpus: name of the corpus, for run names and messages.
+        codes: number of sources S.
+        injection, injection_layers: see ``Injection.of``.
+        match_parameters: a code that enters layers has S dimensions, which loses nothing (S codes span no more), and
+            every other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as
+            large as an embedding, as in the paper, and the arms differ.
+        position: ``"sinusoidal"``; ``"batch_row"``, the published fault (every position of row b gets vector b); or
+            ``"none"`` (recurrent networks).
+        code_start: ``"word"``: a code starts and is scaled as a word's embedding is; ``"normal"``: it starts from
+            N(0, 1) and is taken as it is, as in the authors' code. Under SGD at rate 5 the difference decides: a scale
+            of sqrt(d) makes a step on the code d times as large.
+        scale_words: word embeddings are multiplied by sqrt(d) (the authors' Transformer; their GRU does not).
+        init_range: embedding and output weights (and codes that start as words) start uniform in [-range, range]; None
+            leaves torch's own start, N(0, 1) and uniform in [-1, 1] / sqrt(d), as the authors' GRU does.
+        embedding_dropout: on the sum of embedding and position.
+        optimizer: one of ``optimizers``, name -> numbers, see ``configured_optimizer``.
+        seed: of the weights.
+        fast: take the quicker forms of ``fast.py``, with the same numbers up to rounding; False computes the layers
+            on [x; c] and the loss as they are written.
+
+    Attributes:
+        sources: names behind the codes, from the data module or the checkpoint; empty before.
+        injection: the arm.
+
+    Raises:
+        UserError: an option that does not exist or does not fit.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Tokenizer,
+        backbone: partial[Any],
+        corpus: str,
+        codes: int,
+        injection: str,
+        injection_layers: Sequence[int | str] | None,
+        match_parameters: bool,
+        position: str,
+        code_start: str,
+        scale_words: bool,
+        init_range: float | None,
+        embedding_dropout: float,
+        optimizer: str,
+        optimizers: Mapping[str, Mapping[str, float]],
+        seed: int,
+        fast: bool = True,
+    ) -> None:
+        super().__init__()
+        if position not in POSITIONS:
+            hint = did_you_mean(str(position), POSITIONS)
+            raise UserError(f"model.position={position}: use one of {', '.join(POSITIONS)}{hint}")
+        if code_start not in CODE_STARTS:
+            hint = did_you_mean(str(code_start), CODE_STARTS)
+            raise UserError(f"model.code_start={code_start}: use one of {', '.join(CODE_STARTS)}{hint}")
+        check_optimizer(optimizer, optimizers)
+        self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
+        self.sources: tuple[str, ...] = ()
+        self.codes, self.embedding_dropout = codes, embedding_dropout
+        self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
+        sizes, dim = backbone.keywords, backbone.keywords["dim"]
+        code_dim = codes if match_parameters else dim
+        read = partial(Injection.of, recurrent=backbone.func is CodeGRUBackbone, layers=sizes["layers"])
+        self.places = read(injection, injection_layers, code_dim=code_dim)
+        wider: dict[str, Any] = {} if read.keywords["recurrent"] else {"quick": fast}
+        if match_parameters and "feedforward_dim" in sizes:
+            names = ("dim", "layers", "feedforward_dim")
+            counted = {name: sizes[name] for name in names} | {"codes": codes, "vocabulary": len(vocabulary)}
+            whole = read("neuron", None, code_dim=code_dim)
+            wider["feedforward_dim"] = matched_width(self.places, whole, counted)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(len(vocabulary), dim)
+            self.output = CodeLinear(dim, len(vocabulary), self.places.code_dim * self.places.output, quick=fast)
+            if init_range is not None:
+                nn.init.uniform_(self.embedding.weight, -init_range, init_range)
+                nn.init.zeros_(self.output.bias)
+                self.output.reset(init_range)
+            self.backbone = backbone(code_dim=self.places.code_dim, code_layers=self.places.layers, **wider)
+            self.code = None
+            if size := self.places.code_dim or dim * self.places.token:
+                self.code = nn.Embedding(codes, size)
+                if code_start == "word" and init_range is not None:
+                    nn.init.uniform_(self.code.weight, -init_range, init_range)
+        self.word_scale = math.sqrt(dim) if scale_words else 1.0
+        self.code_scale = self.word_scale if code_start == "word" else 1.0
+        if self.places.code_dim:
+            larger, smaller = small_code_factors(self.places.code_dim, dim, optimizer)
+            self.code_scale *= larger
+            self.output.scale_code_weight(smaller)
+            self.backbone.scale_code_weights(smaller)
+        self.position: Callable[[Tensor], Tensor] | None = None
+        self.by_row = position == "batch_row"
+        if position != "none":
+            self.position = SinusoidalPosition(dim, LONGEST)
+
+    # codes -----------------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str | None = None) -> None:
+        """Learn the names of the sources from the data module."""
+        self.bind(self.trainer.datamodule.sources)  # type: ignore[attr-defined]
+
+    def bind(self, sources: Sequence[str]) -> None:
+        """Take the names of the sources.
+
+        Raises:
+            UserError: not as many as codes, or others than those of training.
+        """
+        if len(sources) != self.codes:
+            raise UserError(
+                f"model.codes={self.codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
+                f"set model.codes={len(sources)}"
+            )
+        if self.sources and tuple(sources) != self.sources:
+            raise UserError(
+                f"the model was trained on {', '.join(self.sources)}, the corpus has {', '.join(sources)}: "
+                "choose the corpus of its training"
+            )
+        self.sources = tuple(sources)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the names of the sources and the arm, for the checkpoint."""
+        return {"sources": list(self.sources), "injection": self.injection}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take the names of the sources from a checkpoint.
+
+        Raises:
+            UserError: it is of the other arm.
+        """
+        if state["injection"] != self.injection:
+            raise UserError(
+                f"the checkpoint is of model.injection={state['injection']}, this model of {self.injection}: "
+                "give the injection it was trained with"
+            )
+        self.sources = tuple(state["sources"])
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Return the weights [B, S] of the sources: ``control_weights_BS``, or 1 for ``control_code_B``."""
+        if "control_weights_BS" in batch:
+            return batch["control_weights_BS"].to(self.output.weight.dtype)
+        if "control_code_B" not in batch:
+            raise UserError(f"batches of {self.corpus} have no control_code_B: set data.by_source=true")
+        return F.one_hot(batch["control_code_B"], self.codes).to(self.output.weight.dtype)
+
+    def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
+        """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).
+
+        A code that starts as a word has a word's scale (one of fewer dimensions has ``small_code_factors``); weights
+        mix the embeddings.
+        """
+        if self.code is None:
+            return CodeState()
+        if controls is None:
+            raise UserError(f"a model with injection={self.injection} needs a code for every sequence")
+        code_BC = controls.to(self.code.weight) @ self.code.weight * self.code_scale
+        if self.places.token:
+            return CodeState(token_BD=code_BC)
+        return CodeState(code_BC)
+
+    # the network -----------------------------------------------------------------------------------------------------
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """Return the embedded words, scaled by sqrt(d) where ``scale_words`` says so."""
+        return self.embedding(ids_BT) * self.word_scale
+
+    def hidden(self, ids_BT: Tensor, state: CodeState, *, causal: bool = True, alone: bool = False) -> Tensor:
+        """Return the last states [B, T, D]; the code's own position is dropped.
+
+        Args:
+            ids_BT: tokens.
+            state: of empty prefixes.
+            causal: False lets every position see the whole row (published generation).
+            alone: rows stand where a batch of one would put them; only the published positions know the difference.
+        """
+        embedded_BTD = self.embed(ids_BT)
+        if state.token_BD is not None:
+            embedded_BTD = torch.cat((state.token_BD.unsqueeze(1), embedded_BTD), dim=1)
+        if self.position is not None:
+            embedded_BTD = embedded_BTD + self._positions(embedded_BTD, alone)
+        embedded_BTD = dropout(embedded_BTD, self.embedding_dropout * self.training)
+        hidden_BTD = self.backbone(embedded_BTD, state.code_BC, causal)
+        return hidden_BTD[:, 1:] if state.token_BD is not None else hidden_BTD
+
+    def _positions(self, embedded_BTD: Tensor, alone: bool) -> Tensor:
+        """Position vectors [T, D], or with the published fault [B, 1, D]: by row of the batch."""
+        size, width, _ = embedded_BTD.shape
+        if not self.by_row:
+            return self.position(torch.arange(width, device=embedded_BTD.device))  # type: ignore[misc]
+        row_B = torch.arange(size, device=embedded_BTD.device) * (not alone)
+        return self.position(row_B).unsqueeze(1)  # type: ignore[misc]
+
+    def scores(self, hidden_BTD: Tensor, state: CodeState) -> Tensor:
+        """Return the logits [B, T, V] of [h; c] W + b, float32 or wider."""
+        scores_BTV = self.output(hidden_BTD.to(self.output.weight.dtype), state.code_BC)
+        return scores_BTV.to(torch.promote_types(scores_BTV.dtype, torch.float32))
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position; zeros at padding."""
+        ids_BT, real_BT1 = batch["input_ids_BT"], batch["mask_input_BT"].unsqueeze(-1)
+        state = self.start(len(ids_BT), self.weights(batch) if self.code is not None else None)
+        hidden_BTD = self.hidden(ids_BT, state)
+        scores_BTV = self.scores(hidden_BTD, state)
+        if not bool(real_BT1.all()):
+            scores_BTV, hidden_BTD = scores_BTV * real_BT1, hidden_BTD * real_BT1
+        return LMOutput(scores_BTV, hidden_BTD)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the mean cross-entropy as "loss"."""
+        ids_BT = batch["input_ids_BT"]
+        state = self.start(len(ids_BT), self.weights(batch) if self.code is not None else None)
+        hidden_BTD = self.hidden(ids_BT, state)
+        target_BT, mask_BT = batch["target_ids_BT"], batch["mask_target_BT"]
+        if not self.fast:
+            return {"loss": mean_cross_entropy(self.scores(hidden_BTD, state), target_BT, mask_BT)}
+        code_BC = state.code_BC if self.places.output else None
+        weight, bias = self.output.weight, self.output.bias
+        return {"loss": fast.cross_entropy(hidden_BTD, code_BC, weight, bias, target_BT, mask_BT)}
+
+    def configure_optimizers(self) -> Any:
+        """The chosen optimiser over all parameters."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return configured_optimizer(self.optimizer, self.parameters(), self.settings, total_steps)
+
+    # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
+
+    def step(self, ids_B1: Tensor, state: CodeState) -> tuple[Tensor, CodeState]:
+        """Take the newest tokens; return the scores [B, V] of the next ones. Equal to ``forward`` with row 0's offset.
+
+        With the published positions every row stands where a batch of one would put it.
+        """
+        cache, length = state.cache, state.length
+        if state.token_BD is not None and length == 0:
+            _, cache, length = self._advance(state.token_BD, state, cache, length)
+        hidden_BD, cache, length = self._advance(self.embed(ids_B1[:, 0]), state, cache, length)
+        scores_BV = self.scores(hidden_BD.unsqueeze(1), state).squeeze(1)
+        return scores_BV, CodeState(state.code_BC, state.token_BD, length, cache)
+
+    def _advance(self, embedded_BD: Tensor, state: CodeState, cache: Any, length: int) -> tuple[Tensor, Any, int]:
+        if self.position is not None:
+            place = torch.tensor(0 if self.by_row else length, device=embedded_BD.device)
+            embedded_BD = embedded_BD + self.position(place)
+        hidden_BD, cache = self.backbone.step(embedded_BD, state.code_BC, cache)
+        return hidden_BD, cache, length + 1
+
+
+# training ------------------------------------------------------------------------------------------------------------
+
+
+def check_optimizer(name: str, settings: Mapping[str, Mapping[str, float]]) -> None:
+    """Refuse an unknown optimiser, or one whose numbers the configuration does not give."""
+    known = [option for option in OPTIMIZERS if option in settings]
+    if name not in known:
+        raise UserError(f"model.optimizer={name}: use one of {', '.join(known)}{did_you_mean(str(name), known)}")
+
+
+def configured_optimizer(
+    name: str, parameters: Iterable[nn.Parameter], settings: Mapping[str, float], total_steps: int
+) -> dict[str, Any]:
+    """Return what ``configure_optimizers`` does.
+
+    Args:
+        name: sgd (rate times ``gamma`` every epoch, sec. 4.3), adam (constant rate, sec. 4.2), adamw (warm-up, cosine).
+        parameters: what to train.
+        settings: ``learning_rate`` and, by optimiser, ``gamma`` or ``weight_decay`` and ``warmup_fraction``.
+        total_steps: of the run.
+    """
+    rate = settings["learning_rate"]
+    if name == "sgd":
+        chosen = torch.optim.SGD(parameters, lr=rate)
+        falling = ExponentialLR(chosen, gamma=settings["gamma"])
+        return {"optimizer": chosen, "lr_scheduler": {"scheduler": falling, "interval": "epoch"}}
+    if name == "adam":
+        return {"optimizer": torch.optim.Adam(parameters, lr=rate)}
+    configured = adamw_warmup_cosine(
+        parameters,
+        learning_rate=rate,
+        weight_decay=settings["weight_decay"],
+        decay_matrices_only=True,
+        warmup_fraction=settings["warmup_fraction"],
+        warmup_from_zero=False,
+        total_steps=total_steps,
+    )
+    # a fused optimiser can unscale gradients, so Lightning would not clip them; in bfloat16 there is nothing to unscale
+    configured["optimizer"]._step_supports_amp_scaling = False
+    return configured

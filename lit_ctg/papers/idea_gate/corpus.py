@@ -1,0 +1,166 @@
+"""Corpus of the experiment that can decide: Wikipedia with more of the domains, their terms as single tokens.
+
+The paper's own corpus is WikiText-103 with GPT-2's tokens (sec. 4.1); this one is ours, for models of a few million
+parameters: what they read of the domains is enough to learn them, and the probability of a term is that of one token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.byte_pair import END, TrainedBPETokenizer, byte_level
+from lit_ctg.data.document import Document
+from lit_ctg.data.wikipedia import WikipediaDataModule
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.idea_gate.topic.domain import load_domain
+
+Merge = tuple[str, str]
+
+
+class DomainWikipedia(WikipediaDataModule):
+    """Plain Wikipedia text in which some sources are read several times in training.
+
+    Args:
+        copies: source -> how often each of its training articles is read; 1 for sources that are not named. The
+            sample has no sources by these names and is left as it is.
+        options: see ``WikipediaDataModule``.
+
+    Raises:
+        UserError: fewer copies than one; in ``local_files`` a source that no file has.
+    """
+
+    def __init__(self, *, copies: Mapping[str, int], **options: Any) -> None:
+        super().__init__(**options)
+        for source, times in copies.items():
+            if times < 1:
+                raise UserError(f"data.copies.{source}={times}: give at least 1")
+        self.copies = dict(copies)
+
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "copies": self.copies}
+
+    def local_files(self) -> list[Path]:
+        files = super().local_files()
+        known = [path.name.partition(".")[0].removeprefix("domain_") for path in files]
+        for source in self.copies:
+            if source not in known:
+                raise UserError(
+                    f"data.copies.{source}: no file of data.root={self.root} has this source{did_you_mean(source, known)}; "
+                    f"there are: {', '.join(known)}"
+                )
+        return files
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for document in super().local_documents(split):
+            times = self.copies.get(document.source, 1) if split == "train" else 1
+            yield from itertools.repeat(document, times)
+
+
+class DomainBPETokenizer(TrainedBPETokenizer):
+    """Byte-level BPE trained on the training split, in which every domain term after a blank is one token.
+
+    The last merges of the trained table make room for merges that join the pieces of the terms; as they come last,
+    they change no text but that which holds the terms (or beginnings of them). It stays a plain BPE table, so any
+    GPT-2 tokenizer can load it.
+
+    Args:
+        size: the most tokens of the vocabulary, with bytes, ``<|endoftext|>`` and the pieces of terms.
+        domains: names of domains or their files, see ``load_domain``; all terms of their long lists.
+        minimum: a pair seen less often is not merged.
+
+    Raises:
+        UserError: a domain that cannot be loaded; in ``train`` a size too small for the terms.
+    """
+
+    kind = "domain_bpe"
+
+    def __init__(self, *, size: int, domains: Sequence[str], minimum: int = 2) -> None:
+        super().__init__(size=size, minimum=minimum)
+        self.terms = sorted(frozenset().union(*(load_domain(name).terms["long"] for name in domains)))
+
+    def fingerprint(self) -> dict[str, Any]:
+        terms = hashlib.sha256("\n".join(self.terms).encode()).hexdigest()
+        return {**super().fingerprint(), "kind": self.kind, "terms": terms}
+
+    def train(self, texts: Iterable[str]) -> None:
+        super().train(texts)
+        from tokenizers import models
+
+        table = json.loads(self._engine.to_str())["model"]
+        merges = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in table["merges"]]
+        vocabulary, merges = with_words(table["vocab"], merges, self.terms, self.size)
+        engine = byte_level(models.BPE(vocab=vocabulary, merges=merges))
+        engine.add_special_tokens([END])
+        self._take(engine)
+
+
+def with_words(
+    vocabulary: Mapping[str, int], merges: Sequence[Merge], words: Sequence[str], size: int
+) -> tuple[dict[str, int], list[Merge]]:
+    """Return a BPE table of at most ``size`` tokens in which every word after a blank is one token.
+
+    Args:
+        vocabulary: token -> id, in the order in which merges made them.
+        merges: pairs, the first one first.
+        words: without the blank.
+        size: of the vocabulary; the last tokens of the table give way.
+
+    Raises:
+        UserError: there is no room for the words, or GPT-2's rules cut one of them.
+    """
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    base = len(tokens) - len({first + second for first, second in merges})
+    kept = min(size, len(tokens))
+    while True:
+        if kept <= base:
+            raise UserError(
+                f"data.tokenizer.size={size} has no room for {len(words)} words as single tokens: give more"
+            )
+        table, joined = _joined(tokens[:kept], merges, words)
+        if len(table) <= size:
+            return table, joined
+        kept -= len(table) - size
+
+
+def _joined(tokens: Sequence[str], merges: Sequence[Merge], words: Sequence[str]) -> tuple[dict[str, int], list[Merge]]:
+    """Return the table of ``tokens`` and the merges among them, with merges for ``words`` behind."""
+    from tokenizers import pre_tokenizers
+
+    table = {token: number for number, token in enumerate(tokens)}
+    joined = list(itertools.takewhile(lambda pair: "".join(pair) in table, merges))
+    rank = {pair: number for number, pair in enumerate(joined)}
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    for word in words:
+        (characters, _), *further = cut(f" {word}")
+        if further:
+            raise UserError(f"data.tokenizer: '{word}' cannot be one token: GPT-2's rules cut it")
+        while len(pieces := bpe_pieces(characters, rank)) > 1:
+            pair = (pieces[0], pieces[1])
+            rank[pair] = len(rank)
+            joined.append(pair)
+            table.setdefault("".join(pair), len(table))
+    return table, joined
+
+
+def bpe_pieces(characters: Sequence[str], rank: Mapping[Merge, int]) -> list[str]:
+    """Return the pieces that byte-pair encoding makes of one word: again and again the pair of lowest rank is joined."""
+    pieces = list(characters)
+    while len(pieces) > 1:
+        best = min(itertools.pairwise(pieces), key=lambda pair: rank.get(pair, len(rank)))
+        if best not in rank:
+            break
+        merged, place = [], 0
+        while place < len(pieces):
+            if tuple(pieces[place : place + 2]) == best:
+                merged.append("".join(best))
+                place += 2
+            else:
+                merged.append(pieces[place])
+                place += 1
+        pieces = merged
+    return pieces

@@ -1,0 +1,343 @@
+"""What NSLM is compared with and built on: LSTM, character RNNs, neural cache, grounded embeddings (sec. 5.2, 6.2).
+
+Shape letters: B streams, T positions, D hidden size of the language model, L layers (of the LSTM) or characters,
+N contexts, H hidden size of a character RNN, K members of a class, A characters of its alphabet with the end symbol
+(0), X class tokens, W cached positions, V vocabulary, G grounded dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import ClassTable
+
+# hidden and cell state, [L, B, D] each
+State = tuple[Tensor, Tensor]
+
+
+class RecurrentBackbone(nn.Module):
+    """Regularised LSTM of Zaremba et al. (2014): dropout on non-recurrent connections only, input and output included.
+
+    Args:
+        dim: size D of inputs, states and outputs.
+        layers: number of layers.
+        dropout: probability, in front of every layer and behind the last.
+        init_range: weights and biases start uniform in [-init_range, init_range].
+
+    Raises:
+        ValueError: a size below 1, or a dropout outside [0, 1).
+    """
+
+    causal = True
+
+    def __init__(self, *, dim: int, layers: int, dropout: float, init_range: float) -> None:
+        super().__init__()
+        if dim < 1 or layers < 1:
+            raise ValueError(f"dim={dim} and layers={layers} must be at least 1")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout={dropout}: choose a probability in [0, 1)")
+        self.dim = dim
+        self.dropout = nn.Dropout(dropout)
+        # torch warns about dropout between the layers of a single one
+        self.lstm = nn.LSTM(dim, dim, layers, dropout=dropout if layers > 1 else 0.0, batch_first=True)
+        for parameter in self.lstm.parameters():
+            nn.init.uniform_(parameter, -init_range, init_range)
+
+    def forward(self, embedded_BTD: Tensor) -> Tensor:
+        """Return hidden states [B, T, D] of texts that begin here (zero state)."""
+        return self.run(embedded_BTD, None)[0]
+
+    def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Return hidden states [B, T, D] and the state after the last position.
+
+        Args:
+            embedded_BTD: embedded inputs.
+            state: what the stretch before ended in; None begins anew.
+        """
+        hidden_BTD, state = self.lstm(self.dropout(embedded_BTD), state)
+        return self.dropout(hidden_BTD), state
+
+    def step(self, embedded_BD: Tensor, cache: State | None) -> tuple[Tensor, State]:
+        """Run one position (generation); equal to the last column of ``forward`` on the whole prefix."""
+        hidden_B1D, state = self.run(embedded_BD.unsqueeze(1), cache)
+        return hidden_B1D.squeeze(1), state
+
+
+def forget(state: State, reset_B: Tensor) -> State:
+    """Return the state with the streams where ``reset_B`` holds set to zero, cut off from the graph."""
+    keep_B1 = (~reset_B).unsqueeze(-1)
+    hidden, cell = (torch.where(keep_B1, part.detach(), 0.0) for part in state)
+    return hidden, cell
+
+
+END = 0
+CELLS = 200_000  # members times contexts that are scored at one time
+
+
+class CharacterRNN(nn.Module):
+    """GRU over the characters of a token whose first state is a function of the language model's.
+
+    Args:
+        tokens: members of the class, in its order.
+        context_dim: D.
+        dim: H.
+    """
+
+    padded_KL: Tensor
+    length_K: Tensor
+
+    def __init__(self, tokens: Sequence[str], *, context_dim: int, dim: int) -> None:
+        super().__init__()
+        alphabet = {character: 1 + i for i, character in enumerate(sorted(set("".join(tokens))))}
+        longest = 1 + max(map(len, tokens), default=0)
+        padded_KL = torch.full((len(tokens), longest), END)
+        for row, token in enumerate(tokens):
+            padded_KL[row, : len(token)] = torch.tensor([alphabet[character] for character in token])
+        self.register_buffer("padded_KL", padded_KL, persistent=False)
+        self.register_buffer("length_K", torch.tensor([len(token) + 1 for token in tokens]), persistent=False)
+        self.levels = _trie([[alphabet[c] for c in token] + [END] for token in tokens])
+        self.embedding = nn.Embedding(len(alphabet) + 1, dim)
+        self.first = nn.Linear(context_dim, dim)
+        self.rnn = nn.GRU(dim, dim, batch_first=True)
+        self.output = nn.Linear(dim, len(alphabet) + 1)
+
+    def forward(self, context_ND: Tensor, member_N: Tensor) -> Tensor:
+        """Return log P of one member a context by the chain rule, [N]; strings outside the class have a share too."""
+        length_N = self.length_K[member_N]
+        text_NL = self.padded_KL[member_N][:, : int(length_N.max())]
+        # the end symbol begins a token too
+        input_NL = F.pad(text_NL[:, :-1], (1, 0), value=END)
+        hidden_NLH, _ = self.rnn(self.embedding(input_NL), self._first(context_ND).unsqueeze(0))
+        log_NL = self.output(hidden_NLH).float().log_softmax(-1).gather(2, text_NL.unsqueeze(2)).squeeze(2)
+        inside_NL = torch.arange(text_NL.shape[1], device=text_NL.device) < length_N.unsqueeze(1)
+        return (log_NL * inside_NL).sum(1)
+
+    def log_probs(self, context_ND: Tensor) -> Tensor:
+        """Return log P by the chain rule of all members, [N, K], prefixes computed once (the rows sum to less than 1).
+
+        ``log_softmax`` over K renormalises them over the class.
+        """
+        count = len(context_ND)
+        state_NPH = self._first(context_ND).unsqueeze(1)
+        log_NP = state_NPH.new_zeros(count, 1, dtype=torch.float32)
+        symbol_P = torch.tensor([END], device=context_ND.device)
+        result_NK = log_NP.new_full((count, len(self.length_K)), -torch.inf)
+        for parent, symbol, ends, members in self.levels:
+            step = self.embedding(symbol_P).expand(count, -1, -1).flatten(0, 1).unsqueeze(1)
+            hidden, _ = self.rnn(step, state_NPH.flatten(0, 1).unsqueeze(0))
+            state_NPH = hidden.view(count, len(symbol_P), hidden.shape[-1])
+            log_NPA = self.output(state_NPH).float().log_softmax(-1) + log_NP.unsqueeze(2)
+            result_NK[:, members] = log_NPA[:, ends, END]
+            log_NP = log_NPA[:, parent, symbol]
+            state_NPH, symbol_P = state_NPH[:, parent], symbol.to(context_ND.device)
+        return result_NK
+
+    def _first(self, context_ND: Tensor) -> Tensor:
+        return self.first(context_ND).tanh()
+
+
+Level = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
+    """Return for every depth: parent prefix and symbol of each longer prefix; prefix and member of each end."""
+    levels: list[Level] = []
+    prefixes: dict[tuple[int, ...], int] = {(): 0}
+    depth = 0
+    while prefixes:
+        longer: dict[tuple[int, ...], int] = {}
+        ends, members = [], []
+        for member, text in enumerate(texts):
+            if len(text) <= depth:
+                continue
+            if text[depth] == END:
+                ends.append(prefixes[tuple(text[:depth])])
+                members.append(member)
+            else:
+                longer.setdefault(tuple(text[: depth + 1]), len(longer))
+        parent = [prefixes[prefix[:-1]] for prefix in longer]
+        symbol = [prefix[-1] for prefix in longer]
+        columns = (parent, symbol, ends, members)
+        levels.append(tuple(torch.tensor(column, dtype=torch.long) for column in columns))  # type: ignore[arg-type]
+        prefixes, depth = longer, depth + 1
+    return levels
+
+
+class CharacterRNNs(nn.ModuleList):
+    """The networks of all classes. They learn from the language model's states, which do not learn from them.
+
+    Args:
+        classes: the members of each.
+        context_dim, dim: D and H.
+        every: steps whose class tokens are gathered for one step of the networks.
+        renormalise: probabilities are renormalised over the class vocabulary.
+
+    Attributes:
+        ready: class tokens of ``every`` steps have been gathered.
+    """
+
+    def __init__(
+        self, classes: Sequence[Sequence[str]], *, context_dim: int, dim: int, every: int, renormalise: bool
+    ) -> None:
+        super().__init__(CharacterRNN(tokens, context_dim=context_dim, dim=dim) for tokens in classes)
+        self.every, self.renormalise = every, renormalise
+        self.gathered: list[tuple[Tensor, np.ndarray, np.ndarray]] = []
+
+    @property
+    def ready(self) -> bool:
+        return len(self.gathered) >= self.every
+
+    def gather(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> None:
+        """Keep the class tokens of a step: states before them, classes, members."""
+        self.gathered.append((hidden_XD.detach(), class_X, index_X))
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self.gathered = []
+
+    def cost(self) -> Tensor:
+        """Return the mean -log P of the gathered class tokens in nats, (); the gathering begins anew."""
+        hidden_XD = torch.cat([part[0] for part in self.gathered])
+        class_X, index_X = (np.concatenate([part[place] for part in self.gathered]) for place in (1, 2))
+        self.forget()
+        cost = hidden_XD.new_zeros((), dtype=torch.float32)
+        for number in np.unique(class_X):
+            rows = torch.from_numpy(np.flatnonzero(class_X == number)).to(hidden_XD.device)
+            index = torch.from_numpy(index_X).to(hidden_XD.device)[rows]
+            cost = cost - self[number](hidden_XD[rows], index).sum()
+        return cost / len(class_X)
+
+    def log_probs(self, hidden_XD: Tensor, number: int) -> Tensor:
+        """Return log P of all members of a class, [X, K], renormalised over them or not."""
+        log_XK = self[number].log_probs(hidden_XD)
+        return log_XK.log_softmax(1) if self.renormalise else log_XK
+
+    def log_prob_of(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
+        """Return log P of one member of a class at each position, [X]."""
+        if not self.renormalise:
+            return self[number](hidden_XD, index_X)
+        blocks = hidden_XD.split(max(1, CELLS // len(self[number].length_K)))
+        log_XK = torch.cat([self.log_probs(block, number) for block in blocks])
+        return log_XK.gather(1, index_X.unsqueeze(1)).squeeze(1)
+
+
+@dataclass
+class CacheState:
+    """The last positions of every stream: hidden states [B, W, D], the words that followed them [B, W], -1 for none."""
+
+    hidden_BWD: Tensor
+    word_BW: Tensor
+
+
+@dataclass(frozen=True)
+class NeuralCache:
+    """p_cache(w | h_t) is proportional to the sum over cached i with x_{i+1} = w of exp(temperature * h_t . h_i).
+
+    Attributes:
+        window: cached positions (paper: 500).
+        weight: of the cache in the mixture (paper: 0.25); a cache with nothing in it has none.
+        temperature: factor of the product of hidden states (paper: 0.75), as in Grave et al., eq. 5.
+    """
+
+    window: int
+    weight: float
+    temperature: float
+
+    def start(self, hidden_BTD: Tensor) -> CacheState:
+        """Return an empty cache for streams like these."""
+        batch, _, dim = hidden_BTD.shape
+        empty = hidden_BTD.new_zeros(batch, 0, dim, dtype=torch.float32)
+        return CacheState(empty, torch.zeros(batch, 0, dtype=torch.long, device=hidden_BTD.device))
+
+    def attend(self, hidden_BTD: Tensor, word_BT: Tensor, state: CacheState) -> tuple[Tensor, Tensor, CacheState]:
+        """Return log weights [B, T, W + T] over the positions, the words there [B, W + T], and the grown cache.
+
+        Args:
+            hidden_BTD: states of the stretch.
+            word_BT: the words that follow them, -1 where there is none; position t attends to earlier ones only.
+            state: cache of what came before.
+
+        Rows with an empty cache hold -inf throughout.
+        """
+        with torch.autocast(hidden_BTD.device.type, enabled=False):
+            hidden_BTD = hidden_BTD.float()
+            keys_BXD = torch.cat((state.hidden_BWD, hidden_BTD), 1)
+            words_BX = torch.cat((state.word_BW, word_BT), 1)
+            score_BTX = self.temperature * (hidden_BTD @ keys_BXD.mT)
+        before, length = state.word_BW.shape[1], hidden_BTD.shape[1]
+        at_T1 = before + torch.arange(length, device=score_BTX.device).unsqueeze(1)
+        key_X = torch.arange(before + length, device=score_BTX.device)
+        seen_BTX = (key_X < at_T1) & (key_X >= at_T1 - self.window) & (words_BX >= 0).unsqueeze(1)
+        score_BTX = score_BTX.masked_fill(~seen_BTX, -torch.inf)
+        total_BT1 = score_BTX.logsumexp(2, keepdim=True)
+        log_BTX = torch.where(total_BT1 == -torch.inf, -torch.inf, score_BTX - total_BT1)
+        kept = CacheState(keys_BXD[:, -self.window :], words_BX[:, -self.window :])
+        return log_BTX, words_BX, kept
+
+    def target(self, hidden_BTD: Tensor, word_BT: Tensor, state: CacheState) -> tuple[Tensor, CacheState]:
+        """Return log p_cache of the words themselves [B, T] (NaN: the cache is empty), and the grown cache."""
+        log_BTX, words_BX, state = self.attend(hidden_BTD, word_BT, state)
+        same_BTX = words_BX.unsqueeze(1) == word_BT.unsqueeze(2)
+        log_BT = log_BTX.masked_fill(~same_BTX, -torch.inf).logsumexp(2)
+        empty_BT = (log_BTX == -torch.inf).all(2)
+        return log_BT.masked_fill(empty_BT, torch.nan), state
+
+
+def grounded_dimensions(table: ClassTable, size: int) -> Tensor:
+    """Return what class tokens measure, [V, G] (sec. 6.2): a value, or latitude and longitude; zeros for other words.
+
+    Values are log(1 + value), coordinates radians, each scaled to a largest absolute value of 1.
+    """
+    width = max((members.attributes_KD.shape[1] for members in table.classes), default=0)
+    grounded_VG = np.zeros((size, width))
+    for members in table.classes:
+        columns = members.attributes_KD.shape[1]
+        values_KD = np.nan_to_num(members.attributes_KD)
+        scaled_KD = np.sign(values_KD) * np.log1p(np.abs(values_KD)) if columns == 1 else np.radians(values_KD)
+        grounded_VG[members.ids_K, :columns] = scaled_KD
+    largest_G = np.abs(grounded_VG).max(0, initial=0.0)
+    return torch.from_numpy(grounded_VG / np.where(largest_G > 0, largest_G, 1.0)).float()
+
+
+def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[Tensor, Tensor]:
+    """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers a line (GloVe's format).
+
+    A token that is not there is looked up in lower case, as GloVe's 6B vocabulary is.
+
+    Raises:
+        UserError: no such file, a line with another number of values, or no word of the vocabulary in it.
+    """
+    vectors: dict[str, np.ndarray] = {}
+    wanted = set(tokens) | {token.lower() for token in tokens}
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                word, _, values = line.rstrip("\n").partition(" ")
+                if word in wanted:
+                    vectors[word] = _vector(values, dim, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"model.embedding_file={path} cannot be read: {error}") from error
+    if not vectors:
+        raise UserError(f"model.embedding_file={path} has no word of the vocabulary: is it a GloVe text file?")
+    rows = [vectors.get(token, vectors.get(token.lower())) for token in tokens]
+    found_V = torch.tensor([row is not None for row in rows])
+    return torch.from_numpy(np.stack([np.zeros(dim) if row is None else row for row in rows])).float(), found_V
+
+
+def _vector(values: str, dim: int, where: str) -> np.ndarray:
+    try:
+        vector = np.array(values.split(), dtype=np.float64)
+    except ValueError as error:
+        raise UserError(f"model.embedding_file: {where} holds something else than numbers") from error
+    if len(vector) != dim:
+        raise UserError(f"model.embedding_file: {where} has {len(vector)} numbers, the embedding trains {dim}: "
+                        "set backbone.dim accordingly")  # fmt: skip
+    return vector

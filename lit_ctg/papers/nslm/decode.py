@@ -1,0 +1,232 @@
+"""The micro-models at work in generation: as a score rule on any language model, and in texts drawn from our own.
+
+``MicroModelRule`` deals out anew, inside a class, the mass that a language model gives to it (Eq. 4). It works in our
+decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``, with any vocabulary in which members of the
+classes are single tokens. Shape letters: B rows, T prefix tokens, V vocabulary, K members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.core.model import evaluating
+from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.nslm.classes import ClassTable
+from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
+from lit_ctg.papers.nslm.model import NSLMModule
+from lit_ctg.papers.nslm.occurrences import Contexts, ContextTracker
+
+
+def word_texts(tokenizer: Any) -> tuple[str, ...]:
+    """Return the words of a Hugging Face tokenizer's vocabulary, by id, for ``class_table``.
+
+    In a byte-level vocabulary (GPT-2) a token that begins a word has a blank in front; the others are pieces of words
+    and get the text "", which is in no class. A token may still be the first piece of a longer word.
+    """
+    ids = range(len(tokenizer))
+    texts = [tokenizer.decode([number]) for number in ids]
+    if any(text.startswith(" ") for text in texts):
+        return tuple(text[1:] if text.startswith(" ") else "" for text in texts)
+    return tuple(texts)
+
+
+@dataclass(frozen=True)
+class Fired:
+    """What the rule did in one row.
+
+    Attributes:
+        class_name: the class.
+        state: the left context.
+        previous: text of the previous member; "" where there is none.
+        mass: what the language model gave to the class (a probability).
+    """
+
+    class_name: str
+    state: str
+    previous: str
+    mass: float
+
+
+class MicroModelRule(ScoreRule):
+    """Keep every class's mass, and share it among the members as the micro-model says.
+
+    Args:
+        table: the classes over the language model's vocabulary; the prefix is one document.
+        models: the micro-model of each class by name; a class without one keeps its scores.
+        strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); a row
+            with 0 keeps its scores untouched. One number or one a row.
+
+    Raises:
+        UserError: a micro-model for a class that the table has not, or a strength outside [0, 1].
+    """
+
+    def __init__(self, table: ClassTable, models: Mapping[str, MicroModel | Blend], *, strength: PerRow = 1.0) -> None:
+        for name in models:
+            if name not in table.names:
+                raise UserError(f"micro-model for '{name}': the vocabulary has the classes {', '.join(table.names)}")
+        strengths = torch.as_tensor(strength)
+        if not bool(((strengths >= 0) & (strengths <= 1)).all()):
+            raise UserError(f"strength {strength} of a micro-model rule must lie in [0, 1]")
+        self.table, self.models, self.strength = table, dict(models), strength
+        self.tracker = ContextTracker(table)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return log-probabilities ``[B, V]`` in the dtype of ``scores`` (scores as they are where strength is 0)."""
+        strength_B1 = per_row(self.strength, scores)
+        if (strength_B1 == 0).all():
+            return scores
+        log_probs_BV = scores.double().log_softmax(-1)
+        shared_BV = self._share(self._contexts(input_ids), log_probs_BV)
+        mixed_BV = torch.logaddexp(
+            shared_BV + strength_B1.double().log(), log_probs_BV + torch.log1p(-strength_B1.double())
+        )
+        return torch.where(strength_B1 == 0, scores, mixed_BV.to(scores.dtype))
+
+    def _contexts(self, input_ids_BT: Tensor) -> Contexts:
+        contexts, _ = self.tracker.read(input_ids_BT.cpu().numpy())
+        last = contexts.state_BT.shape[1] - 1
+        fields = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
+        return Contexts(self.table, *(field[:, last:] for field in fields))
+
+    def _share(self, contexts: Contexts, log_probs_BV: Tensor) -> Tensor:
+        shared_BV = log_probs_BV.clone()
+        for number, members in enumerate(self.table.classes):
+            rows_B1 = self.table.available_SC[contexts.state_BT, number]
+            if members.name not in self.models or not rows_B1.any():
+                continue
+            inside_NK = self.models[members.name].log_prob(contexts.evidence(number, rows_B1))
+            rows_N = torch.from_numpy(rows_B1[:, 0].nonzero()[0]).to(log_probs_BV.device)
+            ids_K = torch.from_numpy(members.ids_K).to(log_probs_BV.device)
+            mass_N1 = log_probs_BV[rows_N[:, None], ids_K].logsumexp(1, keepdim=True)
+            shared_BV[rows_N[:, None], ids_K] = mass_N1 + torch.from_numpy(inside_NK).to(mass_N1)
+        return shared_BV
+
+    def explain(self, input_ids: Tensor, scores: Tensor) -> list[list[Fired]]:
+        """Return, for each row, which classes the rule acts on and why, the heaviest first."""
+        contexts, log_probs_BV = self._contexts(input_ids), scores.double().log_softmax(-1)
+        rows: list[list[Fired]] = []
+        for row, state in enumerate(contexts.state_BT[:, 0]):
+            fired = []
+            for number, members in enumerate(self.table.classes):
+                if members.name in self.models and self.table.available_SC[state, number]:
+                    place = int(contexts.previous_BTC[row, 0, number])
+                    previous = members.tokens[place] if place >= 0 else ""
+                    mass = float(log_probs_BV[row, torch.from_numpy(members.ids_K)].exp().sum())
+                    fired.append(Fired(members.name, self.table.states[state], previous, mass))
+            rows.append(sorted(fired, key=lambda entry: -entry.mass))
+        return rows
+
+
+CONTROLS = ("mixture_weight",)
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """A text and its class tokens.
+
+    Attributes:
+        text: prompt and continuation.
+        ids: the same.
+        fired: (token, class, earlier member of the class or "") of every class token behind the prompt.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    fired: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class NSLMDecoding:
+    """Sampling settings (ours: the paper generates nothing).
+
+    Attributes:
+        temperature, top_p: of the draws.
+        max_new_tokens: length of a continuation.
+    """
+
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+
+    def generator(self, module: NSLMModule, datamodule: Any) -> TextGenerator:
+        """Return what generates with a trained module; fits the micro-models where that has not been done."""
+        if module.micro_models is None:
+            module.choose_micro_models(datamodule)
+        return TextGenerator(module, self, getattr(datamodule, "transform", str))
+
+
+class TextGenerator:
+    """Draws texts; row i is a function of (seed, i).
+
+    Args:
+        module, decoding: what is drawn from, and how.
+        prepare: what the corpus does to a text before its tokens are split (numbers joined, places chunked).
+    """
+
+    def __init__(self, module: NSLMModule, decoding: NSLMDecoding, prepare: Callable[[str], str] = str) -> None:
+        self.module, self.decoding, self.prepare = module, decoding, prepare
+
+    def generate(
+        self,
+        n: int,
+        prompt: str = "",
+        *,
+        control: Mapping[str, Any] | None = None,
+        paths: Mapping[str, bool] | None = None,
+        seed: int = 0,
+    ) -> list[GeneratedText]:
+        """Continue ``prompt`` ``n`` times.
+
+        Args:
+            prompt: as the corpus writes it (``New York , 3 @.@ 5``); prepared as its texts are.
+            control: ``mixture_weight``: 0 draws from the NNLM alone, 1 from Eq. 4 alone; default: the tuned weight.
+            paths: nothing to choose here.
+
+        Raises:
+            UserError: an unknown control, a weight outside [0, 1], a prompt with a word that is not in the vocabulary.
+        """
+        vocabulary, module = self.module.vocabulary, self.module
+        weight = float(module.mixture_weight)
+        for name, value in (control or {}).items():
+            if name not in CONTROLS:
+                raise UserError(f"control.{name}: nslm has {', '.join(CONTROLS)}{did_you_mean(name, CONTROLS)}")
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise UserError(f"control.{name}={value}: give a number from 0 to 1")
+            weight = float(value)
+        # a line end begins the text, as in WikiText
+        ids = [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in self.prepare(prompt).split())]
+        rules = RuleList([Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)])
+        tuned = module.mixture_weight.clone()
+        try:
+            module.mixture_weight.fill_(weight)
+            with evaluating(module):
+                texts = generate(
+                    module, [ids] * n, rules, seed=seed, max_new_tokens=self.decoding.max_new_tokens, eos_id=-1
+                )
+        finally:
+            module.mixture_weight.copy_(tuned)
+        return [GeneratedText(vocabulary.decode(text[1:]), tuple(text), self._fired(text, len(ids))) for text in texts]
+
+    def _fired(self, text: Sequence[int], start: int) -> tuple[tuple[str, str, str], ...]:
+        """Say which tokens behind the prompt are in a class, and after which earlier member."""
+        table, tokens = self.module.table, self.module.vocabulary.tokens
+        contexts, _ = self.module.tracker.read(np.array([text[:-1]]))
+        found = contexts.occurrences(np.array([text[1:]]))
+        fired = []
+        for place, number, index, previous in zip(
+            found.position_N, found.class_N, found.index_N, found.evidence.previous_N, strict=True
+        ):
+            if place + 1 >= start:
+                members = table.classes[number]
+                before = tokens[members.ids_K[previous]] if previous >= 0 else ""
+                fired.append((members.tokens[index], members.name, before))
+        return tuple(fired)

@@ -1,0 +1,610 @@
+"""NSLM: one multi-task language model with the heads of NNLM, HNLM, CRNN and NSLM (sec. 3, 5.3).
+
+Top to bottom: mixtures in log space; what every model says about each token; the module, which owns the method (heads,
+table of classes, micro-models, weight of the mixture) with ``log_probs``, ``score`` and ``tune``; plain SGD.
+
+Shape letters: B streams, T positions, N counted positions, X some of them, D hidden size, V vocabulary, C classes,
+K members of a class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.nslm.baselines import (
+    CharacterRNNs,
+    NeuralCache,
+    RecurrentBackbone,
+    forget,
+    grounded_dimensions,
+    read_vectors,
+)
+from lit_ctg.papers.nslm.classes import Recogniser, before_others, class_table, read_classes
+from lit_ctg.papers.nslm.heads import make_heads
+from lit_ctg.papers.nslm.micro_model import arc
+from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
+from lit_ctg.papers.nslm.selection import Selection, select
+
+EARTH_RADIUS_KM = 6371.0  # mean radius
+FINAL = "val/perplexity"
+MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
+# whose best guess at the member is measured
+GUESSERS = ("nnlm", "hnlm", "nslm", "mixture")
+
+
+def mix(log_a_N: np.ndarray, log_b_N: np.ndarray, weight_b: float) -> np.ndarray:
+    """Return log((1 - weight_b) exp(log_a) + weight_b exp(log_b)), exact for weights 0 and 1 and for -inf."""
+    if weight_b == 0.0:
+        return np.asarray(log_a_N)
+    if weight_b == 1.0:
+        return np.asarray(log_b_N)
+    return np.logaddexp(math.log1p(-weight_b) + log_a_N, math.log(weight_b) + log_b_N)
+
+
+def likeliest_weight(log_a_N: np.ndarray, log_b_N: np.ndarray) -> float:
+    """Return the weight of b in [0, 1] under which the tokens are likeliest (the cost is convex in it)."""
+
+    def cost(weight: float) -> float:
+        return -float(np.mean(mix(log_a_N, log_b_N, weight)))
+
+    inner = minimize_scalar(cost, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-4})
+    candidates = (0.0, float(inner.x), 1.0)
+    return min(candidates, key=cost)
+
+
+def with_cache(log_model_N: np.ndarray, log_cache_N: np.ndarray, weight: float) -> np.ndarray:
+    """Return the mixture with the cache; NaN in ``log_cache_N`` marks an empty cache, which gets no weight."""
+    empty_N = np.isnan(log_cache_N)
+    mixed_N = mix(log_model_N, np.where(empty_N, -np.inf, log_cache_N), weight)
+    return np.where(empty_N, log_model_N, mixed_N)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """One row a target, float64 log-probabilities in nats.
+
+    Attributes:
+        target_N: token ids.
+        class_N: their classes where they stand, -1 for none.
+        first_N: no earlier member of the class in the document (False outside the classes).
+        nnlm_N, tag_N, mass_N: see ``HeadScores``.
+        within_N, characters_N, micro_N: log P(w | c) of HNLM, character RNN (NaN: not computed) and micro-model; 0
+            outside the classes.
+        cache_N: log P of the neural cache; NaN where it is empty.
+        error_NG: distance of the best guess at the member (years, km, ...) from the target, a column for each of
+            ``GUESSERS``; NaN outside the classes and where members have no numbers.
+    """
+
+    target_N: np.ndarray
+    class_N: np.ndarray
+    first_N: np.ndarray
+    nnlm_N: np.ndarray
+    tag_N: np.ndarray
+    mass_N: np.ndarray
+    within_N: np.ndarray
+    characters_N: np.ndarray
+    micro_N: np.ndarray
+    cache_N: np.ndarray
+    error_NG: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.target_N)
+
+    @classmethod
+    def join(cls, parts: Sequence[TokenScores]) -> TokenScores:
+        """Put the rows of several batches one behind the other."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def models(self, weight: float) -> dict[str, np.ndarray]:
+        """Return log P(w) of each model, [N]: the columns of Tables 2 and 3.
+
+        ``nslm_alone`` is Eq. 4; ``nslm`` its mixture with the NNLM, the paper's final model; ``summed`` has P(c) summed
+        over the NNLM's members instead of a tag's.
+
+        Args:
+            weight: of Eq. 4 in the mixture.
+        """
+        alone_N = self.tag_N + self.micro_N
+        models = {
+            "nnlm": self.nnlm_N,
+            "hnlm": self.tag_N + self.within_N,
+            "crnn": self.tag_N + self.characters_N,
+            "nslm_alone": alone_N,
+            "nslm": mix(self.nnlm_N, alone_N, weight),
+            "summed": self.mass_N + self.micro_N,
+        }
+        return {name: values_N for name, values_N in models.items() if not np.isnan(values_N).any()}
+
+    def cached(self, models: dict[str, np.ndarray], weight: float) -> dict[str, np.ndarray]:
+        """Return the same models mixed with the neural cache."""
+        return {f"{name}_cache": with_cache(values_N, self.cache_N, weight) for name, values_N in models.items()}
+
+
+def distance(guess_XD: np.ndarray, truth_XD: np.ndarray) -> np.ndarray:
+    """Return absolute differences of values, or kilometres on the globe between (latitude, longitude) pairs, [X]."""
+    if truth_XD.shape[1] == 1:
+        return np.abs(guess_XD - truth_XD)[:, 0]
+    return EARTH_RADIUS_KM * arc(np.radians(guess_XD), np.radians(truth_XD))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+@dataclass
+class Stream:
+    """State of the network, what stood before, and the neural cache; None at the beginning."""
+
+    state: Any = None
+    contexts: Carry | None = None
+    cache: Any = None
+
+    def enter(self, batch: Batch) -> None:
+        """Forget everything before rows that are no streams, or other streams: they begin anew each time."""
+        reset = batch.get("reset_B")
+        if reset is None or self.contexts is None or len(self.contexts.document_B) != len(reset):
+            self.state = self.contexts = self.cache = None
+
+
+class NSLMModule(LitLanguageModel):
+    """NNLM, HNLM, CRNN and NSLM over one backbone and one table of word rows.
+
+    Args:
+        vocabulary: of the corpus.
+        backbone: a ``RecurrentBackbone`` (its state is carried through streams), or any causal stack whose
+            ``forward(embedded_BTD)`` gives hidden states.
+        classes: name -> recogniser.
+        class_file: YAML with classes of one's own (``read_classes``): see ``before_others``.
+        within_documents: the previous member of a class must be in the same document (needs ``data.documents``); False:
+            anywhere earlier in the text.
+        init_range: of embeddings and output rows.
+        samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
+        cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
+        sum_over_time: the cost of a step is the sum over its T positions, mean over the streams (Zaremba et al.), so
+            that the rate means what it meant there; False: mean over positions.
+        optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
+        learning_rate, rate_decay, constant_epochs: of sgd.
+        warmup_fraction, weight_decay: of adamw.
+        character_dim: hidden size of the character RNNs, 0 for none.
+        character_every: steps whose class tokens are gathered for one step of the character RNNs.
+        character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token, a sum over its
+            characters: more than 1 diverges).
+        renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
+        cache: window, weight and temperature of the neural cache.
+        mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
+        bases, blend: see ``select``.
+        grounding: fixed embedding dimensions with values or coordinates (Table 6).
+        embedding_file: text file of vectors that embeddings start from (Table 5).
+
+    Attributes:
+        table: classes over the vocabulary.
+        micro_models: the chosen micro-model of each class, in the table's order; None until ``choose_micro_models``.
+        mixture_weight: the present weight, a tensor that checkpoints keep.
+        validation: scores of the validation text so far; of all of it, in one, once its epoch is over.
+
+    Raises:
+        UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Tokenizer,
+        backbone: Any,
+        classes: Mapping[str, Recogniser],
+        within_documents: bool,
+        init_range: float,
+        sum_over_time: bool,
+        optimizer: str,
+        learning_rate: float,
+        rate_decay: float,
+        constant_epochs: int,
+        renormalise_characters: bool,
+        cache: Mapping[str, float],
+        mixture_weight: float | None,
+        samples: int | None = None,
+        cutoffs: Sequence[int] | None = None,
+        character_dim: int = 48,
+        character_every: int = 4,
+        character_rate: float = 0.3,
+        bases: tuple[str, ...] = ("uniform",),
+        blend: bool = False,
+        grounding: bool = False,
+        embedding_file: str | None = None,
+        class_file: str | None = None,
+        warmup_fraction: float = 0.02,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if optimizer not in ("sgd", "adamw"):
+            raise UserError(f"model.optimizer={optimizer}: use sgd or adamw{did_you_mean(optimizer, ('sgd', 'adamw'))}")
+        if mixture_weight is not None and not 0 <= mixture_weight <= 1:
+            raise UserError(
+                f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
+            )
+        if isinstance(backbone, HuggingFaceBackbone):
+            raise UserError(
+                "backbone=huggingface: NSLM has word rows of its own, which a pretrained model does not know; use "
+                "backbone=recurrent or gpt2, or put the micro-models on the model's own vocabulary with "
+                "lit_ctg.papers.nslm.decode.MicroModelRule (docs/papers/nslm.md)"
+            )
+        self.vocabulary, self.backbone = vocabulary, backbone
+        own = {} if class_file is None else read_classes(class_file)
+        self.table = class_table(vocabulary.tokens, before_others(own, classes))
+        self.tracker = ContextTracker(self.table)
+        self.within_documents, self.sum_over_time = within_documents, sum_over_time
+        self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
+        self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
+        self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
+        self.character_rate = character_rate
+        window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
+        self.cache = NeuralCache(int(window), float(weight), float(temperature))
+        self.tuned = mixture_weight is None
+        self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
+        sparse = (samples is not None or cutoffs is not None) and optimizer == "sgd"
+        grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
+        self.register_buffer("grounded_VG", grounded_VG, persistent=False)
+        self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
+        nn.init.uniform_(self.embedding.weight, -init_range, init_range)
+        if embedding_file is not None:
+            vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
+            self.embedding.weight.data[found_V] = vectors_VD[found_V]
+        self.heads = make_heads(
+            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, cutoffs=cutoffs, sparse=sparse
+        )
+        self.characters = CharacterRNNs(
+            [part.tokens for part in self.table.classes] if character_dim else [],
+            context_dim=backbone.dim,
+            dim=character_dim,
+            every=character_every,
+            renormalise=renormalise_characters,
+        )
+        self.micro_models: list[Any] | None = None
+        self.selection: Selection | None = None
+        self.streams = {"train": Stream(), "evaluation": Stream()}
+        self.validation: list[TokenScores] = []
+
+    # micro-models --------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Choose the micro-models on the data module's training and validation text (once)."""
+        if self.micro_models is None:
+            self.choose_micro_models(self.trainer.datamodule)
+
+    def choose_micro_models(self, datamodule: Any) -> Selection:
+        """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
+        train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
+        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend)
+        self.micro_models = list(self.selection.models.values())
+        return self.selection
+
+    def occurrences(self, datamodule: Any, split: str) -> Occurrences:
+        """Return the class tokens of a split, with what came before."""
+        packed = datamodule.prepare()
+        begin_N = packed.table(split, "begin") if self.within_documents else np.zeros(1, dtype=np.int64)
+        return Occurrences.from_documents(packed.ids(split), begin_N, self.table)
+
+    # the network ---------------------------------------------------------------------------------------------------
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return embeddings [..., D], grounded dimensions last."""
+        return torch.cat((self.embedding(ids), self.grounded_VG[ids]), -1)
+
+    def contexts(self, batch: Batch, stream: Stream) -> Contexts:
+        """Return what stands before the targets of a stretch; the stream goes on behind it."""
+        reset = batch.get("reset_B")
+        document = batch.get("document_BT") if self.within_documents else None
+        if self.within_documents and document is None:
+            raise UserError(
+                "model.within_documents=true needs data.documents=true: batches do not say where one begins"
+            )
+        contexts, stream.contexts = self.tracker.read(
+            batch["input_ids_BT"].cpu().numpy(),
+            None if document is None else document.cpu().numpy(),
+            stream.contexts,
+            None if reset is None else reset.cpu().numpy(),
+        )
+        return contexts
+
+    def _run(self, batch: Batch, stream: Stream) -> tuple[Tensor, Contexts]:
+        """Return hidden states of a stretch and what stands before its targets; the stream goes on behind it."""
+        stream.enter(batch)
+        embedded_BTD = self.embed(batch["input_ids_BT"])
+        if isinstance(self.backbone, RecurrentBackbone):
+            state = None if stream.state is None else forget(stream.state, batch["reset_B"])
+            hidden_BTD, stream.state = self.backbone.run(embedded_BTD, state)
+        else:
+            hidden_BTD = self.backbone(embedded_BTD)
+        return hidden_BTD, self.contexts(batch, stream)
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position by the final mixture; the rows of the batch are taken as texts that begin here."""
+        hidden_BTD, contexts = self._run(batch, Stream())
+        return LMOutput(self.log_probs(hidden_BTD, contexts, ("nslm",))["nslm"], hidden_BTD)
+
+    # the method ----------------------------------------------------------------------------------------------------
+
+    def log_probs(self, hidden_BTD: Tensor, contexts: Contexts, names: Sequence[str] = MODELS) -> dict[str, Tensor]:
+        """Return log P of the whole vocabulary [B, T, V] under some of ``MODELS``, float32.
+
+        Args:
+            hidden_BTD: states of the positions.
+            contexts: what stands before the token after each.
+            names: of ``MODELS`` (see ``TokenScores.models``).
+
+        Raises:
+            UserError: the micro-models are asked for and are not fitted yet.
+        """
+        hidden_ND = hidden_BTD.flatten(0, 1)
+        state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_ND.device)
+        words_NV, outside_NV, tags_NC = self.heads.log_probs(hidden_ND, state_N)
+        result = {"nnlm": words_NV}
+        for name in names:
+            if name == "nnlm":
+                continue
+            log_NV = outside_NV.clone()
+            for number, members in enumerate(self.table.classes):
+                rows_X = self.heads.available_SC[state_N, number].nonzero().squeeze(1)
+                inside_XK = self._inside(name, hidden_ND[rows_X], contexts, rows_X, number)
+                columns_K = torch.from_numpy(members.ids_K).to(rows_X.device)
+                log_NV[rows_X.unsqueeze(1), columns_K] = tags_NC[rows_X, number].unsqueeze(1) + inside_XK
+            if name == "nslm":
+                weight = self.mixture_weight.float()
+                log_NV = torch.logaddexp((1 - weight).log() + words_NV, weight.log() + log_NV)
+            result[name] = log_NV
+        return {name: result[name].unflatten(0, hidden_BTD.shape[:2]) for name in names}
+
+    def _inside(self, name: str, hidden_XD: Tensor, contexts: Contexts, rows_X: Tensor, number: int) -> Tensor:
+        """Return log P(w | c) of one class under one model, [X, K]."""
+        if name == "hnlm":
+            return self.heads.within_class(hidden_XD, number)
+        if name == "crnn":
+            return self.characters.log_probs(hidden_XD, number)
+        if self.micro_models is None:
+            raise UserError("the micro-models are not fitted yet: call module.choose_micro_models(datamodule)")
+        chosen_BT = np.zeros(contexts.state_BT.shape, dtype=bool)
+        chosen_BT.reshape(-1)[rows_X.cpu().numpy()] = True
+        evidence = contexts.evidence(number, chosen_BT)
+        return torch.from_numpy(self.micro_models[number].log_prob(evidence)).to(hidden_XD)
+
+    def score(self, batch: Batch, *, characters: bool) -> TokenScores:
+        """Return exact log-probabilities of the targets of the next stretch of the evaluation streams.
+
+        Args:
+            batch: as the data module makes it.
+            characters: whether the character RNNs are asked too.
+        """
+        stream = self.streams["evaluation"]
+        hidden_BTD, contexts = self._run(batch, stream)
+        cache = self.cache.start(hidden_BTD) if stream.cache is None else stream.cache
+        mask_BT = batch["mask_target_BT"]
+        word_BT = batch["target_ids_BT"].masked_fill(~mask_BT, -1)
+        cached_BT, stream.cache = self.cache.target(hidden_BTD, word_BT, cache)
+        return self.score_states(batch, hidden_BTD, contexts, _numpy(cached_BT[mask_BT]), characters=characters)
+
+    def score_states(
+        self, batch: Batch, hidden_BTD: Tensor, contexts: Contexts, cache_N: np.ndarray, *, characters: bool
+    ) -> TokenScores:
+        """Return the scores of a batch's counted targets, row by row.
+
+        Args:
+            batch: as the data module makes it.
+            hidden_BTD: states of its positions.
+            contexts: what stands before the token after each.
+            cache_N: log-probabilities of the neural cache.
+            characters: whether the character RNNs are asked too.
+        """
+        mask_BT = batch["mask_target_BT"]
+        counted_BT = mask_BT.cpu().numpy()
+        hidden_ND, targets_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
+        state_N = contexts.state_BT[counted_BT]
+        heads = self.heads.score(hidden_ND, targets_N, torch.from_numpy(state_N).to(targets_N.device))
+        target_N = targets_N.cpu().numpy()
+        class_N, nothing_N = self.table.class_of_SV[state_N, target_N], np.zeros(len(target_N))
+        scores = TokenScores(
+            target_N,
+            class_N,
+            first_N=nothing_N.astype(bool),
+            nnlm_N=_numpy(heads.nnlm_N),
+            tag_N=_numpy(heads.tag_N),
+            mass_N=_numpy(heads.mass_N),
+            within_N=nothing_N.copy(),
+            characters_N=nothing_N.copy() if characters else np.where(class_N >= 0, np.nan, 0.0),
+            micro_N=nothing_N.copy(),
+            cache_N=cache_N,
+            error_NG=np.full((len(target_N), len(GUESSERS)), np.nan),
+        )
+        places_N = np.flatnonzero(counted_BT)
+        for number in np.unique(class_N[class_N >= 0]):
+            rows_X = np.flatnonzero(class_N == number)
+            inside_BT = np.zeros(counted_BT.shape, dtype=bool)
+            inside_BT.reshape(-1)[places_N[rows_X]] = True
+            evidence = contexts.evidence(number, inside_BT)
+            self._score_class(scores, rows_X, number, hidden_ND[torch.from_numpy(rows_X)], evidence, characters)
+        return scores
+
+    def _score_class(
+        self,
+        scores: TokenScores,
+        rows_X: np.ndarray,
+        number: int,
+        hidden_XD: Tensor,
+        evidence: Evidence,
+        characters: bool,
+    ) -> None:
+        """Fill in what is said about the targets of one class: within, characters, micro, first and error."""
+        members, each_X = self.table.classes[number], np.arange(len(rows_X))
+        index_X = self.table.index_CV[number, scores.target_N[rows_X]]
+        micro_XK = self.micro_models[number].log_prob(evidence)
+        within_XK = _numpy(self.heads.within_class(hidden_XD, number))
+        scores.micro_N[rows_X], scores.within_N[rows_X] = micro_XK[each_X, index_X], within_XK[each_X, index_X]
+        scores.first_N[rows_X] = evidence.previous_N < 0
+        if characters:
+            log_X = self.characters.log_prob_of(hidden_XD, torch.from_numpy(index_X), number)
+            scores.characters_N[rows_X] = _numpy(log_X)
+        attributes_KD = members.attributes_KD
+        if attributes_KD.shape[1] and not np.isnan(attributes_KD).any():
+            neural_XK = _numpy(self.heads.conditional(hidden_XD, number))
+            mass_X1, tag_X1 = scores.mass_N[rows_X, None], scores.tag_N[rows_X, None]
+            mixed_XK = mix(mass_X1 + neural_XK, tag_X1 + micro_XK, float(self.mixture_weight))
+            for column, guess_XK in enumerate((neural_XK, within_XK, micro_XK, mixed_XK)):
+                guess_XD = attributes_KD[guess_XK.argmax(1)]
+                scores.error_NG[rows_X, column] = distance(guess_XD, attributes_KD[index_X])
+
+    def tune(self, scores: TokenScores) -> None:
+        """Set the weight of Eq. 4 in the mixture to what makes these tokens likeliest, unless it was given."""
+        if self.tuned:
+            self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
+        self.streams["train"] = Stream()
+        self.characters.forget()
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
+
+        All heads have weight 1; character RNNs learn from the states, which do not learn from them.
+        """
+        hidden_BTD, contexts = self._run(batch, self.streams["train"])
+        mask_BT = batch["mask_target_BT"]
+        counted_BT = mask_BT.cpu().numpy()
+        hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
+        state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
+        sums = self.heads.losses(hidden_ND, target_N, state_N)
+        tokens = max(1, len(target_N))
+        found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
+        losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
+        losses["within"] = sums["within"] / max(1, len(found))
+        total = sums["nnlm"] + sums["tag"] + sums["within"]
+        loss = total / (len(mask_BT) if self.sum_over_time else tokens)
+        if len(self.characters) and len(found):
+            position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)
+            self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
+        if self.characters.ready:
+            losses["characters"] = self.characters.cost()
+            loss = loss + self.character_rate * losses["characters"]
+        return {"loss": loss, **losses}
+
+    def configure_optimizers(self) -> Any:
+        """SGD with a rate that falls after some epochs (sec. 5.2), or AdamW."""
+        if self.optimizer_name == "adamw":
+            return adamw_warmup_cosine(
+                self.parameters(),
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+                decay_matrices_only=True,
+                warmup_fraction=self.warmup_fraction,
+                warmup_from_zero=False,
+                total_steps=int(self.trainer.estimated_stepping_batches),
+            )
+        return sgd_with_decay(
+            self.parameters(),
+            learning_rate=self.learning_rate,
+            rate_decay=self.rate_decay,
+            constant_epochs=self.constant_epochs,
+        )
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip by the norm of all gradients, sparse ones included; character RNNs are networks of their own."""
+        if gradient_clip_val is not None:
+            clip_apart(self, self.characters, gradient_clip_val)
+
+    # evaluation ----------------------------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin the text anew."""
+        self.streams["evaluation"], self.validation = Stream(), []
+
+    def on_test_epoch_start(self) -> None:
+        """Begin the text anew."""
+        self.streams["evaluation"] = Stream()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
+        """Return what all models but the character RNNs say about the targets of the next stretch."""
+        self.validation.append(self.score(batch, characters=False))
+        return self.validation[-1]
+
+    def on_validation_epoch_end(self) -> None:
+        """Tune the mixture on the text that was just scored; log its perplexity and its weight."""
+        scores = TokenScores.join(self.validation)
+        self.validation = [scores]
+        self.tune(scores)
+        final_N = scores.models(float(self.mixture_weight))["nslm"]
+        self.log_dict({FINAL: math.exp(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
+
+    def test_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
+        """Return what all models say about the targets of the next stretch."""
+        return self.score(batch, characters=bool(self.characters))
+
+    # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
+
+    def start(self, batch_size: int, controls: Any = None) -> Stream:
+        """Return the state of empty texts."""
+        return Stream(contexts=self.tracker.start(batch_size))
+
+    def step(self, ids_B1: Tensor, state: Stream) -> tuple[Tensor, Stream]:
+        """Take the newest token of each row; return the final mixture's scores [B, V] of the next ones."""
+        contexts, carry = self.tracker.read(ids_B1.cpu().numpy(), None, state.contexts)
+        hidden_BD, grown = self.backbone.step(self.embed(ids_B1[:, 0]), state.state)
+        scores_B1V = self.log_probs(hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
+        return scores_B1V[:, 0], Stream(grown, carry)
+
+
+def sgd_with_decay(
+    parameters: Iterable[nn.Parameter], *, learning_rate: float, rate_decay: float, constant_epochs: int
+) -> dict[str, Any]:
+    """Return SGD whose rate is multiplied by ``rate_decay`` each epoch after ``constant_epochs`` (Zaremba et al. 2014).
+
+    The form is that of ``configure_optimizers``.
+    """
+    optimizer = torch.optim.SGD(parameters, lr=learning_rate)
+
+    def factor(epoch: int) -> float:
+        return rate_decay ** max(0, epoch + 1 - constant_epochs)
+
+    return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
+
+
+def clip_apart(whole: nn.Module, apart: Iterable[nn.Module], largest: float) -> None:
+    """Clip each of some parts by the norm of its own gradients, and all else together."""
+    parts = list(apart)
+    own = {parameter for part in parts for parameter in part.parameters()}
+    clip_by_norm((parameter for parameter in whole.parameters() if parameter not in own), largest)
+    for part in parts:
+        clip_by_norm(part.parameters(), largest)
+
+
+def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
+    """Scale all gradients so that their joint norm is at most ``largest``; torch's own function refuses sparse ones."""
+    grads = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+            grads.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+    if not grads:
+        return
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
+    if norm > largest:
+        for grad in grads:
+            grad.mul_(largest / norm)

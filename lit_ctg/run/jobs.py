@@ -1,0 +1,108 @@
+"""Jobs of a sweep as processes (sweep=local): a limited number at a time, and none outlives the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# seconds between two looks at the running jobs, and those that an interrupted job has to end by itself
+POLL = 0.05
+PATIENCE = 10.0
+# tells a job how many share the cores
+SIDE_BY_SIDE = "LIT_CTG_SIDE_BY_SIDE"
+
+
+def cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Jobs:
+    """Starts ``python -m lit_ctg.run.job OVERRIDE ...``, waiting while ``limit`` of them run.
+
+    Each job is a process group (a run on several devices has processes of its own) and reads a pipe that only the sweep
+    writes to: the pipe ends with the sweep, however that ends, and the job kills its group.
+    """
+
+    def __init__(self, limit: int, logs: Path) -> None:
+        self.limit, self.logs = limit, logs
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.started = 0
+
+    def start(self, overrides: Sequence[str]) -> None:
+        """Start a job as soon as there is room; what it prints goes to ``<logs>/<number>.log``."""
+        self._wait(self.limit - 1)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with open(self.logs / f"{self.started}.log", "wb") as log:
+            # -P: import what this process imports, nothing from the folder it happens to work in
+            command = [sys.executable, "-P", "-m", "lit_ctg.run.job", *overrides]
+            environment = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                SIDE_BY_SIDE: str(self.limit),
+            }
+            job = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self.running.append(job)
+        self.started += 1
+
+    def finish(self) -> None:
+        """Wait for all jobs."""
+        self._wait(0)
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End what still runs: after Ctrl+C or an error of the sweep."""
+        for job in self.running:
+            _signal(job, signal.SIGINT)
+        end = time.monotonic() + PATIENCE
+        for job in self.running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(max(0.0, end - time.monotonic()))
+            _signal(job, signal.SIGKILL)
+            job.wait()
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many jobs run."""
+        while True:
+            self.running = [job for job in self.running if job.poll() is None]
+            if len(self.running) <= most:
+                return
+            time.sleep(POLL)
+
+
+def _signal(job: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a job's process group, if there is one left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(job.pid, number)
+
+
+def die_with_the_sweep() -> None:
+    """In a job: kill the own process group as soon as the sweep is gone.
+
+    Further processes that the job starts with the same command are of its group and leave that to it.
+    """
+    if os.getpgrp() != os.getpid():
+        return
+
+    def watch() -> None:
+        # the sweep never writes: there is something to read, the end, when it is dead
+        os.read(0, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,38 @@
+"""How many threads torch computes with on a CPU: the one place that decides it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning import Trainer
+from torch import nn
+
+from lit_ctg.errors import UserError
+from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
+
+# Trained parameters from which a second thread is worth its waiting (benchmarks/bench_threads.py): below, the work of
+# one operation is shorter than handing it out, and on a busy machine every operation waits for the slowest thread.
+MANY = 20_000_000
+# who sets one of these has decided
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def set_threads(given: int | None, module: nn.Module, trainer: Trainer) -> int:
+    """Set torch's number of threads for a run and return it.
+
+    In this order: the setting ``threads``; the environment's ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS``; on a CPU, one
+    for a model below ``MANY`` trained parameters and the cores, shared with what runs beside it, for a larger one.
+
+    Raises:
+        UserError: ``threads`` is below 1.
+    """
+    if given is not None:
+        if given < 1:
+            raise UserError(f"threads={given}: pass at least 1, or null to let the model's size decide")
+        torch.set_num_threads(given)
+    elif not any(os.environ.get(name) for name in VARIABLES) and trainer.strategy.root_device.type == "cpu":
+        trained = sum(weight.numel() for weight in module.parameters() if weight.requires_grad)
+        beside = trainer.num_devices * int(os.environ.get(SIDE_BY_SIDE, 1))
+        torch.set_num_threads(1 if trained < MANY else max(1, cores() // beside))
+    return torch.get_num_threads()

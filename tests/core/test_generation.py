@@ -1,0 +1,146 @@
+"""The generation contract: controls and routes are checked in one place, rows do not depend on their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator, control_of_each
+from lit_ctg.decoding.rule import ScoreRule, per_row
+from lit_ctg.errors import UserError
+
+SIZE = 9
+
+
+class Counter(nn.Module):
+    """The next token is the last one plus 1 in the first place, plus 2 in the second."""
+
+    context = 12
+
+    @property
+    def backbone(self) -> Counter:
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def start(self, batch_size: int, controls: Any) -> Any:
+        return controls
+
+    def step(self, ids_B1: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        scores_BV = torch.zeros(len(ids_B1), SIZE, dtype=torch.float64)
+        scores_BV.scatter_(1, (ids_B1 + 1) % SIZE, 2.0)
+        scores_BV.scatter_(1, (ids_B1 + 2) % SIZE, 1.0)
+        return scores_BV, state
+
+
+class Push(ScoreRule):
+    """Adds its strength to token 8."""
+
+    def __init__(self, strength: Sequence[float]) -> None:
+        self.strength = strength
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        pushed = scores.clone()
+        pushed[:, 8:] += per_row(self.strength, scores)
+        return pushed
+
+
+class Pushing(Generator[GeneratedText]):
+    routes = ("rule", "none")
+
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        return (
+            ControlSetting("strength", "logits added to token 8", default=0.0, low=0, high=10),
+            ControlSetting("mood", "of no effect", choices=("calm", "wild")),
+            ControlSetting("mix", "of no effect", of_names=True),
+        )
+
+    def prompt_ids(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()] or [0]
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        return Push([each["strength"] if "rule" in routes else 0.0 for each in controls])
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
+        return GeneratedText(" ".join(map(str, ids)), tuple(ids), prompt_length, control)
+
+
+@pytest.fixture
+def generator() -> Pushing:
+    return Pushing(Counter(), max_new_tokens=3)
+
+
+def test_each_row_has_its_own_prompt_and_control(generator: Pushing) -> None:
+    texts = generator.generate(3, ["1", "2 3", ""], {"strength": [0, 5, 0.5]}, seed=None)
+    assert [text.ids for text in texts] == [(1, 2, 3, 4), (2, 3, 8, 8, 8), (0, 1, 2, 3)]
+    assert [text.prompt_length for text in texts] == [1, 2, 1]
+    assert [text.control for text in texts] == [{"strength": 0.0}, {"strength": 5.0}, {"strength": 0.5}]
+
+
+def test_a_row_does_not_depend_on_its_batch(generator: Pushing) -> None:
+    batch = generator.generate(4, ["1", "2 3", "4 5 6", "7"], {"strength": [0, 1, 2, 3]}, seed=3)
+    for number, prompt in enumerate(["1", "2 3", "4 5 6", "7"]):
+        alone = generator.generate(1, prompt, {"strength": number}, seed=3, rows=[number])
+        assert alone == [batch[number]]
+
+
+def test_strength_zero_is_the_bare_model(generator: Pushing) -> None:
+    bare = [text.ids for text in generator.generate(4, seed=1, routes=["none"], control={"strength": 9})]
+    assert [text.ids for text in generator.generate(4, seed=1, control={"strength": 0})] == bare
+    assert [text.ids for text in generator.generate(4, seed=1)] == bare
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"control": {"strenght": 1}}, "unknown control 'strenght'; did you mean 'strength'?"),
+        ({"control": {"strength": "much"}}, "control.strength='much' is not a number from 0 to 10"),
+        ({"control": {"strength": True}}, "is not a number"),
+        ({"control": {"strength": float("nan")}}, "is not a number"),
+        ({"control": {"strength": 11}}, "control.strength=11: give a number from 0 to 10"),
+        ({"control": {"strength": [1, 2, 3]}}, "3 values of control.strength for 2 texts"),
+        ({"control": [{"strength": 1}]}, "1 controls for 2 texts"),
+        ({"control": {"mood": "wyld"}}, "use one of calm, wild; did you mean 'wild'?"),
+        ({"control": {"mix": 0.5}}, "control.mix.<name>=0.5"),
+        ({"routes": ["ruel"]}, "unknown control route 'ruel'; did you mean 'rule'?"),
+        ({"prompt": ["1"]}, "1 prompts for 2 texts"),
+        ({"prompt": "1 2 3 4 5 6 7 8 1 2 3"}, "14 tokens together, the model has 12 positions"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(generator: Pushing, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        generator.generate(2, **{"seed": 0, **given})
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_without_controls_says_so() -> None:
+    class Bare(Pushing):
+        controls = ()
+        routes = ()
+
+        def rules(self, controls: Any, routes: Any, state: Any) -> ScoreRule:
+            return Push([0.0])
+
+    bare = Bare(Counter(), max_new_tokens=2)
+    assert len(bare.generate(2, seed=0)) == 2
+    with pytest.raises(UserError, match="follows no control"):
+        bare.generate(1, control={"strength": 1}, seed=0)
+    with pytest.raises(UserError, match="one way only"):
+        bare.generate(1, routes=["banana"], seed=0)
+
+
+def test_the_longest_text_that_fits_is_made(generator: Pushing) -> None:
+    # 10 + 3 tokens: the last one is drawn, not fed, so 12 positions do
+    assert len(generator.generate(1, "1 2 3 4 5 6 7 8 1 2", seed=0)[0].ids) == 13
+
+
+def test_a_list_of_mappings_is_left_as_it_is() -> None:
+    assert control_of_each([{"a": 1}, {"b": [2]}], 2) == [{"a": 1}, {"b": [2]}]
+    assert control_of_each({"a": (1, 2), "b": 3}, 2) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]

@@ -1,0 +1,188 @@
+"""Generation: rows are independent, mixtures and blends are what they say, published faults, bad input."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.decode import CodeDecoding, CodeSteps
+
+SOURCES = ("garden", "music", "news")
+GREEDY = {
+    "choice": "greedy",
+    "top_k": 10,
+    "temperature": 1.0,
+    "top_p": 0.9,
+    "new_tokens": 6,
+    "forget_prompt": False,
+    "causal": True,
+    "start": ".",
+}
+PUBLISHED = {"choice": "uniform_top_k", "forget_prompt": True, "causal": False}
+DATA = SimpleNamespace(sources=SOURCES)
+
+
+@pytest.fixture
+def make_generator(make_module):
+    """Return a maker of generators over a model whose codes differ loudly."""
+
+    def make(network="transformer", decoding=None, **options):
+        module = make_module(network, **options).double().eval()
+        if module.code is not None:
+            torch.manual_seed(0)
+            torch.nn.init.normal_(module.code.weight, std=2.0)
+        return CodeDecoding(**{**GREEDY, **(decoding or {})}).generator(module, DATA)
+
+    return make
+
+
+def one_by_one(generator, prompt, weights, steps):
+    """Greedy continuation by whole forward passes of a batch of one."""
+    module, ids = generator.module, list(prompt)
+    for _ in range(steps):
+        state = module.start(1, torch.tensor([weights]).double())
+        hidden_1TD = module.hidden(torch.tensor([ids]), state)
+        scores_V = module.scores(hidden_1TD, state)[0, -1].clone()
+        scores_V[module.vocabulary.unknown_id] = -torch.inf
+        ids.append(int(scores_V.argmax()))
+    return ids
+
+
+@pytest.mark.parametrize("network", ["transformer", "gru"])
+@pytest.mark.parametrize("injection", ["neuron", "prompt"])
+def test_each_row_has_its_own_code_and_equals_a_single_row(network, injection, make_generator):
+    generator = make_generator(network, injection=injection)
+    prompts, codes = [[4, 5, 6], [4, 5, 6], [7], [4, 5, 6]], torch.eye(3)[[0, 1, 2, 0]]
+    made = generator.continue_ids(prompts, codes, seed=None, max_new_tokens=5)
+    assert made == [one_by_one(generator, p, c, 5) for p, c in zip(prompts, codes.tolist(), strict=True)]
+    assert made[0] == made[3]
+    if injection == "neuron":  # loud enough to change the best token
+        assert made[0] != made[1]
+    for row in range(4):
+        alone = generator.continue_ids(prompts[row : row + 1], codes[row : row + 1], seed=None, max_new_tokens=5)
+        assert alone == [made[row]]
+
+
+def test_sampled_rows_are_functions_of_seed_and_row(make_generator):
+    generator = make_generator(decoding={"choice": "sample"})
+    texts = generator.generate(4, "w1 w2", {"source": "music"}, seed=5)
+    assert [t.ids for t in generator.generate(2, "w1 w2", {"source": "music"}, seed=5)] == [t.ids for t in texts[:2]]
+    assert len({t.ids for t in texts}) > 1
+    assert generator.generate(4, "w1 w2", {"source": "music"}, seed=6) != texts
+    assert all(t.text.startswith("w1 w2 ") and len(t.ids) == 8 for t in texts)
+
+
+def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator):
+    generator = make_generator()
+    (text,) = generator.generate(1, control={"source": "news"}, seed=0)
+    stop = generator.vocabulary.id(".")
+    assert len(text.ids) == 6
+    assert [stop, *text.ids] == one_by_one(generator, [stop], [0.0, 0.0, 1.0], 6)
+    assert text.text == generator.vocabulary.decode(text.ids)
+
+
+def test_no_control_takes_the_sources_in_turn(make_generator):
+    texts = make_generator().generate(4, "w1", seed=0)
+    assert [t.control["source"] for t in texts] == ["garden", "music", "news", "garden"]
+
+
+def scores(generator, control, ids):
+    """Log-probabilities of the next token after a prefix under a control, by the generator's own steps."""
+    steps = CodeSteps(generator.module, None, causal=True)
+    state = steps.start(1, [generator.blend(control)])
+    with torch.no_grad():
+        for number in ids:
+            scores_BV, state = steps.step(torch.tensor([[number]]), state)
+    return scores_BV[0].log_softmax(-1)
+
+
+def test_a_mix_is_in_the_codes_and_a_blend_in_the_distributions(make_generator):
+    generator, ids = make_generator(), [4, 5]
+    pure = {name: scores(generator, {"source": name}, ids) for name in SOURCES}
+    blend = scores(generator, {"blend": {"garden": 3.0, "news": 1.0}}, ids)
+    expected = (0.75 * pure["garden"].exp() + 0.25 * pure["news"].exp()).log()
+    assert torch.allclose(blend, expected, atol=1e-12)
+    mix = scores(generator, {"mix": {"garden": 0.75, "news": 0.25}}, ids)
+    module = generator.module
+    kept = module.code.weight.data.clone()
+    module.code.weight.data[1] = 0.75 * kept[0] + 0.25 * kept[2]
+    assert torch.allclose(mix, scores(generator, {"source": "music"}, ids), atol=1e-12)
+    assert not torch.allclose(mix, blend, atol=1e-3)
+    module.code.weight.data.copy_(kept)
+    for kind in ("mix", "blend"):
+        assert torch.allclose(scores(generator, {kind: {"news": 2.0}}, ids), pure["news"], atol=1e-12)
+
+
+def test_blends_and_single_codes_share_a_batch(make_generator):
+    generator = make_generator()
+    controls = [{"source": "news"}, {"blend": {"garden": 0.5, "music": 0.5}}, {"mix": {"garden": 0.5, "music": 0.5}}]
+    together = generator.generate(3, "w3", controls, seed=0)
+    for control, text in zip(controls, together, strict=True):
+        assert generator.generate(1, "w3", control, seed=0) == [text]
+
+
+def published_row(generator, prompt, weights, choices):
+    """The authors' loop: no mask, the prompt gone after the first new token; ``choices`` are the tokens drawn."""
+    module, context, rows = generator.module, list(prompt), []
+    for chosen in choices:
+        state = module.start(1, torch.tensor([weights]).double())
+        hidden_1TD = module.hidden(torch.tensor([context]), state, causal=False)
+        rows.append(module.scores(hidden_1TD, state)[0, -1])
+        context = ([] if context == list(prompt) else context) + [chosen]
+    return rows
+
+
+@pytest.mark.parametrize("injection", ["neuron", "prompt"])
+def test_published_generation_draws_from_the_ten_best_without_mask_and_prompt(injection, make_generator):
+    """Deviation 3."""
+    generator = make_generator(decoding=PUBLISHED, injection=injection, position="batch_row")
+    prompts, codes = [[4, 5, 6], [7, 8, 9]], torch.eye(3)[[1, 2]]
+    made = generator.continue_ids(prompts, codes, seed=1, max_new_tokens=6)
+    for ids, prompt, weights in zip(made, prompts, codes.tolist(), strict=True):
+        new = ids[len(prompt) :]
+        for scores_V, chosen in zip(published_row(generator, prompt, weights, new), new, strict=True):
+            scores_V[generator.vocabulary.unknown_id] = -torch.inf
+            assert chosen in scores_V.topk(10).indices.tolist()
+    # it is no greedy choice, and a corrected one differs
+    assert made != generator.continue_ids(prompts, codes, seed=None, max_new_tokens=6)
+    rule = generator.decoding.rules([0])
+    kept = rule(torch.zeros(1, 1, dtype=torch.long), torch.arange(30.0).unsqueeze(0)).softmax(-1)[0]
+    assert torch.allclose(kept[20:], torch.full((10,), 0.1)) and not kept[:20].any()
+
+
+def test_unknown_words_are_never_generated(make_generator):
+    generator = make_generator()
+    generator.module.output.bias.data[generator.vocabulary.unknown_id] = 1e3
+    made = generator.continue_ids([[4]], torch.eye(3)[:1], seed=None, max_new_tokens=4)
+    assert generator.vocabulary.unknown_id not in made[0]
+
+
+@pytest.mark.parametrize(
+    ("control", "message"),
+    [
+        ({"source": "musik"}, "no control code 'musik': toy was trained with garden, music, news; did you mean 'mus"),
+        ({"mix": {"books": 1.0}}, "no control code 'books'"),
+        ({"mix": {"music": -1}}, "weight -1 of source 'music'"),
+        ({"blend": {"music": 0}}, "are all 0"),
+        ({"mix": "music"}, "give a weight for each source"),
+        ({"sources": "music"}, "did you mean 'source'"),
+        ({"source": "music", "mix": {"news": 1}}, "give one of"),
+    ],
+)
+def test_bad_controls(control, message, make_generator):
+    with pytest.raises(UserError, match=message):
+        make_generator().generate(1, "w1", control, seed=0)
+
+
+def test_bad_prompts_and_settings(make_generator):
+    with pytest.raises(UserError, match="'tree' of the prompt is not in the vocabulary of toy"):
+        make_generator().generate(1, "w1 tree", seed=0)
+    with pytest.raises(UserError, match="'!' is not in the vocabulary"):
+        make_generator(decoding={"start": "!"}).generate(1, seed=0)
+    with pytest.raises(UserError, match="did you mean 'greedy'"):
+        make_generator(decoding={"choice": "greed"})
+    with pytest.raises(UserError, match="at least 1 token"):
+        make_generator(decoding={"new_tokens": 0})

@@ -1,0 +1,251 @@
+"""Prompts, judge and training curve; the trials on models whose generations are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import lightning
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.config import compose
+from lit_ctg.core.metric import token_nll
+from lit_ctg.core.model import LMOutput
+from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.trial import CodeTrial, cut, prompts_of, source_texts, train_judge, unigram_nats
+from lit_ctg.run.build import build_datamodule, instantiate
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """News and blog of the sample; a few hundred held-out tokens each."""
+    root = tmp_path_factory.mktemp("cache")
+    words = ["data=scripts", "size=smoke", "data.length=32", f"+data.cache_root={root}"]
+    datamodule = build_datamodule(compose(words, experiment=False))
+    datamodule.setup()
+    return datamodule
+
+
+def test_published_prompts_come_from_training_text_and_held_out_ones_do_not(corpus):
+    """Deviation 3."""
+    training = source_texts(corpus, "train")
+    shares = {}
+    for prompts_from in ("held_out", "whole_text"):
+        prompts = prompts_of(corpus, n=200, prompt_tokens=4, new_tokens=12, prompts_from=prompts_from)
+        joined = {source: " ".join(map(str, ids.tolist())) for source, ids in training.items()}
+        texts = [" ".join(map(str, prompt.ids + prompt.reference)) for prompt in prompts]
+        shares[prompts_from] = np.mean([t in joined[p.source] for t, p in zip(texts, prompts, strict=True)])
+        assert {prompt.source for prompt in prompts} == {0, 1}
+        assert all(len(prompt.ids) == 4 and len(prompt.reference) == 12 for prompt in prompts)
+    # the sample's grammar says a few sentences twice
+    assert shares["held_out"] < 0.1 and shares["whole_text"] > 0.8
+
+
+def test_windows_are_evenly_spread_distinct_and_inside():
+    ids_T = np.arange(100)
+    windows = cut(ids_T, 5, 20)
+    assert [int(w[0]) for w in windows] == [0, 20, 40, 60, 80] and all(len(w) == 20 for w in windows)
+    assert len(cut(np.arange(39), 5, 20)) == 1 and cut(np.arange(19), 5, 20) == []
+    crowded = cut(np.arange(97), 50, 20)
+    assert len(crowded) == 4 and len(np.unique(np.concatenate(crowded))) == 80
+
+
+def test_word_frequencies_give_the_reference(corpus):
+    nats, tokens = unigram_nats(corpus)
+    packed, size = corpus.prepare(), len(corpus.vocabulary)
+    train, held_out = packed.ids("train").tolist(), packed.ids("val").tolist()
+    total = len(train) + size
+    slow = -sum(math.log((train.count(token) + 1) / total) for token in held_out[:50]) / 50
+    assert tokens == len(held_out) and 2 < nats < math.log(size)
+    counts = np.bincount(train, minlength=size) + 1
+    assert slow == pytest.approx(float(-np.log(counts[held_out[:50]] / total).mean()))
+    assert nats == pytest.approx(float(-np.log(counts[held_out] / total).mean()))
+
+
+def test_the_judge_reads_tokens_not_unknown_words(corpus):
+    judge, accuracy = train_judge(corpus, chunks=100, length=12)
+    assert corpus.vocabulary.unknown_id in judge.ignored.tolist()
+    assert accuracy.result().value > 0.9 and accuracy.result().ci95 is not None
+
+
+def test_bad_prompts(corpus):
+    with pytest.raises(UserError, match="did you mean 'held_out'"):
+        prompts_of(corpus, n=2, prompt_tokens=4, new_tokens=4, prompts_from="heldout")
+    with pytest.raises(UserError, match="fewer than 4 \\+ 1000000"):
+        prompts_of(corpus, n=2, prompt_tokens=4, new_tokens=1000000, prompts_from="held_out")
+
+
+class Toy(lightning.LightningModule):
+    """Word frequencies of the source its code names (``gain`` of them), whatever stands before."""
+
+    def __init__(self, datamodule, gain: float = 1.0):
+        super().__init__()
+        size = len(datamodule.vocabulary)
+        counts = [
+            np.bincount(ids, minlength=size) + 0.1 for _, ids in sorted(source_texts(datamodule, "train").items())
+        ]
+        self.log_SV = torch.tensor(np.log([c / c.sum() for c in counts])).float()
+        self.gain, self.weight, self.passes = gain, torch.nn.Parameter(torch.zeros(())), 0
+
+    def forward(self, batch):
+        self.passes += 1
+        scores_BV = self.gain * self.log_SV[batch["control_code_B"]] + self.weight
+        return LMOutput(scores_BV[:, None].expand(-1, batch["input_ids_BT"].shape[1], -1), scores_BV)
+
+    def training_step(self, batch, batch_idx):
+        return self(batch).scores_BTV.mean() * torch.rand(())  # reads the global random state
+
+    def validation_step(self, batch, batch_idx):
+        return self(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Decoding:
+    """Draws independent tokens from the toy's frequencies; a prompt is handed back before its continuation."""
+
+    def generator(self, module, datamodule):
+        self.evaluated = not module.training
+        return SimpleNamespace(continue_ids=lambda *args, **options: self.continue_ids(module, *args, **options))
+
+    def continue_ids(self, module, prompts, codes_BS, *, seed, max_new_tokens):
+        probs_BV = (module.gain * codes_BS @ module.log_SV).softmax(-1)
+        if seed is None:
+            new_BT = probs_BV.argmax(-1, keepdim=True).expand(-1, max_new_tokens)
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            new_BT = torch.multinomial(probs_BV, max_new_tokens, replacement=True, generator=generator)
+        return [[*prompt, *new] for prompt, new in zip(prompts, new_BT.tolist(), strict=True)]
+
+
+def trial(**overrides) -> CodeTrial:
+    options = {"prompts": 20, "prompt_tokens": 4, "new_tokens": 12, "prompts_from": "held_out", "seed": 3}
+    options |= {"bleu_references": "aligned", "decoding": Decoding(), "judge_chunks": 200}
+    return CodeTrial(**(options | overrides))
+
+
+def validate(trainer_of, corpus, callback, gain=1.0):
+    module = Toy(corpus, gain)
+    trainer = trainer_of(callback)
+    trainer.validate(module, datamodule=corpus, verbose=False)
+    return module
+
+
+def test_a_model_that_heeds_its_code_pays_for_a_wrong_one_and_is_recognised(trainer_of, corpus):
+    callback = trial()
+    module = validate(trainer_of, corpus, callback)
+    results = callback.results
+    assert results["code_swap/nats"]["ci95"][0] > 0 and results["code_swap/perplexity"]["ci95"][0] > 0
+    assert results["classifier/accuracy"]["value"] > 0.9
+    accuracy = results["trial/sampled/source_accuracy"]
+    assert accuracy["value"] > 0.9 and accuracy["n"] == 40  # 20 prompts under 2 codes
+    assert {f"trial/sampled/source_accuracy/{source}" for source in corpus.sources} <= set(results)
+    assert results["trial/learned"]["value"] == 1 and callback.decoding.evaluated
+    batches = len(corpus.batches("val"))
+    assert module.passes == 2 * batches  # one extra pass for the one wrong code
+    json.dumps(results)
+
+
+def test_a_model_that_ignores_its_code_has_no_gap_and_half_of_the_sources_right(trainer_of, corpus):
+    callback = trial()
+    validate(trainer_of, corpus, callback, gain=0.0)
+    gap = callback.results["code_swap/nats"]
+    assert gap["value"] == 0 and gap["ci95"] == [0, 0]
+    assert callback.results["trial/greedy/source_accuracy"]["value"] == 0.5
+    assert callback.results["trial/learned"]["value"] == 0
+    # the same token over and over
+    assert callback.results["trial/greedy/degeneracy"]["value"] == 12
+    assert callback.results["trial/greedy/variation"]["value"] == pytest.approx(1 / 12)
+
+
+def test_the_gap_is_the_cost_under_the_other_code(trainer_of, corpus):
+    callback = trial()
+    module = validate(trainer_of, corpus, callback)
+    wrong = right = tokens = 0.0
+    for i in range(len(corpus.batches("val"))):
+        batch = corpus.batches("val")[0, i]
+        for code, sign in ((batch["control_code_B"], 0), (1 - batch["control_code_B"], 1)):
+            scores_BTV = module({**batch, "control_code_B": code}).scores_BTV.detach()
+            cost = float(token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"]).sum())
+            wrong, right = wrong + sign * cost, right + (1 - sign) * cost
+        tokens += float(batch["mask_target_BT"].sum())
+    assert callback.results["code_swap/nats"]["value"] == pytest.approx((wrong - right) / tokens, rel=1e-6)
+    expected = math.exp(wrong / tokens) - math.exp(right / tokens)
+    assert callback.results["code_swap/perplexity"]["value"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_text_measures_are_of_right_codes_only_and_real_text_stands_beside_them(trainer_of, corpus):
+    class Echo(Decoding):
+        """The real continuation under the right code, one token over and over under the wrong one."""
+
+        def continue_ids(self, module, prompts, codes_BS, *, seed, max_new_tokens):
+            known = prompts_of(corpus, n=20, prompt_tokens=4, new_tokens=12, prompts_from="held_out")
+            pairs = [(prompt, code) for prompt in known for code in range(2)]
+            return [prompt.ids + (prompt.reference if code == prompt.source else [5] * 12) for prompt, code in pairs]
+
+    callback = trial(decoding=Echo())
+    validate(trainer_of, corpus, callback)
+    results = callback.results
+    assert results["trial/greedy/bleu"]["value"] == pytest.approx(100) and results["trial/greedy/bleu"]["n"] == 20
+    for name in ("variation", "degeneracy"):
+        assert results[f"trial/greedy/{name}"] == results[f"reference/{name}"]
+    assert results["trial/greedy/source_accuracy"]["n"] == 40 and results["reference/source_accuracy"]["n"] == 20
+    flat = trial(decoding=Echo(), bleu_references="flat")
+    validate(trainer_of, corpus, flat)
+    assert flat.results["trial/greedy/bleu"]["value"] < 5  # deviation 2: identical texts, letters as references
+
+
+def test_trials_are_a_function_of_the_seed_and_leave_training_alone(trainer_of, corpus):
+    def fit(*callbacks):
+        lightning.seed_everything(0, verbose=False)
+        module = Toy(corpus)
+        trainer_of(*callbacks, max_epochs=2, limit_train_batches=2).fit(module, datamodule=corpus)
+        return module
+
+    callback, again = trial(epochs=[2]), trial(epochs=[2])
+    assert torch.equal(fit(callback).weight, fit().weight)
+    fit(again)
+    assert callback.history == again.history and not callback.results.get("code_swap/nats")
+    assert callback.history["trial/sampled/bleu"][0][0] == 2 and len(callback.history["trial/sampled/bleu"]) == 1
+    other = trial(epochs=[2], seed=4)
+    fit(other)
+    assert other.history["trial/sampled/variation"] != callback.history["trial/sampled/variation"]
+    resumed = trial()
+    resumed.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    assert resumed.history == callback.history
+
+
+def test_samples_name_source_and_code_and_tell_what_is_missing(trainer_of, corpus):
+    callback = trial(samples_kept=2)
+    validate(trainer_of, corpus, callback)
+    validate(trainer_of, corpus, callback)  # a second run replaces them
+    kept = [sample for sample in callback.samples if sample["mode"] != "note"]
+    assert len(kept) == 2 * 2 * 2 * 2
+    assert {(s["source"], s["code"]) for s in kept} == {(a, b) for a in corpus.sources for b in corpus.sources}
+    assert all(s["text"] and s["prompt"] for s in kept)
+    notes = [sample["text"] for sample in callback.samples if sample["mode"] == "note"]
+    assert notes == ["BERTScore not measured: no folder of an encoder given (bertscore.path)"]
+    assert not any("bertscore" in name for name in callback.results)
+
+
+@pytest.mark.parametrize(
+    ("regime", "expected"), [("as_published", ("whole_text", "flat")), ("corrected", ("held_out", "aligned"))]
+)
+def test_configuration_follows_the_regime(regime, expected):
+    cfg = compose(["data=scripts", "callback=[code_trial]", "size=paper", f"regime={regime}"], experiment=False)
+    callback = instantiate(cfg.callback.code_trial, "callback.code_trial")
+    assert (callback.prompts_from, callback.bleu.references) == expected
+    assert callback.epochs == {1, 5, 10, 25, 50} and (callback.prompt_tokens, callback.new_tokens) == (42, 18)
+
+
+def test_bad_input(trainer_of, corpus):
+    callback = trial()
+    callback.on_validation_epoch_start(
+        SimpleNamespace(datamodule=corpus, state=SimpleNamespace(fn="validate")), Toy(corpus)
+    )
+    with pytest.raises(UserError, match="by_source=true"):
+        callback.on_validation_batch_end(SimpleNamespace(), Toy(corpus), None, {}, 0)

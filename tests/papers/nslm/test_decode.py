@@ -1,0 +1,246 @@
+"""The score rule: class masses stay, members are shared out by the micro-model; in our loop and in transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lit_ctg.config import compose
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.decode import MicroModelRule, NSLMDecoding, TextGenerator, word_texts
+from lit_ctg.papers.nslm.model import Stream
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+from lit_ctg.papers.nslm.selection import select
+from lit_ctg.run.build import build_datamodule, build_model
+
+WORDS = ["<pad>", "in", "and", "of", "May", *map(str, range(1980, 2000)), "7", "30"]
+GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "unigram"]}
+
+
+@pytest.fixture(scope="module")
+def rule() -> MicroModelRule:
+    table = class_table(WORDS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
+    rng = np.random.default_rng(0)
+    previous_N = rng.integers(0, 18, 200)
+    found = Occurrences(
+        np.arange(200), np.zeros(200, int), previous_N + rng.integers(0, 3, 200), Evidence.of_previous(previous_N)
+    )
+    return MicroModelRule(table, select(table, found, found).models)
+
+
+def prefixes(*texts: str) -> Tensor:
+    rows = [[WORDS.index(word) for word in text.split()] for text in texts]
+    width = max(map(len, rows))
+    return torch.tensor([[0] * (width - len(row)) + row for row in rows])
+
+
+@pytest.fixture
+def scores() -> Tensor:
+    return torch.randn(3, len(WORDS), generator=torch.Generator().manual_seed(0))
+
+
+def test_eq_4_token_by_token(rule: MicroModelRule, scores: Tensor) -> None:
+    ids_BT = prefixes("in 1985 and", "of 7 in", "in 1990 and 1993 in")
+    found = rule(ids_BT, scores).double().exp()
+    given = scores.double().softmax(1)
+    assert torch.allclose(found.sum(1), torch.ones(3, dtype=torch.float64), atol=1e-6)
+    years = [number for number, word in enumerate(WORDS) if word.startswith("19")]
+    for row, previous in enumerate(["1985", None, "1993"]):
+        place = -1 if previous is None else int(previous) - 1980
+        inside = np.exp(rule.models["year"].log_prob(Evidence.of_previous([place]))[0])
+        for number in range(len(WORDS)):
+            expected = given[row, number].item()
+            if number in years:
+                expected = given[row, years].sum().item() * inside[int(WORDS[number]) - 1980]
+            assert found[row, number].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_only_class_tokens_move_and_strength_zero_is_the_bare_model(rule: MicroModelRule, scores: Tensor) -> None:
+    ids_BT = prefixes("in 1985 and", "of 7 in", "in 1990")
+    assert MicroModelRule(rule.table, rule.models, strength=0.0)(ids_BT, scores) is scores
+    mixed = MicroModelRule(rule.table, rule.models, strength=[0.0, 0.5, 1.0])(ids_BT, scores)
+    assert torch.equal(mixed[0], scores[0])
+    full = rule(ids_BT, scores)
+    assert torch.equal(mixed[2], full[2])
+    half = 0.5 * full[1].exp() + 0.5 * scores[1].softmax(0)
+    assert torch.allclose(mixed[1].exp(), half, atol=1e-6)
+    others = ~torch.from_numpy(rule.table.any_class_V)
+    assert torch.allclose(full[:, others], scores.log_softmax(1)[:, others], atol=1e-6)
+    assert not torch.allclose(full[:, ~others], scores.log_softmax(1)[:, ~others], atol=1e-2)
+
+
+def test_rows_do_not_depend_on_the_batch(rule: MicroModelRule, scores: Tensor) -> None:
+    texts = ("in 1985 and", "of 7 in", "in 1990 and 1993 in")
+    together = rule(prefixes(*texts), scores)
+    for row, words in enumerate(texts):
+        assert torch.allclose(rule(prefixes(words), scores[[row]])[0], together[row], atol=1e-6)
+
+
+def test_explanation_names_class_and_previous_member(rule: MicroModelRule, scores: Tensor) -> None:
+    (fired,), (first,) = rule.explain(prefixes("in 1985 and", "of 7 in"), scores[:2])
+    years = torch.from_numpy(rule.table.any_class_V)
+    assert (fired.class_name, fired.state, fired.previous, first.previous) == ("year", "plain", "1985", "")
+    assert fired.mass == pytest.approx(scores[0].double().softmax(0)[years].sum().item())
+
+
+def test_inside_hugging_face_generate(rule: MicroModelRule) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(WORDS), n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=0
+    )
+    model = GPT2LMHeadModel(config).eval()
+    # a model that says nothing but years, all alike
+    with torch.no_grad():
+        model.lm_head = torch.nn.Linear(16, len(WORDS))
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.where(torch.from_numpy(rule.table.any_class_V), 0.0, -30.0))
+    options = {"do_sample": True, "max_new_tokens": 8, "pad_token_id": 0, "attention_mask": torch.ones(20, 2)}
+    ids_BT = prefixes("in 1985").repeat(20, 1)
+    spread = {}
+    for name, rules in (("bare", []), ("rule", [rule])):
+        torch.manual_seed(1)
+        written = model.generate(ids_BT, logits_processor=rules, **options)[:, 1:]
+        spread[name] = (written[:, 1:] - written[:, :-1]).abs().float().mean().item()
+    assert spread["rule"] < 2.5 < 4 < spread["bare"]
+
+
+def byte_level_model(folder: Path, text: str) -> None:
+    """Save a tiny GPT-2 whose byte-level vocabulary has the words of a text, each behind a blank."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=tokenizer.get_vocab_size(), n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+
+
+def test_the_snippet_of_the_page_on_a_byte_level_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    articles = []
+    for _ in range(60):
+        years = 1900 + np.cumsum(rng.integers(0, 5, 12))
+        articles.append("It began in 1914 . " + " ".join(f"In {year} it went on and ended in" for year in years))
+    (tmp_path / "articles.txt").write_text("\n\n".join(articles), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    byte_level_model(tmp_path / "gpt2", " ".join(articles))
+    page = (Path(__file__).resolve().parents[3] / "docs" / "papers" / "nslm.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)  # a page of ours
+    assert names["table"].names == ("year",) and len(names["table"].classes[0]) > 20
+    assert "*difference/" in capsys.readouterr().out
+    (fired,) = names["rule"].explain(names["prompt"].input_ids, names["model"](**names["prompt"]).logits[:, -1])[0]
+    assert (fired.class_name, fired.previous) == ("year", "1914") and 0 < fired.mass < 1
+    # inside the class the next year is near the one before; without the rule it is anywhere
+    scores = names["model"](**names["prompt"]).logits[:, -1]
+    members = names["table"].classes[0]
+    inside_K = names["rule"](names["prompt"].input_ids, scores)[0, members.ids_K].softmax(0).detach().numpy()
+    bare_K = scores[0, members.ids_K].softmax(0).detach().numpy()
+    near_K = np.abs(members.attributes_KD[:, 0] - 1914) <= 6
+    assert inside_K[near_K].sum() > 0.6 > 0.5 > bare_K[near_K].sum()
+
+
+def test_words_of_a_byte_level_vocabulary() -> None:
+    class Fake:
+        texts = (" in", " 1985", "19", "a")
+
+        def __len__(self) -> int:
+            return 4
+
+        def decode(self, ids: list[int]) -> str:
+            return self.texts[ids[0]]
+
+    assert word_texts(Fake()) == ("in", "1985", "", "")
+
+
+def test_bad_input_is_named(rule: MicroModelRule) -> None:
+    with pytest.raises(UserError, match=r"'city'.*year"):
+        MicroModelRule(rule.table, {"city": rule.models["year"]})
+    with pytest.raises(UserError, match="must lie in"):
+        MicroModelRule(rule.table, rule.models, strength=1.5)
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> TextGenerator:
+    cache = tmp_path_factory.mktemp("cache")
+    cfg = compose(["experiment=nslm/numbers", "size=smoke", "data.sample_size=3000", f"+data.cache_root={cache}"])
+    datamodule = build_datamodule(cfg)
+    module: Any = build_model(cfg, datamodule)
+    return NSLMDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8).generator(module, datamodule)
+
+
+def test_a_text_is_a_function_of_seed_and_row(generator: TextGenerator) -> None:
+    three, one = generator.generate(3, prompt="in", seed=4), generator.generate(1, prompt="in", seed=4)
+    assert three[0] == one[0] and three[0] != three[1]
+    assert three[0] != generator.generate(1, prompt="in", seed=5)[0]
+    assert all(text.text.startswith("in ") and len(text.ids) == 10 for text in three)
+
+
+def test_steps_are_the_distributions_of_the_whole_text(generator: TextGenerator) -> None:
+    module = generator.module
+    ids = torch.tensor([[0, *(int(members.ids_K[0]) for members in module.table.classes), 3, 5]])
+    with torch.no_grad():
+        state, columns = module.start(1), []
+        for column in range(ids.shape[1]):
+            scores, state = module.step(ids[:, column : column + 1], state)
+            columns.append(scores)
+        batch = {"input_ids_BT": ids, "document_BT": torch.zeros_like(ids)}
+        hidden, contexts = module._run(batch, Stream())
+        whole = module.log_probs(hidden, contexts, ("nslm",))["nslm"]
+    torch.testing.assert_close(torch.stack(columns, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_control_sets_the_mixture_and_goes_away(generator: TextGenerator) -> None:
+    before = float(generator.module.mixture_weight)
+    texts = {weight: generator.generate(8, control={"mixture_weight": weight}, seed=1) for weight in (0, 1)}
+    assert float(generator.module.mixture_weight) == before
+    assert texts[0] != texts[1]
+
+
+def test_class_tokens_are_explained(generator: TextGenerator) -> None:
+    tokens = generator.module.vocabulary.tokens
+    year = next(members for members in generator.module.table.classes if members.name == "year")
+    first, second = (int(number) for number in year.ids_K[:2])
+    fired = generator._fired([0, first, 3, second, second], 2)
+    assert fired == ((tokens[second], "year", tokens[first]), (tokens[second], "year", tokens[second]))
+
+
+def test_a_prompt_is_prepared_as_the_corpus_is(tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = tmp_path_factory.mktemp("places")
+    cfg = compose(["experiment=nslm/places", "size=smoke", "data.sample_size=6000", f"+data.cache_root={cache}"])
+    datamodule = build_datamodule(cfg)
+    module: Any = build_model(cfg, datamodule)
+    place = next(token for members in module.table.classes for token in members.tokens if "_" in token)
+    made = NSLMDecoding(temperature=1.0, top_p=1.0, max_new_tokens=1).generator(module, datamodule)
+    assert made.generate(1, prompt=f"in {place.replace('_', ' ')} in")[0].text.startswith(f"in {place} in")
+
+
+def test_numbers_of_a_prompt_are_joined(generator: TextGenerator) -> None:
+    tokens = generator.module.vocabulary.tokens
+    number = next(token for token in tokens if "," in token and token.replace(",", "").isdigit())
+    split = " @,@ ".join(number.split(","))
+    assert generator.generate(1, prompt=f"in {split}")[0].text.startswith(f"in {number} ")
+
+
+def test_bad_input(generator: TextGenerator) -> None:
+    with pytest.raises(UserError, match="did you mean 'mixture_weight'"):
+        generator.generate(1, control={"mixture_weigth": 0.5})
+    with pytest.raises(UserError, match="from 0 to 1"):
+        generator.generate(1, control={"mixture_weight": 3})
+    with pytest.raises(UserError, match="not in the vocabulary"):
+        generator.generate(1, prompt="zzzz")

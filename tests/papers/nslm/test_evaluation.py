@@ -1,0 +1,325 @@
+"""The evaluation against sums by hand, and a whole run of the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.core.model import LitLanguageModel
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.evaluation import (
+    ClassPerplexity,
+    ClassReport,
+    NSLMEvaluation,
+    class_counts,
+    counts_table,
+    density_curve,
+)
+from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel, Multinomial
+from lit_ctg.papers.nslm.model import GUESSERS, NSLMModule, TokenScores
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+from lit_ctg.papers.nslm.selection import select
+
+
+def scores() -> TokenScores:
+    rng = np.random.default_rng(0)
+    log = [np.log(rng.uniform(0.01, 1, 8)) for _ in range(6)]
+    in_class = np.array([0, -1, 1, 0, -1, 0, 1, -1])
+    inside = in_class >= 0
+    nnlm, tag, mass, within, characters, micro = log
+    error = np.where(inside[:, None], rng.uniform(0, 9, (8, len(GUESSERS))), np.nan)
+    return TokenScores(
+        target_N=np.array([5, 1, 6, 5, 2, 7, 6, 3]),
+        class_N=in_class,
+        first_N=np.array([True, False, True, False, False, False, False, False]),
+        nnlm_N=nnlm,
+        tag_N=tag,
+        mass_N=mass,
+        within_N=np.where(inside, within, 0),
+        characters_N=np.where(inside, characters, 0),
+        micro_N=np.where(inside, micro, 0),
+        cache_N=np.array([np.nan, *np.log(rng.uniform(0.01, 1, 7))]),
+        error_NG=error,
+    )
+
+
+def test_models_are_products_and_mixtures() -> None:
+    found, models = scores(), scores().models(0.3)
+    np.testing.assert_allclose(models["hnlm"], found.tag_N + found.within_N)
+    np.testing.assert_allclose(models["crnn"], found.tag_N + found.characters_N)
+    alone = np.exp(found.tag_N + found.micro_N)
+    np.testing.assert_allclose(np.exp(models["nslm"]), 0.7 * np.exp(found.nnlm_N) + 0.3 * alone)
+    np.testing.assert_allclose(np.exp(models["summed"]), np.exp(found.mass_N + found.micro_N))
+    cached = found.cached(models, 0.25)["nnlm_cache"]
+    assert cached[0] == found.nnlm_N[0]
+    np.testing.assert_allclose(np.exp(cached[1:]), 0.75 * np.exp(found.nnlm_N[1:]) + 0.25 * np.exp(found.cache_N[1:]))
+
+
+def test_uncomputed_characters_leave_the_column_out() -> None:
+    found = scores()
+    found.characters_N[0] = np.nan
+    assert "crnn" not in found.models(0.5)
+
+
+def test_groups() -> None:
+    groups = NSLMEvaluation(total="numbers", rarity=[1, 10]).groups(
+        scores(), ("a", "b"), np.array([0, 99, 9, 9, 9, 3, 10, 40])
+    )
+    expected = {
+        "a": [0, 3, 5],
+        "b": [2, 6],
+        "numbers": [0, 2, 3, 5, 6],
+        "global": list(range(8)),
+        "first": [0, 2],
+        "later": [3, 5, 6],
+        "rarity_1_9": [0, 3],
+        "rarity_10_more": [2, 5, 6],
+    }
+    assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
+
+
+def test_join_keeps_every_row() -> None:
+    joined = TokenScores.join([scores(), scores()])
+    assert len(joined) == 16 and joined.error_NG.shape == (16, len(GUESSERS))
+
+
+def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    words = ("experiment=nslm/places", "size=smoke", "logger=none", "+data.cache_root=cache")
+    code, out, err = run_cli("train", *words)
+    assert code == 0, err
+    # the chosen pair of every class is printed, the whole grid is in the record
+    assert [line.split()[0] for line in out.splitlines() if " *" in line] == ["city", "state", "country"]
+    (path,) = tmp_path.rglob("run.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    metrics, history = record["metrics"], record["history"]
+    for name in ("train/nnlm", "train/tag", "val/perplexity"):
+        assert [epoch for epoch, _ in history[name]] == [1]
+    for name in ("val/perplexity", "test/nnlm/places", "test/crnn/global", "test/nslm_cache/global", "test/nslm/later"):
+        assert math.isfinite(metrics[name]["value"]), name
+    assert metrics["val/perplexity"] == metrics["val/nslm/global"]
+    # tuned on this very text, the mixture is no worse than either of its parts
+    parts = [metrics[f"val/{name}/global"]["value"] for name in ("nnlm", "nslm_alone")]
+    assert metrics["val/nslm/global"]["value"] <= min(parts) * (1 + 1e-9)
+    assert any(name.startswith("grid/city/") for name in metrics)
+    assert metrics["test/nnlm/city/median_error"]["unit"] == "km"
+    assert metrics["test/nnlm/city/mean_error"]["unit"] == "km"
+    assert metrics["share/test/city"]["value"] > 0 and "share/city" not in metrics
+    assert metrics["count/test/all"]["value"] == metrics["test/nnlm/places"]["n"]
+    for name in ("city", "state", "country"):
+        shares = [
+            e["value"] for key, e in metrics.items() if key.startswith(f"micro_model/{name}/") and "/share" in key
+        ]
+        assert sum(shares) == pytest.approx(1.0)
+    code, out, err = run_cli("generate", *words, "n=2", "prompt=The", "control.mixture_weight=1")
+    assert code == 0, err
+    assert len([line for line in out.splitlines() if line.startswith("The")]) == 2
+
+
+def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
+    callback = NSLMEvaluation(total="numbers", rarity=[1])
+    for epoch, costs in enumerate(([6.0, 4.0], [3.0, 1.0, 2.0])):
+        trainer: Any = SimpleNamespace(current_epoch=epoch, callback_metrics={})
+        callback.on_train_epoch_start(trainer, trainer)
+        for cost in costs:
+            trainer.callback_metrics |= {"train/nnlm": torch.tensor(cost), "train/tag": torch.tensor(2 * cost)}
+            callback.on_train_batch_end(trainer, trainer, None, None, 0)
+        callback.on_train_epoch_end(trainer, trainer)
+    assert callback.history == {"train/nnlm": [[1, 5.0], [2, 2.0]], "train/tag": [[1, 10.0], [2, 4.0]]}
+
+
+def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
+    module, datamodule = tiny()
+    with pytest.raises(UserError, match="is no NSLM"):
+        trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
+
+
+class Scored(NSLMModule):
+    """A module that has scored its validation text; its test text is dearer for the NNLM by one nat a token."""
+
+    def __init__(self, *, tuned: bool) -> None:
+        LitLanguageModel.__init__(self)
+        self.tuned, self.mixture_weight = tuned, torch.tensor(0.5, dtype=torch.float64)
+        self.cache, self.vocabulary = SimpleNamespace(weight=0.25), range(8)
+        classes = [SimpleNamespace(name=name, unit=None, attributes_KD=np.zeros((1, 1))) for name in "ab"]
+        self.table = SimpleNamespace(names=("a", "b"), classes=classes)
+        self.selection = SimpleNamespace(results=dict)
+        self.streams, self.characters = {}, []
+
+    def log_dict(self, values: dict[str, float]) -> None:
+        self.logged = values
+
+    def score(self, batch: str, *, characters: bool) -> TokenScores:
+        assert not characters
+        if batch == "test text":
+            assert not self.training
+            return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
+        return scores()
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it(tuned: bool) -> None:
+    module: Any = Scored(tuned=tuned)
+    datamodule = SimpleNamespace(
+        prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8)), test_dataloader=lambda: ["test text"]
+    )
+    trainer: Any = SimpleNamespace(
+        state=SimpleNamespace(fn="validate"),
+        datamodule=datamodule,
+        limit_test_batches=1.0,
+        precision_plugin=SimpleNamespace(forward_context=contextlib.nullcontext),
+        strategy=SimpleNamespace(batch_to_device=lambda batch: batch),
+    )
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1])
+    evaluation.on_validation_epoch_start(trainer, module)
+    module.on_validation_epoch_start()
+    module.validation_step("validation text", 0)
+    module.on_validation_epoch_end()
+    evaluation.on_validation_end(trainer, module)
+    found, weight = evaluation.results, float(module.mixture_weight)
+    weights = np.linspace(0, 1, 1001)
+    costs = [-scores().models(tried)["nslm"].mean() for tried in weights]
+    best = weights[int(np.argmin(costs))]
+    assert abs(best - 0.5) > 0.05 and weight == (pytest.approx(best, abs=2e-3) if tuned else 0.5)
+    assert found["mixture_weight"]["value"] == weight == module.logged["val/mixture_weight"]
+    for split, nats in (("val", 0), ("test", 1)):
+        expected = math.exp(-np.mean(scores().nnlm_N) + nats)
+        assert found[f"{split}/nnlm/global"]["value"] == pytest.approx(expected)
+    moved = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1).models(weight)["nslm"]
+    assert found["test/nslm/global"]["value"] == pytest.approx(math.exp(-moved.mean()))
+
+
+def make() -> tuple[ClassPerplexity, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    log_prob = -4 * torch.rand(1300, generator=generator, dtype=torch.float64)
+    member = torch.stack((torch.arange(1300) % 3 == 0, torch.ones(1300).bool(), torch.zeros(1300).bool()), 1)
+    return ClassPerplexity(groups=["third", "global", "none"]), log_prob, member
+
+
+def test_equals_the_definition_in_any_number_of_updates() -> None:
+    metric, log_prob, member = make()
+    metric.update(log_prob[:700], member[:700])
+    metric.update(log_prob[700:], member[700:])
+    results = metric.result()
+    for column, name in enumerate(("third", "global")):
+        chosen = log_prob[member[:, column]].tolist()
+        assert results[name].value == pytest.approx(math.exp(-sum(chosen) / len(chosen)), rel=1e-12)
+        assert results[name].n == len(chosen)
+        assert results[name].ci95[0] < results[name].value < results[name].ci95[1]
+    assert math.isnan(results["none"].value) and results["none"].n == 0
+
+
+def test_a_token_of_no_group_may_be_impossible() -> None:
+    metric, log_prob, member = make()
+    log_prob[1] = -torch.inf
+    metric.update(log_prob, member[:, [0, 0, 2]])
+    assert math.isfinite(metric.result()["third"].value)
+
+
+def test_reads_an_output() -> None:
+    metric, log_prob, member = make()
+
+    class Output:
+        log_prob_N, member_NG = log_prob, member
+
+    metric.update_from(Output(), {})
+    assert metric.compute().shape == (3,)
+
+
+def test_counts(text) -> None:
+    made = text("in 1987 and 1990 on May 4", "the 1987 – 1990 of 30")
+    found = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
+    counts = {count.class_name: count for count in class_counts(made.table, {"train": found}, {"train": 13})}
+    assert {name: count.tokens for name, count in counts.items() if count.tokens} == {
+        "year": 3, "day": 1, "range": 1, "round": 1, "all": 6
+    }  # fmt: skip
+    assert counts["year"].first == 2 and counts["all"].share == pytest.approx(6 / 13)
+    assert counts["all"].members == 5
+    assert "23.077%" in counts_table(list(counts.values()))
+
+
+def years() -> tuple[Occurrences, MicroModel]:
+    from lit_ctg.papers.nslm.classes import ClassMembers
+
+    tokens = tuple(map(str, range(1900, 2000)))
+    members = ClassMembers("year", np.arange(100), tokens, np.arange(1900.0, 2000)[:, None], (), ())
+    rng = np.random.default_rng(0)
+    previous_N = rng.integers(-1, 90, 3000)
+    index_N = np.clip(previous_N + rng.choice([0, 1, 2], 3000, p=[0.2, 0.5, 0.3]), 0, 99)
+    found = Occurrences(np.arange(3000), np.zeros(3000, int), index_N, Evidence.of_previous(previous_N))
+    return found, MicroModel(Difference(), Multinomial(0.01)).fit(found, members)
+
+
+def test_curve_of_a_table_is_what_was_observed() -> None:
+    found, model = years()
+    edges = np.arange(-3.5, 6)
+    curve = density_curve(model, found, edges)
+    assert sum(curve.observed) == pytest.approx(1)
+    assert sum(curve.fitted) == pytest.approx(1, abs=1e-2)
+    assert np.allclose(curve.observed, curve.fitted, atol=0.01)
+    gaussian = density_curve(MicroModel(Difference(), Gaussian()).fit(found, model.members), found, edges)
+    assert not np.allclose(curve.fitted, gaussian.fitted, atol=0.02)
+
+
+GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "multinomial", "unigram"]}
+TOKENS = ["in", *map(str, range(1900, 1960))]
+
+
+def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
+    """Return the report on 2,000 tokens, every second one the year after the year before."""
+    rng = np.random.default_rng(0)
+    ids_T = np.zeros(2000, dtype=np.int64)
+    ids_T[1::2] = (np.cumsum(rng.choice([0, 1, 1, 2], 1000)) % 60) + 1
+    table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
+    found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
+    texts = {"train": ids_T, "val": ids_T, "test": ids_T[:1600]}
+    packed = SimpleNamespace(ids=texts.get)
+    module = SimpleNamespace(
+        table=table,
+        selection=select(table, found, found),
+        occurrences=lambda datamodule, split: Occurrences.from_documents(texts[split], np.zeros(1, dtype=int), table),
+    )
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=SimpleNamespace(prepare=lambda: packed))
+    report = ClassReport(curves=curves)
+    report.on_validation_end(trainer, module)
+    return report, ids_T
+
+
+def test_counts_and_curves() -> None:
+    curves = {"year": {"metric": "difference", "low": -2, "high": 3}, "city": {"metric": "x", "low": 0, "high": 1}}
+    report, ids_T = run(curves)
+    assert report.results["count/train/year"]["value"] == 1000
+    assert report.results["share/val/all"]["value"] == pytest.approx(0.5)
+    assert report.results["count/test/year"]["value"] == 800 and report.results["count/test/year"]["n"] == 1600
+    steps = np.diff(ids_T[1::2])
+    for value in range(-2, 4):
+        observed = report.results[f"density/year/observed/{value}"]["value"]
+        assert observed == pytest.approx((steps == value).mean(), abs=1e-9)
+        assert report.results[f"density/year/multinomial/{value}"]["value"] == pytest.approx(observed, abs=0.03)
+    # a Gaussian spreads beyond the steps that there are
+    mean, variance = steps.mean(), steps.var()
+    x = np.arange(-59, 60)
+    density = np.exp(-((x - mean) ** 2) / (2 * variance)) / np.sqrt(2 * np.pi * variance)
+    assert report.results["density/year/observed/3"]["value"] == 0
+    assert report.results["density/year/gaussian/3"]["value"] == pytest.approx(density[x == 3][0], rel=0.5)
+    assert {name.split("/")[2] for name in report.results if name.startswith("density")} == {
+        "observed", "gaussian", "multinomial"
+    }  # fmt: skip
+
+
+def test_only_at_the_end_and_only_metrics_there_are() -> None:
+    with pytest.raises(UserError, match="did you mean 'difference'"):
+        run({"year": {"metric": "diference", "low": 0, "high": 1}})
+    report = ClassReport(curves={})
+    report.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)
+    assert report.results == {}

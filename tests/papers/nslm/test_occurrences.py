@@ -1,0 +1,85 @@
+"""The previous member of a class: against a slow walk through the text, in one piece and in batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_ctg.papers.nslm import occurrences
+from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence, Occurrences
+
+DOCUMENTS = (
+    "in 1987 he won 30 and 7 on May 4 , 1990 – 91 with 3.5 of 60 cm ( 24 in )",
+    "born May 7 , 1920 in a house of 5 – 6 kg ( 11 – 13 lb )",
+    "no numbers here",
+    "30 of 40 in 1990 and 1987",
+)
+
+
+def walk(made) -> list[tuple[int, int, int, int]]:
+    """Return (position, class, member, previous member) of every class token but the first token, one by one."""
+    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
+    last: dict[int, int] = {}
+    found = []
+    for place, token in enumerate(made.ids_T.tolist()):
+        if place in made.begin_N:
+            last = {}
+        number = made.table.class_of_SV[contexts.state_BT[0, place - 1], token] if place else -1
+        if number >= 0:
+            found.append((place, number, made.table.index_CV[number, token], last.get(number, -1)))
+        for other in range(len(made.table)):
+            if made.table.index_CV[other, token] >= 0:
+                last[other] = int(made.table.index_CV[other, token])
+    return found
+
+
+def rows(found: Occurrences) -> list[tuple[int, int, int, int]]:
+    return list(zip(found.position_N, found.class_N, found.index_N, found.evidence.previous_N, strict=True))
+
+
+def test_documents_against_a_slow_walk(text) -> None:
+    made = text(*DOCUMENTS)
+    expected = walk(made)
+    assert len(expected) > 15 and any(row[3] >= 0 for row in expected) and any(row[3] < 0 for row in expected)
+    assert rows(Occurrences.from_documents(made.ids_T, made.begin_N, made.table)) == expected
+
+
+def test_chunks_do_not_matter(text, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = text(*DOCUMENTS)
+    whole = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
+    for size in (1, 2, 7):
+        monkeypatch.setattr(occurrences, "CHUNK", size)
+        parts = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
+        assert rows(parts) == rows(whole)
+        assert np.array_equal(parts.evidence.source_value_N, whole.evidence.source_value_N, equal_nan=True)
+
+
+def test_rows_of_a_batch_are_independent_and_reset(text) -> None:
+    made = text("in 1987 and 1990 of 30 – 40 ; 1987")
+    ids_BT = np.stack([made.ids_T[:-1], made.ids_T[:-1][::-1]])
+    tracker = ContextTracker(made.table)
+    both, carry = tracker.read(ids_BT)
+    for row in range(2):
+        one, _ = tracker.read(ids_BT[[row]])
+        assert (one.previous_BTC[0] == both.previous_BTC[row]).all() and (one.state_BT[0] == both.state_BT[row]).all()
+    anew, _ = tracker.read(ids_BT, None, carry, np.array([True, False]))
+    assert (anew.previous_BTC[0] == both.previous_BTC[0]).all()
+    assert (anew.previous_BTC[1] != both.previous_BTC[1]).any()
+
+
+def test_range_ends_know_their_beginning(text) -> None:
+    made = text("the war of 1914 – 1918")
+    (end,) = [
+        row for row in rows(Occurrences.from_documents(made.ids_T, made.begin_N, made.table))
+        if made.table.names[row[1]] == "range"
+    ]  # fmt: skip
+    assert made.table.classes[end[1]].tokens[end[3]] == "1914"
+
+
+def test_masked_targets_are_left_out(text) -> None:
+    made = text("in 1987 and 1990")
+    contexts, _ = ContextTracker(made.table).read(made.ids_T[None, :-1])
+    mask_BT = np.array([[True, True, False]])
+    found = contexts.occurrences(made.ids_T[None, 1:], mask_BT)
+    assert found.position_N.tolist() == [0]
+    assert len(Evidence.of_previous([1, 2])) == 2
