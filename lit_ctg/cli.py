@@ -124,7 +124,7 @@ def _report(words: list[str]) -> int:
 
 
 def _verify(words: list[str]) -> int:
-    from lit_ctg.run.verify import main as verify
+    from lit_ctg.results.verify import main as verify
 
     return _of_records(verify, COMMANDS["verify"].parse(words))
 

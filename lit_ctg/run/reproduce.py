@@ -239,7 +239,8 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [dry_run=true]``.
+    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER]
+    [dry_run=true]``.
 
     The size is that of ``lit-ctg train``, small, unless it is given.
     Records in the folders of ``records=`` (default: the committed ones and the output root) are not run again.
