@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, blame, did_you_mean, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,11 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         # a value that some library refuses while the run goes on, or a fault of ours: one line either way
-        reason = " ".join(str(error).split())[:500]
-        return _bad_input(UserError(f"{type(error).__name__}: {reason}; debug=true shows where it comes from"), debug)
+        reason = one_line(error)[:500] + blame(error, words)
+        return _bad_input(UserError(f"{reason}; debug=true shows where it comes from"), debug)
 
 
 def _dispatch(words: list[str]) -> int:
+    for word in words:
+        # bytes of the command line that are no UTF-8: a record could not name that file
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UserError(f"{ascii(word)} is no UTF-8 text: rename that file or folder")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -157,9 +158,43 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(explain(error)) from error
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
+    if cfg.seed >= 2**32:
+        raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
+    for key in ("data", "model", "trainer", "callback"):
+        _check_numbers(OmegaConf.to_container(cfg, resolve=True)[key], key)  # type: ignore[index,call-overload]
     return cfg
+
+
+# numbers with one meaning wherever they stand, by the last part of their key, and the least they may be; what else a
+# class takes it checks itself
+LEAST = {
+    "learning_rate": 0,
+    "weight_decay": 0,
+    "batch_size": 1,
+    "steps_per_epoch": 1,
+    "accumulate_grad_batches": 1,
+    "check_val_every_n_epoch": 1,
+    "log_every_n_steps": 1,
+}
+# Lightning takes -1 for "no limit"; a run of no steps, without validation or with no time between two has no numbers
+NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")
+
+
+def _check_numbers(node: Any, where: str) -> None:
+    """Refuse a rate that is negative or no number, and sizes, counts and intervals of zero; names the key."""
+    if not isinstance(node, dict):
+        return
+    for name, value in node.items():
+        key = f"{where}.{name}"
+        if isinstance(value, dict):
+            _check_numbers(value, key)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if name in LEAST and not LEAST[name] <= value < math.inf:
+                raise UserError(f"{key}={value}: pass a finite number, at least {LEAST[name]}")
+            if name in NO_ZERO and (value == 0 or math.isnan(value)):
+                raise UserError(f"{key}={value} leaves nothing to run or to measure: pass at least 1")
 
 
 def experiments() -> list[str]:
@@ -190,6 +225,16 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         reason = str(error).splitlines()[0]
         return f"cannot read the override '{error.override}': {reason}; quote values with commas, blanks or brackets"
+    if isinstance(error, ConfigCompositionException) and isinstance(error.__cause__, OmegaConfBaseException):
+        # Hydra says which override, OmegaConf why
+        reason = str(error.__cause__).splitlines()[0]
+        chosen = re.search(r"override (\w+)=", str(error))
+        for kind in (Regime, Size):
+            if chosen and chosen[1] == kind.__name__.lower():
+                given = str(error).splitlines()[0].partition("=")[2]
+                names = [option.name for option in kind]
+                return f"{chosen[1]}={given}{did_you_mean(given, names)}; one of {', '.join(names)}"
+        return f"configuration: {str(error).splitlines()[0]}: {reason}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:3])
     text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)

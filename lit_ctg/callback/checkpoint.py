@@ -19,7 +19,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from lit_ctg.core.lightning_patches import start_loaders_where_training_goes_on, tell_epochs_by_progress
+from lit_ctg.core.lightning_patches import put_loaders_where_the_checkpoint_was, tell_epochs_by_progress
 from lit_ctg.data.batching import ResumableLoader, StreamBatches
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
@@ -135,7 +135,7 @@ class RunCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the training loader where the checkpoint was made."""
         super().on_train_start(trainer, pl_module)
-        start_loaders_where_training_goes_on(trainer)
+        put_loaders_where_the_checkpoint_was(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -587,6 +587,9 @@ class SceneGraph:
         kernels(fast)  # an unknown setting is told now
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
+        # read when it is needed, which may be late in a run
+        if path is not None and not Path(path).is_file():
+            raise UserError(f"no scene graph at path={path}: write one with lit-ctg data graph, or leave path out")
         self.corpus, self.split, self.path, self.fast = corpus, split, path, fast
         self.settings = {
             "order": order,

@@ -206,8 +206,10 @@ class HuggingFaceJudge:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision)
-            model: Any = AutoModelForCausalLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                path, revision=revision, dtype=torch.float32, trust_remote_code=False
+            )
         except (OSError, ValueError, KeyError) as error:
             reason = " ".join(str(error).split())[:160]
             raise UserError(f"judge_path={path}: no causal language model could be loaded ({reason})") from error

@@ -298,7 +298,9 @@ def _load(path: str, revision: str | None) -> Any:
     from transformers import AutoModelForSeq2SeqLM
 
     try:
-        return AutoModelForSeq2SeqLM.from_pretrained(path, revision=revision, dtype=torch.float32)
+        return AutoModelForSeq2SeqLM.from_pretrained(
+            path, revision=revision, dtype=torch.float32, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:160]
         raise UserError(f"model.path={path}: no encoder-decoder could be loaded ({reason})") from error
