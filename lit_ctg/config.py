@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_ctg.errors import UserError, did_you_mean
 
 # what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
-FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root")
+FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
 
 
 class Regime(Enum):
@@ -94,7 +94,7 @@ def config_folder() -> Path:
 
 
 def prepare_overrides(overrides: Iterable[str]) -> list[str]:
-    """Quote free text and let ``control.<name>=<value>`` add a key, so that users need no Hydra quoting.
+    """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change one that is there.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
@@ -106,6 +106,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
             word = f"{key}='{escaped}'"
         elif equals and key.startswith("control."):
             word = f"++{word}"
+        elif equals and re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
+            # "+" also where the key is there: whoever adds data.num_workers need not know which corpus states it
+            word = f"+{word}"
         prepared.append(word)
     return prepared
 

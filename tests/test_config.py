@@ -80,6 +80,13 @@ def test_free_text_needs_no_quoting() -> None:
     assert compose([MAIN, "ckpt_path=a folder/epoch=3.ckpt"]).ckpt_path == "a folder/epoch=3.ckpt"
 
 
+def test_a_plus_adds_a_key_and_changes_one_that_is_there() -> None:
+    assert plain(compose([MAIN, "+data.num_workers=2"]))["data"]["num_workers"] == 2
+    assert plain(compose([MAIN, "data.num_workers=2"]))["data"]["num_workers"] == 2
+    assert plain(compose([MAIN, "+data.crop=false"]))["data"]["crop"] is False
+    assert prepare_overrides(["+callback=x", "+a/b@c.d=e"]) == ["+callback=x", "+a/b@c.d=e"], "groups know no ++"
+
+
 def test_preparing_leaves_other_overrides_alone() -> None:
     words = ["model.causal=true", "-m", "seed=1,2", "ckpt_path=null", "prompt='quoted already'"]
     assert prepare_overrides(words) == words

@@ -10,7 +10,8 @@ from lightning import LightningModule, Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_ctg.data.batching import ResumableLoader, StreamBatches
+from lit_ctg.data.batching import StreamBatches
+from lit_ctg.data.loader import ResumableLoader
 
 # checkpoints written by another layout of this package are refused, not guessed at
 FORMAT = 1

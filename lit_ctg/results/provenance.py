@@ -27,6 +27,7 @@ HASH_IGNORED = (
     "path",
     "callback.progress",
     "callback.checkpoint",
+    "data.cache_root",
     "data.num_workers",
     "data.pin_memory",
     "data.persistent_workers",

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.epoch_seed import EpochSeed
-from lit_ctg.data.batching import ResumableLoader
+from lit_ctg.data.loader import ResumableLoader
 
 
 def test_one_plain_checkpoint_with_the_configuration_inside(tiny, trainer_of, tmp_path: Path) -> None:

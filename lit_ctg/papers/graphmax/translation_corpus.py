@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_ctg.data.batching import Batch, ResumableLoader
+from lit_ctg.core.batch import Batch
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, digest
 from lit_ctg.data.source import column_names, find_optional, read_lines, read_records
 from lit_ctg.data.split import check_fractions, tail_documents
@@ -221,14 +222,14 @@ class TranslationDataModule(CorpusDataModule):
         )  # fmt: skip
 
     def train_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("train", self.shuffle), seed=self.seed, workers=self.workers)
+        return ResumableLoader(self.pair_batches("train", self.shuffle), seed=self.seed, num_workers=self.num_workers)
 
     def val_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("val", False), workers=self.workers)
+        return ResumableLoader(self.pair_batches("val", False), num_workers=self.num_workers)
 
     def test_dataloader(self) -> ResumableLoader:
         tested = "test" if self.prepare().meta["splits"]["test.source"]["documents"] else "val"
-        return ResumableLoader(self.pair_batches(tested, False), workers=self.workers)
+        return ResumableLoader(self.pair_batches(tested, False), num_workers=self.num_workers)
 
 
 def _rows(path: Path, source: str, target: str) -> Iterator[dict[str, Any]]:

@@ -14,9 +14,9 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch import Callback
 from torch import Tensor
 
+from lit_ctg.core.batch import Batch
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.data.batching import Batch
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bleu import Bleu
