@@ -16,8 +16,7 @@ import lit_ctg.data.sample
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.data.batching import ConsecutiveBatches, PackedBatches, RandomWindows, StreamBatches
 from lit_ctg.data.document import Document
-from lit_ctg.data.download import ALTERNATIVES
-from lit_ctg.data.hub import HubFiles
+from lit_ctg.data.hub import ALTERNATIVES, HubFiles
 from lit_ctg.data.hub import cache_root as cache_folder
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
