@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_unicode, did_you_mean
 
 # what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
@@ -99,8 +100,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
     prepared = []
+    check_unicode(os.getcwd(), "the current folder")
     for word in overrides:
-        key, equals, value = word.partition("=")
+        key, equals, value = check_unicode(word, "the override").partition("=")
         if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             word = f"{key}='{escaped}'"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -85,6 +88,16 @@ def test_a_plus_adds_a_key_and_changes_one_that_is_there() -> None:
     assert plain(compose([MAIN, "data.num_workers=2"]))["data"]["num_workers"] == 2
     assert plain(compose([MAIN, "+data.crop=false"]))["data"]["crop"] is False
     assert prepare_overrides(["+callback=x", "+a/b@c.d=e"]) == ["+callback=x", "+a/b@c.d=e"], "groups know no ++"
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_runs(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(UserError, match=r"the override 'data.root=caf\\udce9' is not UTF-8"):
+        compose([MAIN, os.fsdecode(b"data.root=caf\xe9")])
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=r"the current folder .* is not UTF-8"):
+        compose([MAIN])
 
 
 def test_preparing_leaves_other_overrides_alone() -> None:

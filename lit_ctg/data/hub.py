@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_unicode
 from lit_ctg.files import locked, write_atomic
 
 ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
@@ -31,7 +31,8 @@ Progress = Callable[[str, int, int | None], None]
 
 def cache_root(given: str | Path | None) -> Path:
     """Return the folder for downloads and packed corpora: given, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
-    return Path(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg").expanduser()
+    folder = str(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg")
+    return Path(check_unicode(folder, "the cache folder")).expanduser()
 
 
 def check_revision(repository: str, revision: str | None) -> str:

@@ -71,6 +71,6 @@ class ScriptsDataModule(CorpusDataModule):
 
 def _rows(style: str, path: Path) -> Iterator[Document]:
     for row in read_records(path, ["text"], ["title"]):
-        title = str(row.get("title") or "").strip()
-        body = str(row["text"]).strip()
+        title = row.text("title").strip()
+        body = row.text("text").strip()
         yield Document(f"{title}\n\n{body}\n" if title else f"{body}\n", style)
