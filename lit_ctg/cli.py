@@ -41,7 +41,7 @@ def _dispatch(words: list[str]) -> int:
     for word in words:
         # bytes of the command line that are no UTF-8: a record could not name that file
         if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise UserError(f"{ascii(word)} is no UTF-8 text: rename that file or folder")
+            raise UserError(f"{word!a} is no UTF-8 text: rename that file or folder")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,10 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_unicode, did_you_mean
 
 # what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
-FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root")
+FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
 
 
 class Regime(Enum):
@@ -97,13 +98,14 @@ def config_folder() -> Path:
 
 
 def prepare_overrides(overrides: Iterable[str]) -> list[str]:
-    """Quote free text and let ``control.<name>=<value>`` add a key, so that users need no Hydra quoting.
+    """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change one that is there.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
     prepared = []
+    check_unicode(os.getcwd(), "the current folder")
     for word in overrides:
-        key, equals, value = word.partition("=")
+        key, equals, value = check_unicode(word, "the override").partition("=")
         if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             word = f"{key}='{escaped}'"
@@ -112,6 +114,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
         elif equals and key == "path":
             # the short name of the routes a control takes
             word = f"decoding.routes={value}"
+        elif equals and re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
+            # "+" also where the key is there: whoever adds data.num_workers need not know which corpus states it
+            word = f"+{word}"
         prepared.append(word)
     return prepared
 

@@ -20,7 +20,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lit_ctg.core.lightning_patches import put_loaders_where_the_checkpoint_was, tell_epochs_by_progress
-from lit_ctg.data.batching import ResumableLoader, StreamBatches
+from lit_ctg.data.batching import StreamBatches
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 

@@ -10,12 +10,11 @@ one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.data.packing import PackedCorpus
@@ -218,75 +217,3 @@ class StreamBatches(PackedBatches):
         batch = self.rows(start_B, self.stop_B)
         batch["reset_B"] = torch.full((len(start_B),), step == 0)
         return batch
-
-
-class EpochSampler(Sampler[tuple[int, int]]):
-    """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
-
-    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. Of several processes each gets every
-    ``world_size``-th batch; with ``even`` the first batches of the order are dealt again until all have as many (a
-    process must not wait in vain for gradients).
-
-    Raises:
-        UserError: fewer batches than processes.
-    """
-
-    def __init__(
-        self,
-        steps: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-        even: bool = False,
-    ) -> None:
-        if steps < world_size:
-            raise UserError(f"{steps} batches for {world_size} processes: lower data.batch_size or trainer.devices")
-        self.total, self.seed, self.shuffle = steps, seed, shuffle
-        self.rank, self.world_size, self.even = rank, world_size, even
-        self.steps = -(-steps // world_size) if even else len(range(rank, steps, world_size))
-        self.epoch = self.start = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = np.arange(self.total)
-        if self.shuffle:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
-        order = order[(self.rank + self.world_size * np.arange(self.steps)) % self.total]
-        start, self.start = self.start, 0
-        for index in order[start:].tolist():
-            yield self.epoch, index
-
-
-class ResumableLoader(DataLoader[Batch]):
-    """A loader whose position is part of a checkpoint: Lightning stores ``state_dict`` and gives it back on resume.
-
-    ``order`` goes to ``EpochSampler``.
-    """
-
-    def __init__(self, batches: Dataset[Batch], *, workers: int = 0, pin: bool = False, **order: Any) -> None:
-        self.position = 0
-        sampler = EpochSampler(len(batches), **order)  # type: ignore[arg-type]
-        super().__init__(batches, batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pin)
-
-    def __iter__(self) -> Iterator[Batch]:
-        # a finished epoch begins anew; a position set by load_state_dict is used once
-        self.position = self.sampler.start  # type: ignore[union-attr]
-        for batch in super().__iter__():
-            self.position += 1
-            yield batch
-
-    def state_dict(self) -> dict[str, int]:
-        """Return how many batches of the epoch were given out."""
-        return {"epoch": self.sampler.epoch, "position": self.position}  # type: ignore[union-attr]
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next pass begin where the stored one stood."""
-        self.sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
-        self.sampler.start = state["position"] if state["position"] < len(self) else 0  # type: ignore[union-attr]

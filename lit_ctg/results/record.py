@@ -86,6 +86,7 @@ HASH_IGNORED = (
     "callback.progress",
     "callback.run_record",
     "callback.checkpoint",
+    "data.cache_root",
     "data.num_workers",
     "data.pin_memory",
     "data.persistent_workers",

@@ -189,8 +189,8 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
         outcome = verify(done, recompute_of(name))
         lines = [
             f"{name}: {outcome.records} records, {outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more "
-            f"bounded by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the "
-            "corpus"
+            f"bounded by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the "
+            "model or the corpus"
         ]
         lines += [f"  {line}" for line in outcome.differences[:TOLD]]
         if len(outcome.differences) > TOLD:

@@ -20,7 +20,7 @@ from lit_ctg.callback.checkpoint import (
     previous,
 )
 from lit_ctg.callback.epoch_seed import EpochSeed
-from lit_ctg.data.batching import ResumableLoader
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 
 

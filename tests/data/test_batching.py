@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, ResumableLoader, StreamBatches, WholeBatches
+from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, StreamBatches, WholeBatches
 from lit_ctg.data.document import Document
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, ensure_packed
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
@@ -231,7 +232,7 @@ def test_state_counts_batches_given_out(packed) -> None:
 def test_workers_read_the_same(packed) -> None:
     batches = ConsecutiveBatches(packed, "train", length=4, batch_size=2)
     plain = [batch["input_ids_BT"] for batch in ResumableLoader(batches)]
-    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, workers=1)]
+    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, num_workers=1)]
     assert all(torch.equal(a, b) for a, b in zip(plain, work, strict=True))
     assert isinstance(packed.ids("train"), np.memmap)
 
