@@ -26,7 +26,7 @@ from torch import Tensor
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer, blocks
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.graphmax.fast import kernels
+from lit_ctg.papers.graphmax.fast import chosen_kernels
 
 if TYPE_CHECKING:
     from lit_ctg.papers.graphmax.fast.kernels import SlicedRows
@@ -116,7 +116,7 @@ class Matrices:
     @property
     def kernels(self) -> ModuleType | None:
         """The compiled kernels; None where torch has to do."""
-        return kernels(self.fast)
+        return chosen_kernels(self.fast)
 
     @cached_property
     def sliced(self) -> tuple[SlicedRows, SlicedRows]:
@@ -584,7 +584,7 @@ class SceneGraph:
         row_edges: int = 256,
         fast: str = "auto",
     ):
-        kernels(fast)  # an unknown setting is told now
+        chosen_kernels(fast)  # an unknown setting is told now
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # read when it is needed, which may be late in a run

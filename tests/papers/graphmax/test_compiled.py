@@ -22,8 +22,11 @@ from lit_ctg.papers.graphmax.model_step import model_step
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("lit_ctg.papers.graphmax.fast.kernels", reason="numba is not installed")
-keep = importlib.import_module("lit_ctg.papers.graphmax.fast.keep")
-highest, write_exp = compiled.jit.highest, compiled.jit.write_exp
+jit, judge_kernels, keep, products, step = (
+    importlib.import_module(f"lit_ctg.papers.graphmax.fast.{name}")
+    for name in ("jit", "judge", "keep", "products", "step")
+)
+highest, write_exp = jit.highest, jit.write_exp
 
 
 def random_rows(size: int, rng: np.random.Generator) -> sp.csr_array:
@@ -113,7 +116,7 @@ def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
 
 
 def test_all_kernels_are_kept_together() -> None:
-    for kernel in (compiled.model_steps, compiled.judge.gaps, compiled.products.residuals, write_exp):
+    for kernel in (compiled.model_steps, judge_kernels.gaps, products.residuals, write_exp):
         assert re.search("kernels-[0-9a-f]{16}", kernel.stats.cache_path)
 
 
@@ -132,11 +135,9 @@ def test_of_too_many_extras_the_weightiest_are_kept() -> None:
     size = MOST_EXTRAS + 900
     y = np.random.default_rng(0).permutation(np.linspace(-3, 0, size)).astype(np.float32)
     diagonal, work = np.ones(size, np.float32), np.empty_like(y)
-    found = compiled.step._extras(y, y, False, diagonal, 1e-9, work)
+    found = step._extras(y, y, False, diagonal, 1e-9, work)
     assert sorted(found) == sorted(np.argsort(-y)[: MOST_EXTRAS - 1])
-    few = compiled.step._extras(
-        y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y)
-    )
+    few = step._extras(y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y))
     assert sorted(few) == sorted(np.flatnonzero(y > -0.5))
 
 
@@ -198,7 +199,7 @@ def test_what_goes_wrong_in_a_thread_is_told(monkeypatch) -> None:
 def test_without_numba_torch_does_it(zipf_graph, zipf_logits, monkeypatch) -> None:
     fast._kernels.cache_clear()
     monkeypatch.setattr(fast.importlib.util, "find_spec", lambda name: None)
-    assert fast.kernels("auto") is None
+    assert fast.chosen_kernels("auto") is None
     assert graphmax(zipf_logits, CooccurrenceGraph.from_matrix(zipf_graph.matrix), strict=True).converged_B.all()
     fast._kernels.cache_clear()
 

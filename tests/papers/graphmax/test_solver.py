@@ -103,7 +103,8 @@ def test_adversarial_logits_are_certified(zipf_graph, strength, arithmetic) -> N
 def assert_bounds(result, logits, graph, strength) -> None:
     """The gap that is told is at least that of the very array handed out, in float64."""
     again = certify(result.log_probs_BV, logits, graph, strength)
-    assert (again <= result.gap_B * (1 + 1e-6) + 1e-13).all(), (again, result.gap_B)
+    # the solver's lambda is a float32 number, that of certify is not
+    assert (again <= result.gap_B * (1 + 1e-6) + 1e-12).all(), (again, result.gap_B)
     assert (again[result.converged_B] >= 0).all()
 
 

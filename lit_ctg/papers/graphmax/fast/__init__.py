@@ -19,7 +19,7 @@ from lit_ctg.errors import UserError, did_you_mean
 SETTINGS = ("auto", "off")
 
 
-def kernels(setting: str) -> ModuleType | None:
+def chosen_kernels(setting: str) -> ModuleType | None:
     """Return the module of compiled kernels; None for ``off``, and where numba is not installed.
 
     Raises:
