@@ -101,7 +101,9 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
     own = results_for(PAPER)
     assert {record.seed for record in own.pool.records()} == {7}
     assert own.origin.startswith("your own runs in outputs (the committed ones: records=")
-    assert own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
+    assert (
+        own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
+    )
     assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
     (table,) = [table for table in tables_for(PAPER) if table.spec.name == "table_1"]
     row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
@@ -217,7 +219,11 @@ def test_a_smoke_run_gets_no_verdict(make_record) -> None:
 
 
 def test_made_up_text_and_text_of_ones_own_is_other_data(make_record) -> None:
-    for source, folder, label in (("sample", None, "other data"), ("local", "mine", "other data"), ("local", "wikitext2", "other size")):
+    for source, folder, label in (
+        ("sample", None, "other data"),
+        ("local", "mine", "other data"),
+        ("local", "wikitext2", "other size"),
+    ):
         records = [make_record("numbers", "corrected", seed, "small") for seed in range(3)]
         for record in records:
             record.paper = "nslm"

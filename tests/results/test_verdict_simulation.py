@@ -39,7 +39,9 @@ def numbers(seeds: int, spread: float, true_shift: np.ndarray, rng: np.random.Ge
     return found
 
 
-def claims(seeds: int, spread: float, true_effect: np.ndarray, claimed: float, rng: np.random.Generator) -> Counter[str]:
+def claims(
+    seeds: int, spread: float, true_effect: np.ndarray, claimed: float, rng: np.random.Generator
+) -> Counter[str]:
     """Judge papers that claim ``claimed`` above 0 where the truth is ``true_effect``."""
     found: Counter[str] = Counter()
     for effect in true_effect:
