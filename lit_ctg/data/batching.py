@@ -145,15 +145,25 @@ class RandomWindows(PackedBatches):
     """Windows at random places; with ``by_source`` each row lies in one source and ``control_code_B`` names it.
 
     Args:
-        steps: batches of an epoch.
+        steps: batches of an epoch; None is as many as hold the tokens of the text.
         seed: of the places.
+        equal: sources are met equally often (with ``by_source``), not in proportion to their length.
     """
 
     def __init__(
-        self, packed: PackedCorpus, split: str, *, steps: int, seed: int, by_source: bool = False, **options: Any
+        self,
+        packed: PackedCorpus,
+        split: str,
+        *,
+        steps: int | None,
+        seed: int,
+        by_source: bool = False,
+        equal: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(packed, split, **options)
-        self.steps, self.seed, self.by_source = steps, seed, by_source
+        self.steps = steps if steps is not None else max(1, self.total // (self.length * self.batch_size))
+        self.seed, self.by_source, self.equal = seed, by_source, equal
         ranges = self.source_ranges() if by_source else [(0, 0, self.total)]
         long = [entry for entry in ranges if entry[2] - entry[1] > self.length]
         if not long:
@@ -166,9 +176,10 @@ class RandomWindows(PackedBatches):
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, step = key
         rng = np.random.default_rng([self.seed, epoch, step])
-        # places are uniform over the whole text, so a source is met in proportion to its length
         room_R = self.stop_R - self.first_R - self.length
-        range_B = rng.choice(len(room_R), size=self.batch_size, p=room_R / room_R.sum())
+        # places uniform over the whole text meet a source in proportion to its length
+        share_R = np.full(len(room_R), 1 / len(room_R)) if self.equal else room_R / room_R.sum()
+        range_B = rng.choice(len(room_R), size=self.batch_size, p=share_R)
         start_B = self.first_R[range_B] + rng.integers(0, room_R[range_B])
         batch = self.rows(start_B, start_B + self.length + 1)
         if self.by_source:

@@ -31,6 +31,11 @@ class ByteBPETokenizer(Tokenizer):
         super().__init__()
         self._engine: Any = None
 
+    @property
+    def engine(self) -> Any:
+        """The ``tokenizers.Tokenizer`` that does the work; None before there is a vocabulary."""
+        return self._engine
+
     def _take(self, engine: Any) -> None:
         self._engine = engine
         table = engine.get_vocab()

@@ -31,7 +31,7 @@ from lit_ctg.data.source import check_source, file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 
-BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "streams")
+BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
 # the sample generators' name of each split
 SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
@@ -52,7 +52,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         tokenizer: its vocabulary is built on the training split.
         batching: chunks (consecutive), whole_batches (consecutive; in training across sources and without what does
             not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
-            places in evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
+            places in evaluation too: an estimate, not the whole split), equal_windows (random places in training, every
+            source equally often, an epoch as long as the text) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
@@ -249,6 +250,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         if self.batching == "whole_batches" and split == "train":
             return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source
+        if self.batching == "equal_windows" and split == "train":
+            return RandomWindows(packed, split, steps=None, seed=self.seed, equal=True, **options)
         if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
         return ConsecutiveBatches(packed, split, **options)

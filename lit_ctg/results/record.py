@@ -82,6 +82,7 @@ HASH_IGNORED = (
     "control",
     "path",
     "decoding.routes",
+    "callback.control_trial.decoding.routes",
     "callback.progress",
     "callback.run_record",
     "callback.checkpoint",

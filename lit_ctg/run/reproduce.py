@@ -29,9 +29,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from lit_ctg.command import folders as folders_of
+from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.command import folders as folders_of
-from lit_ctg.results.command import settings
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.results.table import OUTPUTS

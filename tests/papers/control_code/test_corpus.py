@@ -157,6 +157,12 @@ def test_texts_are_cut_and_rows_are_documents(tmp_path: Path) -> None:
     assert [document.text for document in data.documents("test")][1] == "Day 36\n\nI slept 36 hours.\n"
 
 
+def test_styles_give_the_order_of_codes_and_of_training(tmp_path: Path) -> None:
+    assert styles_of(tmp_path, source="sample", sample_size=4000, styles=["blog", "news"]).sources == ("blog", "news")
+    with pytest.raises(UserError, match=r"data\.styles=\['news', 'blogs'\]: give news and blog, each once"):
+        styles_of(tmp_path, styles=["news", "blogs"])
+
+
 def test_sample_has_both_styles(tmp_path: Path) -> None:
     data = styles_of(tmp_path, source="sample", sample_size=4000)
     codes = {int(code) for batch in data.train_dataloader() for code in batch["control_code_B"]}
