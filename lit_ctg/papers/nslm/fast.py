@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 64  # positions whose logits are in the cache at one time
+BLOCK = 256  # positions whose logits are in the cache at one time
 
 
 class BothSoftmaxes(torch.autograd.Function):
@@ -54,6 +54,7 @@ class BothSoftmaxes(torch.autograd.Function):
             # the logits, then their gradient
             grad_NV = hidden_ND.new_empty(len(hidden_ND), len(weight_VD))
             grad_tags_NC, bias_V = torch.empty_like(tags_NC), bias_V1.squeeze(1)
+            grad_bias_V = torch.zeros_like(bias_V)
             nnlm, tag = bias_V.new_zeros(()), bias_V.new_zeros(())
             for start in range(0, len(hidden_ND), BLOCK):
                 part = slice(start, start + BLOCK)
@@ -61,20 +62,21 @@ class BothSoftmaxes(torch.autograd.Function):
                 costs = _costs(logits_XV, tags_NC[part], target_N[part], class_N[part], member_M, inside_NM[part])
                 nnlm, tag = nnlm + costs[0], tag + costs[1]
                 grad_NV[part], grad_tags_NC[part] = logits_XV, costs[2]
-        ctx.save_for_backward(hidden_ND, weight_VD, grad_NV, grad_tags_NC)
+                grad_bias_V.addmv_(logits_XV.mT, logits_XV.new_ones(len(logits_XV)))
+        ctx.save_for_backward(hidden_ND, weight_VD, grad_NV, grad_tags_NC, grad_bias_V)
         ctx.mark_non_differentiable(nnlm, tag)
         return nnlm + tag, nnlm, tag
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of states, rows, biases and tags."""
-        hidden_ND, weight_VD, grad_NV, grad_tags_NC = ctx.saved_tensors
+        hidden_ND, weight_VD, grad_NV, grad_tags_NC, grad_bias_V = ctx.saved_tensors
         with torch.autocast(hidden_ND.device.type, enabled=False):
             grad_hidden_ND = (grad_NV @ weight_VD).float() * scale
             # the small factor is scaled, not the large product
             scaled_ND = (hidden_ND.float() * scale).to(hidden_ND.dtype)
             grad_weight_VD = (grad_NV.mT @ scaled_ND).float()
-            grad_bias_V1 = grad_NV.sum(0, dtype=torch.float32).unsqueeze(1) * scale
+        grad_bias_V1 = grad_bias_V.unsqueeze(1) * scale
         return grad_hidden_ND, grad_weight_VD, grad_bias_V1, grad_tags_NC * scale, None, None, None, None
 
 

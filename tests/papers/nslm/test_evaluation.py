@@ -203,6 +203,28 @@ class Scored(NSLMModule):
         return scores()
 
 
+def test_training_stops_when_it_has_converged() -> None:
+    """Three validations in a row without a better perplexity, however the run came to know of them."""
+    stopped = []
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1])
+    for epoch, nats in enumerate([5.0, 4.0, 4.2, 3.9, 4.0, 3.9, 3.95, 3.8]):
+        module: Any = Scored(tuned=False)
+        flat_N = np.full(8, -nats)
+        module.validation = [dataclasses.replace(scores(), nnlm_N=flat_N, tag_N=flat_N, micro_N=np.zeros(8))]
+        trainer: Any = SimpleNamespace(
+            state=SimpleNamespace(fn="fit"),
+            current_epoch=epoch,
+            datamodule=SimpleNamespace(prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8))),
+            should_stop=False,
+        )
+        evaluation.on_validation_end(trainer, module)
+        stopped.append(trainer.should_stop)
+        again = NSLMEvaluation(total="numbers", rarity=[1])
+        again.load_state_dict(evaluation.state_dict())
+        evaluation = again
+    assert stopped == [False] * 6 + [True, False]
+
+
 @pytest.mark.parametrize("tuned", [True, False])
 def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it(tuned: bool) -> None:
     module: Any = Scored(tuned=tuned)

@@ -88,8 +88,8 @@ Step = tuple[dict[str, torch.Tensor], list[torch.Tensor]]
 
 
 def step(heads: OutputHeads, *, scale: float = 1.0) -> Step:
-    """Return the costs of 150 positions in all states, and the gradients of their sum for states and parameters."""
-    hidden, target, state = positions(count=150)
+    """Return the costs of 300 positions in all states, and the gradients of their sum for states and parameters."""
+    hidden, target, state = positions(count=300)
     hidden = (scale * hidden).requires_grad_()
     heads.zero_grad()
     names = ("all", "nnlm", "tag")
@@ -103,7 +103,7 @@ WORDS = ("word_VD", "word_bias_V1", "tag_CD", "tag_bias_C1")
 
 def exact_step(heads: OutputHeads, *, scale: float = 1.0) -> Step:
     """The same in float64, by two softmaxes that are written out."""
-    hidden, target, state = positions(count=150)
+    hidden, target, state = positions(count=300)
     hidden = (scale * hidden).double().requires_grad_()
     word, bias, tag, tag_bias = (getattr(heads, name).detach().double().requires_grad_() for name in WORDS)
     words, tags = hidden @ word.T + bias.T, hidden @ tag.T + tag_bias.T
