@@ -216,16 +216,23 @@ class ChannelSetting:
     replaced_BF: Tensor
 
     @classmethod
-    def of(cls, controls: Sequence[Mapping[str, float]], like: Tensor) -> ChannelSetting:
+    def of(
+        cls,
+        controls: Sequence[Mapping[str, float]],
+        like: Tensor,
+        names: Sequence[str] = NAMES,
+        groups: Mapping[str, Sequence[str]] = GROUPS,
+    ) -> ChannelSetting:
         """Turn checked controls (feature name -> value), one a row, into a setting that lives where ``like`` does."""
-        value_BF = torch.zeros(len(controls), len(NAMES))
-        replaced_BF = torch.zeros(len(controls), len(NAMES), dtype=torch.bool)
+        column = {name: index for index, name in enumerate(names)}
+        value_BF = torch.zeros(len(controls), len(names))
+        replaced_BF = torch.zeros(len(controls), len(names), dtype=torch.bool)
         for row, control in enumerate(controls):
-            for names in GROUPS.values():
-                if set(names) & set(control):
-                    replaced_BF[row, [COLUMN[name] for name in names]] = True
+            for members in groups.values():
+                if set(members) & set(control):
+                    replaced_BF[row, [column[name] for name in members]] = True
             for name, value in control.items():
-                value_BF[row, COLUMN[name]] = value
+                value_BF[row, column[name]] = value
         return cls(value_BF.to(like), replaced_BF.to(like.device))
 
     def apply(self, features_BF: Tensor) -> Tensor:
@@ -273,7 +280,13 @@ def _next_nonzero(said_NT: Tensor) -> Tensor:
 
 
 def drop_and_replace(
-    features_BTF: Tensor, hindsight_BTF: Tensor, *, feature_dropout: float, generator: torch.Generator
+    features_BTF: Tensor,
+    hindsight_BTF: Tensor,
+    *,
+    feature_dropout: float,
+    generator: torch.Generator,
+    names: Sequence[str] = NAMES,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
 ) -> Tensor:
     """Put hindsight controls into a training batch's features.
 
@@ -285,16 +298,18 @@ def drop_and_replace(
         hindsight_BTF: see ``hindsight``.
         feature_dropout: in [0, 1]; 1 returns the features as they are.
         generator: a CPU generator of its own, so that the draws move no other random stream.
+        names, groups: of the bank, and which of its features are set together.
     """
     if feature_dropout >= 1:
         return features_BTF
     batch = len(features_BTF)
-    kept_BG = torch.rand(batch, len(GROUPS), generator=generator) >= feature_dropout
-    value_BG = LOWEST_VALUE + (1 - LOWEST_VALUE) * torch.rand(batch, len(GROUPS), generator=generator)
-    kept_BF = torch.zeros(batch, len(NAMES), dtype=torch.bool)
-    value_BF = torch.zeros(batch, len(NAMES))
-    for group, names in enumerate(GROUPS.values()):
-        columns = [COLUMN[name] for name in names]
+    kept_BG = torch.rand(batch, len(groups), generator=generator) >= feature_dropout
+    value_BG = LOWEST_VALUE + (1 - LOWEST_VALUE) * torch.rand(batch, len(groups), generator=generator)
+    kept_BF = torch.zeros(batch, len(names), dtype=torch.bool)
+    value_BF = torch.zeros(batch, len(names))
+    column = {name: index for index, name in enumerate(names)}
+    for group, members in enumerate(groups.values()):
+        columns = [column[name] for name in members]
         kept_BF[:, columns] = kept_BG[:, group : group + 1]
         value_BF[:, columns] = value_BG[:, group : group + 1]
     kept_B1F, value_B1F = (

@@ -351,3 +351,87 @@ class MembershipRecord(Callback):
             for name, value in zip(("low", "med", "high", "temperature"), values, strict=True):
                 result = MetricResult(value, "scalar", "none", 0, None, 1)
                 self.results[f"membership/{scalar}/{name}"] = result.to_dict()
+
+
+# trials on text -------------------------------------------------------------------------------------------------------
+
+
+class LexiconTrial(Callback):
+    """Generate text under settings of the feature channel in ``trainer.validate``, and judge it by the lexicon.
+
+    Args:
+        n: texts a setting, and as many without a control.
+        settings: name -> ``{control, sign}``: what is asked for, and the sign of the polarity that counts as success.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        seed: of the trials; no two settings share their noise.
+        prompt: beginning of every text.
+        samples_kept: texts kept of each setting.
+
+    Attributes:
+        results: ``control/<off|channel>/<setting>/polarity`` the share of texts whose lexicon words sum to the asked
+            sign, ``/held_out`` that with a held-out word of the asked sign; for the channel ``..._gain`` against the
+            share without a control (Newcombe's interval).
+        samples: dicts with path, setting and text.
+
+    Raises:
+        UserError: a setting without a sign of 1 or -1.
+    """
+
+    def __init__(
+        self,
+        *,
+        n: int,
+        settings: Mapping[str, Mapping[str, Any]],
+        decoding: Any,
+        seed: int,
+        prompt: str = "",
+        samples_kept: int = 10,
+    ) -> None:
+        super().__init__()
+        for name, setting in settings.items():
+            if setting.get("sign") not in (1, -1):
+                raise UserError(f"callback.lexicon_trial.settings.{name}: give sign=1 or sign=-1")
+        self.n, self.settings, self.decoding, self.seed = n, dict(settings), decoding, seed
+        self.prompt, self.samples_kept = prompt, samples_kept
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model that ``trainer.validate`` was given."""
+        if trainer.state.fn == "validate":
+            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it, untyped
+
+    def run(self, module: Any, datamodule: Any) -> None:
+        """Generate all texts and fill ``results`` and ``samples``."""
+        generator = self.decoding.generator(module, datamodule)
+        self.results, self.samples = {}, []
+        off = self._texts(generator, [{}] * self.n, 0)
+        for index, (name, setting) in enumerate(self.settings.items()):
+            base = self._rates(off, setting["sign"], module.bank.lexicon)
+            self._keep("off", name, base, {}, off)
+            if module.has_channel:
+                texts = self._texts(generator, [setting["control"]] * self.n, index + 1)
+                self._keep("channel", name, self._rates(texts, setting["sign"], module.bank.lexicon), base, texts)
+
+    def _texts(self, generator: Any, controls: Sequence[Mapping[str, float]], block: int) -> Sequence[Any]:
+        rows = range(block * self.n, (block + 1) * self.n)
+        return generator.generate(self.n, self.prompt, controls, seed=self.seed, rows=rows)
+
+    def _rates(self, texts: Sequence[Any], sign: int, lexicon: Any) -> dict[str, ControlSuccess]:
+        polarity = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
+        unseen = {word for word in lexicon.held_out if sign * polarity[word] > 0}
+        rates = {kind: ControlSuccess(sync_on_compute=False) for kind in ("polarity", "held_out")}
+        rates["polarity"].update([sign * text.polarity > 0 for text in texts])
+        rates["held_out"].update([bool(unseen & set(text.hits)) for text in texts])
+        return rates
+
+    def _keep(self, path: str, name: str, rates: Mapping[str, Any], base: Mapping[str, Any], texts: Any) -> None:
+        for kind, rate in rates.items():
+            self.results[f"control/{path}/{name}/{kind}"] = rate.result().to_dict()
+            if kind in base:
+                difference = against_base(rate, base[kind]).difference
+                self.results[f"control/{path}/{name}/{kind}_gain"] = difference.to_dict()
+        if path == "off" and any(sample["path"] == "off" for sample in self.samples):
+            return  # the same texts are the base of all settings
+        kept = texts[: self.samples_kept]
+        self.samples += [{"path": path, "setting": name, "text": text.text} for text in kept]
