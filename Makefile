@@ -40,8 +40,14 @@ tables: venv
 	  format=md records=$$results out=experiments/$$paper/tables.md || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
 
+# the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and
+# without compiled kernels; and with AVX2 at most
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 LIT_CTG_TEST_THREADS=2 LIT_CTG_TEST_HIDE_NUMBA=1 \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow
