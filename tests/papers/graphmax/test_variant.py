@@ -117,7 +117,7 @@ def test_reweighting_gives_what_the_corpus_gives() -> None:
 
 def test_every_variant_is_a_distribution_a_row_at_a_time(graph, logits) -> None:
     logits[:, 7] = float("-inf")
-    for name, variant in variants(graph, published=PUBLISHED).items():
+    for name, layer in variants(graph, published=PUBLISHED).items():
         if name == "algorithm_one":
             logits = logits.masked_fill(logits.isinf(), -30.0)  # Euclidean steps know no -inf
         whole = variant(logits.float(), LAST, 1.0)
@@ -168,9 +168,9 @@ def test_bad_input(graph, logits) -> None:
     found = variants(graph)
     with pytest.raises(UserError, match="did you mean 'graphmax'"):
         chosen("grafmax", found)
-    for name, variant in found.items():
+    for name, layer in found.items():
         with pytest.raises(UserError, match="do not fit a scene graph"):
-            variant(logits[:, :-1], LAST, 1.0)
+            layer(logits[:, :-1], LAST, 1.0)
         with pytest.raises(UserError, match="NaN logits in row 2"):
             variant(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
         if name not in ("softmax", "sparsemax"):
