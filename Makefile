@@ -27,8 +27,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 # two runs side by side, a core each: twice as quick as one after the other on both
 reproduce: venv
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory -j 2 train-baseline train-main
-	$(BIN)/lit-ctg table semantic_fusion --records outputs
-	$(BIN)/lit-ctg report --records outputs --out outputs/report.html
+	$(BIN)/lit-ctg table paper=semantic_fusion records=outputs
+	$(BIN)/lit-ctg report records=outputs out=outputs/report.html
 
 train-%:
 	$(BIN)/lit-ctg train -m experiment=semantic_fusion/$* regime=as_published,corrected size=paper seed=$(SEED) \
@@ -36,8 +36,8 @@ train-%:
 
 # the committed tables and the README's results, from the committed records alone
 tables: venv
-	for results in experiments/*/results; do paper=$$(basename $$(dirname $$results)); $(BIN)/lit-ctg table $$paper \
-	  --format md --records $$results --out experiments/$$paper/tables.md || exit 1; done
+	for results in experiments/*/results; do paper=$$(basename $$(dirname $$results)); $(BIN)/lit-ctg table paper=$$paper \
+	  format=md records=$$results out=experiments/$$paper/tables.md || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
 
 test: venv

@@ -1,35 +1,17 @@
-"""`lit-ctg train|evaluate|generate|table|report|verify|reproduce|data`: dispatch; bad input ends in one line, exit code 2."""
+"""`lit-ctg COMMAND [key=value ...]`: the commands, their help and dispatch; bad input ends in one line, exit code 2."""
 
 from __future__ import annotations
 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
 from lit_ctg import __version__
-from lit_ctg.errors import UserError, did_you_mean
-
-USAGE = """\
-usage: lit-ctg COMMAND [OVERRIDE ...]
-
-  train      experiment=<paper>/<name> [regime=corrected|as_published] [size=smoke|small|paper] [seed=0] ...
-             -m sweeps over comma-separated values; skip_completed=true skips what has a record
-  evaluate   experiment=... [ckpt_path=...]      metrics of a checkpoint (default: the run of this configuration)
-  generate   experiment=... [ckpt_path=...] [prompt="..."] [n=5] [control.<name>=0..1] [path=[hard,soft,channel]]
-  table      paper=<paper>|all [size=...] [format=text|md|latex|csv] [records=FOLDER,...] [out=FILE]
-  report     [paper=<paper>|all] [size=...] [records=FOLDER,...] [out=FILE]      one self-contained HTML page
-             target=wandb entity=NAME [project=lit_ctg]     dashboards at W&B (out=FOLDER: only files)
-             target=sweep paper=<paper> out=FILE            the paper's W&B sweep, for `wandb sweep FILE`
-  verify     [paper=<paper>|all] [records=FOLDER,...]       recomputes what the committed texts allow, tells differences
-  reproduce  paper=<paper>|all [size=small|paper] [local=FOLDER] [dry_run=true]   runs what the tables lack, then both
-  data       prepare|info|sample data=<corpus> [data.source=sample|local|hub] [data.root=FOLDER] ... [-n 5]
-             graph data=<corpus>|experiment=graphmax/<name> --out FILE     scene graph of graphmax
-  --config   with train: print the composed configuration and stop
-
-Overrides are Hydra's (key=value); experiments: {experiments}"""
+from lit_ctg.command import Command, Setting, folders
+from lit_ctg.errors import UserError, blame, did_you_mean, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,33 +33,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         # a value that some library refuses while the run goes on, or a fault of ours: one line either way
-        reason = " ".join(str(error).split())[:500]
-        return _bad_input(UserError(f"{type(error).__name__}: {reason}; debug=true shows where it comes from"), debug)
+        reason = one_line(error)[:500] + blame(error, words)
+        return _bad_input(UserError(f"{reason}; debug=true shows where it comes from"), debug)
 
 
 def _dispatch(words: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train,
-        "evaluate": _evaluate,
-        "generate": _generate,
-        "table": _table,
-        "report": _report,
-        "verify": _verify,
-        "reproduce": _reproduce,
-        "data": _data,
-    }
+    for word in words:
+        # bytes of the command line that are no UTF-8: a record could not name that file
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UserError(f"{word!a} is no UTF-8 text: rename that file or folder")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0
-    if not words or words[0] in ("-h", "--help", "help") or "--help" in words[1:] or "-h" in words[1:]:
-        from lit_ctg.config import experiments
-
-        print(USAGE.format(experiments=", ".join(experiments())))
+    if not words or words[0] in ("-h", "--help", "help"):
+        named = words[1] if len(words) > 1 else None
+        print(COMMANDS[named].help() if named in COMMANDS else usage())
         return 0 if words else 2
-    command, rest = words[0], words[1:]
-    if command not in commands:
-        raise UserError(f"no command '{command}'{did_you_mean(command, commands)}; one of {', '.join(commands)}")
-    return commands[command](rest)
+    name, rest = words[0], words[1:]
+    if name == "complete":
+        return _complete()
+    if name not in COMMANDS:
+        raise UserError(f"no command '{name}'{did_you_mean(name, COMMANDS)}; one of {', '.join(COMMANDS)}")
+    if "--help" in rest or "-h" in rest:
+        print(COMMANDS[name].help())
+        return 0
+    return COMMANDS[name].run(rest)
+
+
+def usage() -> str:
+    """Return the help of all commands."""
+    width = max(map(len, COMMANDS))
+    lines = ["usage: lit-ctg COMMAND [key=value ...]", ""]
+    lines += [f"  {command.name:{width}}  {command.summary}" for command in COMMANDS.values()]
+    lines += ["", "lit-ctg COMMAND --help tells more; lit-ctg list what=experiments lists what can be trained."]
+    return "\n".join(lines)
 
 
 def _bad_input(error: UserError, debug: bool) -> int:
@@ -94,7 +83,13 @@ def _train(words: list[str]) -> int:
 
         return sweep([word for word in words if word not in ("-m", "--multirun")])
     show = "--config" in words
-    cfg = _compose([word for word in words if word != "--config"])
+    words = [word for word in words if word != "--config"]
+    unknown = [word for word in words if word.startswith("-")]
+    if unknown:
+        raise UserError(f"no option '{unknown[0]}'; lit-ctg train --help lists them")
+    from lit_ctg.config import compose
+
+    cfg = compose(words)
     if show:
         from omegaconf import OmegaConf
 
@@ -121,35 +116,31 @@ def _generate(words: list[str]) -> int:
 
 
 def _table(words: list[str]) -> int:
-    from lit_ctg.results.command import folders, settings
     from lit_ctg.results.render import main as table
 
-    found = settings(words, "table", ("paper", "size", "format", "records", "out"))
-    if "paper" not in found:
-        raise UserError("lit-ctg table: which paper? paper=<paper> or paper=all")
-    return table(**{**found, "records": folders(found.get("records"))}, console=Console())
+    return _of_records(table, COMMANDS["table"].parse(words))
 
 
 def _report(words: list[str]) -> int:
-    from lit_ctg.results.command import folders, settings
     from lit_ctg.results.report import main as report
 
-    known = ("paper", "size", "target", "records", "out", "entity", "project")
-    found = settings(words, "report", known)
-    return report(**{**found, "records": folders(found.get("records"))}, console=Console())
+    return _of_records(report, COMMANDS["report"].parse(words))
 
 
 def _verify(words: list[str]) -> int:
-    from lit_ctg.results.command import folders, settings
-    from lit_ctg.run.verify import main as verify
+    from lit_ctg.results.verify import main as verify
 
-    found = settings(words, "verify", ("paper", "records"))
-    return verify(**{**found, "records": folders(found.get("records"))}, console=Console())
+    return _of_records(verify, COMMANDS["verify"].parse(words))
+
+
+def _of_records(command, found: dict[str, str]) -> int:  # type: ignore[no-untyped-def] # keywords differ by command
+    return command(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 
 def _reproduce(words: list[str]) -> int:
     from lit_ctg.run.reproduce import main as reproduce
 
+    COMMANDS["reproduce"].parse(words)
     return reproduce(words)
 
 
@@ -159,13 +150,185 @@ def _data(words: list[str]) -> int:
     return data(words)
 
 
-def _compose(words: list[str]):  # type: ignore[no-untyped-def]
-    from lit_ctg.config import compose
+def _new(words: list[str]) -> int:
+    from lit_ctg.run.skeleton import new
 
-    unknown = [word for word in words if word.startswith("-")]
-    if unknown:
-        raise UserError(f"no option '{unknown[0]}'; lit-ctg --help lists them")
-    return compose(words)
+    found = COMMANDS["new"].parse(words)
+    for path in new(found["paper"], found.get("title", "")):
+        print(path)
+    print(f"next: lit-ctg train experiment={found['paper']}/main size=smoke; CONTRIBUTING.md says what to change first")
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    from lit_ctg.run.listing import lines
+
+    for line in lines(COMMANDS["list"].parse(words)["what"]):
+        print(line)
+    return 0
+
+
+def _completion(words: list[str]) -> int:
+    from lit_ctg.run.listing import SCRIPTS
+
+    print(SCRIPTS[COMMANDS["completion"].parse(words)["shell"]], end="")
+    return 0
+
+
+def _complete() -> int:
+    """What the shell's completion asks; the line typed so far is in COMP_TYPED."""
+    from lit_ctg.run.listing import candidates, typed
+
+    known = {command.name: [setting.name for setting in command.settings] for command in COMMANDS.values()}
+    for word in candidates(typed(os.environ.get("COMP_TYPED", "")), known):
+        print(word)
+    return 0
+
+
+def _experiments() -> Sequence[str]:
+    from lit_ctg.config import experiments
+
+    return experiments()
+
+
+def _kinds() -> Sequence[str]:
+    from lit_ctg.run.listing import KINDS
+
+    return list(KINDS)
+
+
+_RUN = (
+    Setting("experiment", "<paper>/<name>, see lit-ctg list what=experiments", _experiments),
+    Setting("regime", "corrected (default) or as_published"),
+    Setting("size", "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)"),
+    Setting("seed", "0, 1, ..."),
+)
+_RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper")
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "train",
+            "train, evaluate and record one run, or with -m a sweep over values with commas",
+            _train,
+            (*_RUN, Setting("skip_completed", "true: skip what has a finished run"), Setting("data", "another corpus")),
+            overrides=True,
+            notes=("-m  sweep", "--config  print the composed configuration and stop"),
+            examples=("train experiment=semantic_fusion/main size=smoke seed=0",),
+        ),
+        Command(
+            "evaluate",
+            "metrics of a checkpoint (default: of the run of this configuration)",
+            _evaluate,
+            (*_RUN, Setting("ckpt_path", "the checkpoint")),
+            overrides=True,
+            examples=("evaluate experiment=semantic_fusion/main size=smoke seed=0",),
+        ),
+        Command(
+            "generate",
+            "texts from a trained run, under its paper's controls",
+            _generate,
+            (
+                *_RUN,
+                Setting("ckpt_path", "the checkpoint"),
+                Setting("prompt", "how the texts begin"),
+                Setting("n", "how many"),
+                Setting("path", "[hard,soft,channel]: the ways a control takes, where a paper has several"),
+            ),
+            overrides=True,
+            notes=("control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",),
+            examples=("generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",),
+        ),
+        Command(
+            "table",
+            "the paper's tables: printed | ours | verdict",
+            _table,
+            (
+                Setting("paper", "a paper, or all", required=True),
+                _SIZE,
+                Setting("format", "text, md, latex or csv"),
+                _RECORDS,
+                Setting("out", "a file to write"),
+            ),
+            examples=("table paper=nslm format=md",),
+        ),
+        Command(
+            "report",
+            "one self-contained page of everything; target=wandb: dashboards; target=sweep: a W&B sweep",
+            _report,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                _SIZE,
+                Setting("target", "html (default), wandb or sweep"),
+                _RECORDS,
+                Setting("out", "the file, or with target=wandb a folder"),
+                Setting("entity", "with target=wandb: your name or team there"),
+                Setting("project", "with target=wandb: the project, lit_ctg by default"),
+            ),
+            examples=("report out=report.html",),
+        ),
+        Command(
+            "verify",
+            "recompute what the committed texts allow, and tell every difference",
+            _verify,
+            (Setting("paper", "a paper, or all (default)"), _RECORDS),
+            examples=("verify paper=idea_gate",),
+        ),
+        Command(
+            "reproduce",
+            "run what a paper's tables lack, then tables and report",
+            _reproduce,
+            (
+                Setting("paper", "a paper, or all", required=True),
+                Setting("size", "small (default) or paper"),
+                Setting("local", "folder with the real corpora"),
+                Setting("output_root", "where runs go"),
+                Setting("dry_run", "true: only say what would run"),
+                _RECORDS,
+            ),
+            examples=("reproduce paper=all size=small dry_run=true",),
+        ),
+        Command(
+            "data",
+            "prepare|info|sample a corpus; graph: the scene graph of graphmax",
+            _data,
+            (
+                Setting("data", "the corpus, see lit-ctg list what=data"),
+                Setting("data.source", "sample, local or hub"),
+                Setting("data.root", "folder of data.source=local"),
+                Setting("n", "documents that sample shows"),
+            ),
+            overrides=True,
+            examples=("data info data=reviews size=smoke",),
+        ),
+        Command(
+            "new",
+            "write the files of a new paper: a placeholder method that trains, generates and is tested",
+            _new,
+            (
+                Setting("paper", "name of its folders, such as topic_prefix", required=True),
+                Setting("title", "what tables and pages call it"),
+            ),
+            examples=("new paper=topic_prefix",),
+        ),
+        Command(
+            "list",
+            "what there is to choose from, a line each",
+            _list,
+            (Setting("what", "the kind of thing", _kinds, required=True),),
+            examples=("list what=experiments", "list what=metrics"),
+        ),
+        Command(
+            "completion",
+            "the script that lets a shell complete lit-ctg's words",
+            _completion,
+            (Setting("shell", "bash, zsh or fish", lambda: ("bash", "zsh", "fish"), required=True),),
+            notes=('put  eval "$(lit-ctg completion shell=bash)"  into your shell\'s start file',),
+        ),
+    )
+}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Hand-made so that a page stays small and follows its reader's light or dark colours: marks carry classes (``printed``,
 ``as_published``, ``corrected``, ``series0`` to ``series5``, ``grid``, ``band``, ``rule``) that ``figure.css`` styles; a
-picture on its own (``Drawing``) carries these rules itself. Every text is escaped, every plot described for screen readers.
+picture on its own (``Drawing``) carries these rules itself. Every text is escaped, every plot described for screen
+readers.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def style_sheet() -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One or more plots on their own: a notebook shows them, ``save`` writes them, nothing else is needed to see them."""
+    """One or more plots on their own: a notebook shows them, ``save`` writes them; a browser is all they need."""
 
     plots: tuple[str, ...]
 
@@ -130,7 +131,8 @@ class Drawing:
             '<!doctype html>\n<meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<style>\n{style_sheet()}body {{ background: var(--ground); }} svg {{ max-width: 640px; display: block; }}\n</style>\n"
+            f"<style>\n{style_sheet()}"
+            "body { background: var(--ground); } svg { max-width: 640px; display: block; }\n</style>\n"
             f"{body}\n"
         )
 
@@ -147,7 +149,7 @@ class Drawing:
         write_atomic(Path(path), self.svg + "\n" if Path(path).suffix == ".svg" else self.html)
 
 
-# --- lines and matrices ------------------------------------------------------------------------------------------------
+# --- lines and matrices ---------------------------------------------------------------------------------------------
 
 Point = tuple[float, float]
 
@@ -281,7 +283,7 @@ def heat_map(
     return frame(f"{about}{title}: {y} by {x}", top + cell * len(rows) + 4, parts)
 
 
-# --- bars --------------------------------------------------------------------------------------------------------------
+# --- bars -----------------------------------------------------------------------------------------------------------
 
 BAR = 13
 
@@ -398,7 +400,7 @@ def _diamond(x: float, y: float, value: float) -> str:
     return f'<polygon class="mark printed" points="{corners}"><title>printed: {value:g}</title></polygon>'
 
 
-# --- two lists of words --------------------------------------------------------------------------------------------------
+# --- two lists of words ---------------------------------------------------------------------------------------------
 
 # "word 0.123, word 0.045"; a word may itself be a comma
 _PAIR = re.compile(r"(.*?) (\d\.\d+)(?:, |$)")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lit_ctg.cli import COMMANDS
 from lit_ctg.run import checkpoint, evaluate, generate, sweep
 
 SMOKE = ("size=smoke", "logger=none", "trainer.accelerator=cpu")
@@ -27,12 +28,21 @@ def ckpt(folder: Path) -> str:
     return f"ckpt_path={folder / 'checkpoints' / 'last.ckpt'}"
 
 
-def test_help_names_every_command_and_experiment(run_cli) -> None:
+def test_help_names_every_command_and_each_has_its_own(run_cli) -> None:
     code, out, _ = run_cli("--help")
-    assert code == 0
-    for word in ("train", "evaluate", "generate", "table", "report", "data", "semantic_fusion/main"):
-        assert word in out
-    assert run_cli()[0] == 2
+    assert code == 0 and run_cli()[0] == 2
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in out and command.summary in out
+        own = run_cli(name, "--help")
+        assert own[0] == 0 and all(f"{setting.name}=" in own[1] for setting in command.settings)
+        assert run_cli("help", name)[1] == own[1]
+
+
+def test_list_names_what_can_be_trained(run_cli) -> None:
+    code, out, _ = run_cli("list", "experiments")
+    assert code == 0 and "semantic_fusion/main " in out
+    code, _, err = run_cli("list", "what=experimants")
+    assert code == 2 and "did you mean 'experiments'" in err
 
 
 def test_version(run_cli) -> None:
@@ -51,6 +61,12 @@ def test_version(run_cli) -> None:
         (["train", *MAIN, "model.feature_dropout=2"], "outside [0, 1]"),
         (["train", *MAIN, "backbone.heads=5"], "heads=5"),
         (["train", *MAIN, "data.train_size=0"], "train_size"),
+        (["train", *MAIN, "ckpt_path=some.ckpt"], "ckpt_path is for evaluate and generate"),
+        (["train", *MAIN, "output_root=runs/\udcff"], "is no UTF-8 text: rename that file or folder"),
+        (["train", *MAIN, "threads=0"], "threads=0: pass at least 1"),
+        (["train", *MAIN, "trainer.strategy=banana"], "banana"),
+        (["train", "experiment=idea_gate/main", "data.tokenizer=null"], "data.tokenizer=null: a text needs one"),
+        (["train", "-m", *MAIN, "jobs=0"], "jobs=0: pass at least 1"),
         (["train", *MAIN, "data.held_out={positive:[nice],negative:[bad]}"], "nice"),
         (["generate", *MAIN], "no finished run of this configuration"),
         (["generate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+
+from lit_ctg.results.spec import load_specs, papers
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,9 +28,28 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
         assert f"lit_ctg/conf/{path.relative_to(ROOT / 'conf').as_posix()}" in names
     for path in (ROOT / "experiments").rglob("*.yaml"):
         assert f"lit_ctg/experiments/{path.relative_to(ROOT / 'experiments').as_posix()}" in names
-    assert "lit_ctg/experiments/semantic_fusion/paper_numbers.csv" in names
-    assert "lit_ctg/results/report.css" in names
+    assert "lit_ctg/experiments/semantic_fusion/numbers.csv" in names
+    assert {"lit_ctg/results/report.css", "lit_ctg/figure.css"} <= names
     assert not [name for name in names if name.startswith(("tests/", "outputs/", "conf/"))]
+
+
+def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
+    """Records of hundreds of runs travel with it; unpacked anywhere it finds them."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.stat().st_size < 3_000_000
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    words = [sys.executable, "-m", "lit_ctg.cli", "table", "paper=all", "format=csv"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = list(csv.DictReader(io.StringIO(done.stdout)))
+    for paper in papers(ROOT / "experiments"):
+        rows = [row for spec in load_specs(ROOT / "experiments", paper) for row in spec.rows]
+        assert len([line for line in lines if line["paper"] == paper]) == len(rows), paper
 
 
 def test_lock_and_pyproject_agree() -> None:

@@ -247,7 +247,12 @@ def test_prediction_interval_by_hand():
 def test_prediction_intervals_hold_one_more_value_as_often_as_they_say():
     rng = np.random.default_rng(3)
     draws = rng.normal(5.0, 2.0, (4000, 6))
-    held = [low <= row[5] <= high for row in draws if (found := prediction_interval(row[:5].tolist())) for low, high in [found]]
+    held = [
+        low <= row[5] <= high
+        for row in draws
+        if (found := prediction_interval(row[:5].tolist()))
+        for low, high in [found]
+    ]
     assert np.mean(held) == pytest.approx(0.95, abs=0.01)
 
 

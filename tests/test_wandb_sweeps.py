@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from lit_ctg.config import compose, plain
-from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.errors import UserError
+from lit_ctg.results.report import write_sweep
+from lit_ctg.results.spec import load_manifest, papers
 
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
-SWEEPS = {path.parent.name: yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("*/wandb_sweep.yaml")}
+SWEEPS = {name: sweep for name in papers(ROOT) if (sweep := load_manifest(ROOT, name).sweep) is not None}
 
 
 def values(parameter: dict[str, Any]) -> list[Any]:
@@ -40,8 +42,12 @@ def commands(sweep: dict[str, Any]) -> list[list[str]]:
     return made
 
 
-def test_every_paper_has_one() -> None:
-    assert sorted(SWEEPS) == papers(experiments_root())
+def test_a_sweep_is_written_for_the_client(tmp_path: Path) -> None:
+    name = next(iter(SWEEPS))
+    out = write_sweep(name, tmp_path / "sweep.yaml")
+    assert yaml.safe_load(out.read_text("utf-8")) == SWEEPS[name]
+    with pytest.raises(UserError, match="out=<file>"):
+        write_sweep(name, None)
 
 
 @pytest.mark.parametrize("paper", sorted(SWEEPS))

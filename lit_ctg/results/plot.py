@@ -216,7 +216,7 @@ def _best(cell: Cell | None) -> list[tuple[str, float]]:
     return read_words(cell.texts[0]) if cell is not None and cell.texts else []
 
 
-# --- training curves ---------------------------------------------------------------------------------------------------
+# --- training curves ------------------------------------------------------------------------------------------------
 
 # of each family of measures (train, val, ...) the first of these that there is, else the first by name
 PREFERRED = ("perplexity", "loss", "cross_entropy")

@@ -1,7 +1,8 @@
 """`python -m lit_ctg.results.readme [README.md]`: the README's results, from the committed records alone.
 
 Between its two marks the README says, for every paper, how many claims and printed numbers got which verdict, and what
-became of the few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with a line.
+became of the few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with
+a line.
 """
 
 from __future__ import annotations

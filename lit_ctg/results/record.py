@@ -1,9 +1,9 @@
 """The run record: what every run leaves behind as ``run.json``, and all that tables and reports read.
 
-The file is strict JSON with one metric, one history and one part of the configuration a line. A metric whose value is not
-finite is stored as ``"value": null`` with ``"note": "nan"``, ``"inf"`` or ``"-inf"`` and read back as that number; an
-interval with a bound that is not finite is stored as null, a history value as null (read back as NaN), a number in the
-configuration as its name. Epochs in ``history`` count from 1: the value after that many epochs.
+The file is strict JSON with one metric, one history and one part of the configuration a line. A metric whose value is
+not finite is stored as ``"value": null`` with ``"note": "nan"``, ``"inf"`` or ``"-inf"`` and read back as that
+number; an interval with a bound that is not finite is stored as null, a history value as null (read back as NaN), a
+number in the configuration as its name. Epochs in ``history`` count from 1: the value after that many epochs.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ HASH_IGNORED = (
     "callback.progress",
     "callback.run_record",
     "callback.checkpoint",
+    "data.cache_root",
     "data.num_workers",
     "data.pin_memory",
     "data.persistent_workers",
@@ -284,7 +285,7 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-# --- what a record must look like --------------------------------------------------------------------------------------
+# --- what a record must look like -----------------------------------------------------------------------------------
 
 
 def validate(data: Any, where: str) -> None:
@@ -363,7 +364,7 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
     return [[epoch, math.nan if value is None else value] for epoch, value in points]
 
 
-# --- where a result comes from -----------------------------------------------------------------------------------------
+# --- where a result comes from --------------------------------------------------------------------------------------
 
 
 def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED) -> str:

@@ -1,7 +1,7 @@
 """One table, four ways: rich text, Markdown, LaTeX (longtable with booktabs' rules) and CSV, from the same cells.
 
-What a run wrote (texts, labels, messages) is data: terminal control characters are shown, not sent, and a CSV cell that a
-spreadsheet would take for a formula is quoted.
+What a run wrote (texts, labels, messages) is data: terminal control characters are shown, not sent, and a CSV cell
+that a spreadsheet would take for a formula is quoted.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _empty(row: Row) -> tuple[bool, str] | None:
     return True, "; ".join(dict.fromkeys(cell.hole or "" for cell in cells))
 
 
-# --- the words of a cell ---------------------------------------------------------------------------------------------
+# --- the words of a cell --------------------------------------------------------------------------------------------
 
 
 def section_of(row: Row | Gap) -> str:
@@ -185,7 +185,7 @@ def section_of(row: Row | Gap) -> str:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with control characters written out, so that none of them reaches a terminal or a reader's eye."""
+    """Return ``text`` with control characters written out, so that none of them reaches a terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -267,7 +267,8 @@ def _signed(row: Row) -> bool:
 
 
 def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of strings: row, printed, then value, n, interval, CV* where any has one, verdict by regime.
+    """Return header and rows of strings: row, printed, then value, n, interval, CV* where any has one, verdict by
+    regime.
 
     A section's heading is a row of one string. With ``reasons`` a hole is a number, and what it means is added there.
     """
@@ -308,7 +309,7 @@ def _hole(told: str, hole: str, reasons: list[str] | None) -> str:
     return f"{told or NOT_RUN} ({reasons.index(hole) + 1})"
 
 
-# --- the four formats ------------------------------------------------------------------------------------------------
+# --- the four formats -----------------------------------------------------------------------------------------------
 
 
 def render(table: Table, fmt: str = "text") -> str:

@@ -260,7 +260,7 @@ def _anchor(table: Table) -> str:
     return _e(f"{table.spec.paper}-{table.size}-{table.spec.name}")
 
 
-# --- the top: filter and verdicts ----------------------------------------------------------------------------------
+# --- the top: filter and verdicts -----------------------------------------------------------------------------------
 
 ALL = "all"
 
@@ -350,7 +350,7 @@ def verdicts(results: Sequence[Results]) -> str:
     return f'<h2>Verdicts</h2>\n<div class="panel">{"".join(rows)}</div>\n'
 
 
-# --- the command -------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------------------------
 
 
 def main(
@@ -367,8 +367,8 @@ def main(
 
     Args:
         paper, size, records: see ``render.main``.
-        target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the paper's
-            W&B sweep to the file ``out``.
+        target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the
+            paper's W&B sweep to the file ``out``.
         out: file of the page, by default ``outputs/report.html``.
         entity, project: where dashboards go.
         console: where to say what was written.

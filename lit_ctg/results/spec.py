@@ -31,12 +31,12 @@ A table is a mapping::
         margin: {relative: 0.05, why: ...} or {absolute: ...}      # how near is near enough
         trials: 200                       # the printed number is a rate of so many trials
         any_size: why                     # the printed number does not depend on the size of the run
-        other: "other metric: deviation 3"    # why it is not comparable: other size, other metric or other data; by regime
+        other: "other metric: deviation 3"    # why not comparable: other size, other metric or other data; by regime
         too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
         checks: [learned]
         untrained: untrained/control/hard     # the same quantity of the model before training
         floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
-        claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed; its size may be printed
+        claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed
         effect: 0.01                      # the smallest difference that would matter, else the printed one counts
         repeats: Table 1                  # stands in another row already: shown, not counted
         not_run: why                      # what to say where there is no run, e.g. of a model that cannot be had
@@ -187,7 +187,7 @@ class TableSpec:
     checks: dict[str, Check] = field(default_factory=dict)
 
 
-# --- the folders -------------------------------------------------------------------------------------------------------
+# --- the folders ----------------------------------------------------------------------------------------------------
 
 
 def experiments_root(paper: str | None = None, start: Path | None = None) -> Path:
@@ -284,7 +284,7 @@ def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
     return numbers
 
 
-# --- tables --------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------------------------
 
 
 def load_specs(root: Path, paper: str) -> list[TableSpec]:
@@ -452,7 +452,7 @@ def _known(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
             raise UserError(f"{where}: unknown key '{key}'{did_you_mean(str(key), known)}")
 
 
-# --- plots ---------------------------------------------------------------------------------------------------------------
+# --- plots ----------------------------------------------------------------------------------------------------------
 
 PLOT_KEYS = {
     "line": ("x", "y", "log", "xscale"),

@@ -1,4 +1,5 @@
-"""The tables of a paper as data: printed numbers, ours in both regimes with intervals, and verdicts, from records alone.
+"""The tables of a paper as data: printed numbers, ours in both regimes with intervals, and verdicts, from records
+alone.
 
 From a row's specification to its verdict, in order: which runs have the quantity (``pool.py``), whether they may speak
 (data, size, metric, checks), what they say (``verdict.py``). How it looks is ``render.py``'s and ``report.py``'s.
@@ -87,10 +88,10 @@ class Cell:
     """Our side of a row in one regime.
 
     ``values`` are by seed, ``mean`` their mean (or the pooled rate over ``trials``). ``interval`` is where one more run
-    would lie, for a difference that of its mean, for ``interval: wilson`` without a printed number Wilson's; ``folds`` is
-    their number where it is over the folds of one run. A ``hole`` says what is missing. A row with a printed number or a
-    claim has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers behind floor, ceiling and
-    expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the printed number.
+    would lie, for a difference that of its mean, for ``interval: wilson`` without a printed number Wilson's;
+    ``folds`` is their number where it is over the folds of one run. A ``hole`` says what is missing. A row with a
+    printed number or a claim has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers
+    behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the printed number.
     """
 
     values: dict[int, float] = field(default_factory=dict)
@@ -129,7 +130,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table; a regime that does not apply has no cell. ``impossible`` is of the printed number, by regime."""
+    """A row; a regime that does not apply has no cell. ``impossible`` is of the printed number, by regime."""
 
     spec: RowSpec
     printed: Printed | None
@@ -235,7 +236,7 @@ def _identity(table: TableSpec, row: Row) -> str:
     return repr((spec.claim, spec.combine, spec.terms, spec.metric, spec.epoch, spec.seeds))
 
 
-# --- one row -----------------------------------------------------------------------------------------------------------
+# --- one row --------------------------------------------------------------------------------------------------------
 
 
 def build_row(table: TableSpec, row: RowSpec, numbers: Numbers, pool: RecordPool) -> Row:
@@ -546,7 +547,7 @@ def build_text_cell(row: RowSpec, regime: str, pool: RecordPool) -> Cell:
     return Cell(values=dict.fromkeys(texts, math.nan), finding=finding, texts=shown)
 
 
-# --- all tables of a paper ---------------------------------------------------------------------------------------------
+# --- all tables of a paper ------------------------------------------------------------------------------------------
 
 
 def sizes_run(records: Iterable[RunRecord], paper: str) -> list[str]:
@@ -587,7 +588,7 @@ def results_for(
     else:
         folders = [Path(folder) for folder in record_dirs]
         records, origin = load_records(folders, known), ", ".join(map(str, folders))
-        if folders == [committed]:
+        if [folder.resolve() for folder in folders] == [committed.resolve()]:
             origin = "the committed records"
     records = [*records, *extra]
     if size == AUTO:
@@ -637,8 +638,8 @@ def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list
     left = len(names) - MISSING_NAMED
     told = ", ".join(names[:MISSING_NAMED]) + (f" and {left} more" if left > 0 else "")
     return [
-        f"Missing runs (in one regime at least): {told}. lit-ctg reproduce paper={paper} size={pool.size} makes those that "
-        "paper.yaml lists; with dry_run=true it says which, and how long they take."
+        f"Missing runs (in one regime at least): {told}. lit-ctg reproduce paper={paper} size={pool.size} makes those "
+        "that paper.yaml lists; with dry_run=true it says which, and how long they take."
     ]
 
 

@@ -1,8 +1,8 @@
 """Verdicts: what our records say about a number somebody printed, and about what somebody claimed.
 
-``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``RULES`` is their short form, printed under
-the tables. Everything here is a function of plain numbers: which runs may speak at all (size, data, metric, checks) is
-decided in ``table.py`` from the specification.
+``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``RULES`` is their short form, printed
+under the tables. Everything here is a function of plain numbers: which runs may speak at all (size, data, metric,
+checks) is decided in ``table.py`` from the specification.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ CLAIMS = ("less", "greater", "equal", "not_less", "not_greater")
 MIN_SEEDS = 3
 
 RULES = (
-    "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: the 95% "
-    "prediction interval (where one more run like ours would lie) is wholly within the stated margin of the printed number; "
-    "not reproduced: wholly outside; undecided: neither. Claims are judged at any size (which is told), by the 95% interval of "
-    "the mean difference, paired by seed. supported: it excludes 0 on the claimed side, or, where no difference is claimed, "
-    "lies within the margin; contradicted: it excludes the printed or smallest meaningful effect; undecided: neither. "
-    "cannot decide: a check that must hold first does not. met by an untrained model: it would get the same verdict. "
-    "too small to tell: the metric is at its floor. impossible: beyond a bound that holds for the stated model. "
-    "other size, other metric, other data: not comparable, so not judged. Intervals of levels are prediction intervals, those "
-    "of differences of the mean; over folds they are of one run. CV* is the spread over seeds in percent of the mean, corrected "
-    "for few seeds (in brackets with the printed number among them). All of it: docs/verdicts.md."
+    "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: "
+    "the 95% prediction interval (where one more run like ours would lie) is wholly within the stated margin of the"
+    " printed number; not reproduced: wholly outside; undecided: neither. Claims are judged at any size (which is "
+    "told), by the 95% interval of the mean difference, paired by seed. supported: it excludes 0 on the claimed "
+    "side, or, where no difference is claimed, lies within the margin; contradicted: it excludes the printed or "
+    "smallest meaningful effect; undecided: neither. cannot decide: a check that must hold first does not. met by "
+    "an untrained model: it would get the same verdict. too small to tell: the metric is at its floor. impossible: "
+    "beyond a bound that holds for the stated model. other size, other metric, other data: not comparable, so not "
+    "judged. Intervals of levels are prediction intervals, those of differences of the mean; over folds they are of"
+    " one run. CV* is the spread over seeds in percent of the mean, corrected for few seeds (in brackets with the "
+    "printed number among them). All of it: docs/verdicts.md."
 )
 
 
@@ -216,7 +217,7 @@ def _rounding(printed: float) -> float:
     return 1e-9 * max(1.0, abs(printed))
 
 
-# --- intervals that stay where the quantity can be -----------------------------------------------------------------------
+# --- intervals that stay where the quantity can be ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -319,8 +320,8 @@ def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: in
 def repeatability(values: Sequence[float], domain: Domain, printed: float | None = None) -> float | None:
     """Return CV* in percent of our values by seed, with ``printed`` among them if given.
 
-    Values are counted from the lower end of their scale (1 for a perplexity), as the measure asks. None where there is no
-    such end, fewer than two values, or a value that is not finite.
+    Values are counted from the lower end of their scale (1 for a perplexity), as the measure asks. None where there
+    is no such end, fewer than two values, or a value that is not finite.
     """
     every = [*values, *([] if printed is None else [printed])]
     if not math.isfinite(domain.low) or not all(map(math.isfinite, every)):

@@ -29,9 +29,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from lit_ctg.command import folders as folders_of
+from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.command import folders as folders_of
-from lit_ctg.results.command import settings
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.results.table import OUTPUTS
@@ -239,7 +239,8 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:
-    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER] [dry_run=true]``.
+    """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER]
+    [dry_run=true]``.
 
     The size is that of ``lit-ctg train``, small, unless it is given.
     Records in the folders of ``records=`` (default: the committed ones and the output root) are not run again.

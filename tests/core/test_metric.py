@@ -5,9 +5,11 @@ import json
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
+import xml.dom.minidom
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.metric.bits_per_token import BitsPerToken
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.numbers import format_value
 from lit_ctg.papers.semantic_fusion.metrics import (
     FocusCE,
     OodHitRate,
@@ -159,7 +162,7 @@ def test_direction_sets_higher_is_better():
 
 
 @pytest.mark.parametrize("name", [*BATCH_METRICS, *TRIAL_METRICS])
-def test_plot_is_a_plotly_figure_of_the_result(name, make_batch):
+def test_plot_shows_the_result_with_the_reports_library(name, make_batch, tmp_path):
     if name in BATCH_METRICS:
         metric = BATCH_METRICS[name]()
         metric.update_from(*make_batch())
@@ -167,23 +170,28 @@ def test_plot_is_a_plotly_figure_of_the_result(name, make_batch):
         make, updates = TRIAL_METRICS[name]
         metric = make()
         metric.update(*updates[0])
-    figure = metric.plot()
-    assert type(figure).__module__.startswith("plotly.")
+    drawing = metric.plot()
+    (svg,) = drawing.plots
+    result = metric.result()
+    values = [r.value for r in result.values()] if isinstance(result, dict) else [result.value]
     if name == "confusion":
-        assert [list(row) for row in figure.data[0].z] == metric.compute().tolist()
+        shown = [float(word.split()[0]) for word in re.findall(r">([\d.]+(?: \(\d+%\))?)</text>", svg)]
+        assert shown == [count for row in metric.compute().tolist() for count in row]
     else:
-        result = metric.result()
-        expected = [r.value for r in result.values()] if isinstance(result, dict) else [result.value]
-        assert list(figure.data[0].y) == expected
+        # the number stands at the end of its bar
+        ends = re.findall(r'text-anchor="end">([^<]*)</text>', svg)
+        assert ends == [format_value(value, 3) if math.isfinite(value) else str(value) for value in values]
+    drawing.save(tmp_path / "metric.svg")
+    xml.dom.minidom.parse(str(tmp_path / "metric.svg"))
 
 
 def test_plot_of_successive_values_is_a_line_and_labels_are_escaped(make_batch):
-    line = Perplexity().plot([torch.tensor(3.0), 2.0]).data[0]
-    assert list(line.y) == [3.0, 2.0]
+    (svg,) = Perplexity().plot([torch.tensor(3.0), 2.0]).plots
+    assert "step 0: 3<" in svg and "step 1: 2<" in svg and svg.count("<circle") == 2
     metric = FocusCE(tokens=["<eos>", "b"], token_ids=[1, 2])
     metric.update_from(*make_batch())
-    assert list(metric.plot().data[0].x) == ["&lt;eos&gt;", "b"]
-    assert [trace.name for trace in metric.plot([metric.compute()]).data] == ["&lt;eos&gt;", "b"]
+    for drawing in (metric.plot(), metric.plot([metric.compute()])):
+        assert "&lt;eos&gt;" in drawing.html and "<eos>" not in drawing.html and "<script" not in drawing.html
 
 
 def test_unknown_mask_is_one_clear_line():

@@ -33,3 +33,13 @@ def test_a_run_of_uncommitted_code_is_refused(make_record, tmp_path: Path) -> No
     record.git = {"commit": "c" * 40, "dirty": True}
     with pytest.raises(UserError, match="uncommitted"):
         collect([record], tmp_path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])
+def test_a_record_cannot_say_that_it_belongs_elsewhere(field: str, value: str, make_record, tmp_path: Path) -> None:
+    record = make_record("main", "corrected", 7)
+    record.git = {"commit": "c" * 40, "dirty": False}
+    setattr(record, field, value)
+    with pytest.raises(UserError, match="no plain folder name"):
+        collect([record], tmp_path / "deep" / "experiments")
+    assert not list(tmp_path.rglob("*.json"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.results.record import load_records
-from lit_ctg.results.table import main
+from lit_ctg.results.record import laid_out, load_records
+from lit_ctg.results.render import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -29,7 +29,7 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
 def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     records = str(folder / "results")
-    main([folder.name, "--format", "md", "--records", records, "--out", "tables.md"])
+    main(folder.name, format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
 
@@ -61,3 +61,10 @@ def test_the_issue_of_the_published_set_up_is_met() -> None:
         floor = mean(name, "floor/perplexity_seen_only", "corrected")
         assert floor < mean(name, "val/perplexity_seen_only", "corrected") < 1.25 * floor
         assert mean(name, "val/perplexity", "corrected") > mean(name, "floor/perplexity", "corrected")
+
+
+def test_records_have_one_metric_a_line() -> None:
+    """Laid out by ``record.laid_out``: a diff shows the metric that changed, not a number between two others."""
+    for path in (ROOT / "experiments").glob("*/results/**/*.json"):
+        text = path.read_text(encoding="utf-8")
+        assert laid_out(json.loads(text)) == text, f"{path}: write it with write_record"

@@ -2,13 +2,25 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
-from lit_ctg.results.record import RunRecord, load_record, load_records, write_record
+from lit_ctg.results.record import (
+    HASH_IGNORED,
+    RunRecord,
+    config_hash,
+    environment,
+    laid_out,
+    load_record,
+    load_records,
+    processor_model,
+    write_record,
+)
 
 
 def simple_record(**changes: object) -> RunRecord:
@@ -172,3 +184,98 @@ def test_records_that_are_known_are_not_read_again(make_record, tmp_path: Path, 
     (first,) = load_records([tmp_path], known)
     monkeypatch.setattr("lit_ctg.results.record.load_record", lambda path: pytest.fail(f"read {path} again"))
     assert load_records([tmp_path, tmp_path / "a" / "run.json"], known) == [first] and len(known) == 1
+
+
+def test_one_metric_a_line_and_the_old_layout_reads_the_same(tmp_path: Path) -> None:
+    record = simple_record(processor="Some CPU", samples=[{"text": "a\nb"}])
+    record.metrics["x"] = dict(record.metrics["val/perplexity"])
+    write_record(record, tmp_path / "run.json")
+    text = (tmp_path / "run.json").read_text(encoding="utf-8")
+    for name in record.metrics:
+        (line,) = [line for line in text.splitlines() if line.lstrip().startswith(f'"{name}": {{')]
+        assert '"value": 4.5' in line and '"version": 1' in line
+    data = json.loads(text)
+    (tmp_path / "old").mkdir()
+    del data["processor"]  # a field that older records lack
+    (tmp_path / "old" / "run.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+    old, new = load_record(tmp_path / "old" / "run.json"), load_record(tmp_path / "run.json")
+    assert old.metrics == new.metrics and old.history == new.history and old.samples == new.samples
+    assert (old.processor, new.processor) == (None, "Some CPU")
+
+
+@pytest.mark.parametrize("value", [{}, {"config": {}}, {"metrics": {"a": 1, "b": [1, 2]}, "samples": [{"a": 1}, {}]}])
+def test_the_layout_is_json_of_the_same_value(value: dict) -> None:
+    assert json.loads(laid_out(value)) == value
+
+
+def test_the_processor_is_named(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some  CPU @ 3 GHz\nmodel name\t: Other\n")
+    assert processor_model(cpuinfo) == "Some CPU @ 3 GHz"
+    assert processor_model(tmp_path / "none") != ""
+
+
+# --- where a result comes from --------------------------------------------------------------------------------------
+
+
+def nested(dotted: str, value: object) -> dict:
+    """Return ``{"a": {"b": value}}`` for ``a.b``."""
+    first, _, rest = dotted.partition(".")
+    return {first: nested(rest, value) if rest else value}
+
+
+def test_hash_does_not_depend_on_the_order_of_keys() -> None:
+    assert config_hash({"a": 1, "b": {"c": 2, "d": 3}}) == config_hash({"b": {"d": 3, "c": 2}, "a": 1})
+
+
+def test_hash_sees_every_other_change() -> None:
+    base = {"seed": 0, "model": {"lr": 3e-4, "heads": 4}, "data": {"words": ["a", "b"]}}
+    changed = [
+        {**base, "seed": 1},
+        {**base, "model": {"lr": 3e-4, "heads": 5}},
+        {**base, "model": {"lr": 3e-4}},
+        {**base, "data": {"words": ["b", "a"]}},
+        {**base, "model": {"lr": float("inf"), "heads": 4}},
+    ]
+    assert len({config_hash(config) for config in [base, *changed]}) == len(changed) + 1
+
+
+def test_hash_ignores_what_changes_no_result() -> None:
+    for dotted in HASH_IGNORED:
+        assert config_hash({"seed": 0, **nested(dotted, 1)}) == config_hash({"seed": 0, **nested(dotted, 2)}), dotted
+    assert config_hash({"trainer": {"max_epochs": 1}}) != config_hash({"trainer": {"max_epochs": 2}})
+    assert config_hash({"model": {"n": 1}}) != config_hash({"model": {"n": 2}}), "only the root's n is ignored"
+
+
+def test_environment_reads_versions_without_importing() -> None:
+    code = (
+        "import sys; from lit_ctg.results.record import environment; e = environment(); "
+        "assert 'torch' not in sys.modules; print(e['versions']['torch'], e['versions']['python'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    torch_version, python_version = done.stdout.split()
+    assert torch_version[0].isdigit()
+    assert python_version == sys.version.split()[0]
+
+
+def test_commit_is_that_of_the_checkout_that_tracks_the_package(tmp_path, monkeypatch) -> None:
+    from lit_ctg.results import record as provenance
+
+    package = tmp_path / "lit_ctg"
+    (package / "results").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    monkeypatch.setattr(provenance, "__file__", str(package / "results" / "record.py"))
+    assert environment()["git"] == {"commit": None, "dirty": None}, "an untracked package is not that checkout's code"
+    git("add", "lit_ctg/__init__.py")
+    git("commit", "-q", "-m", "one")
+    assert environment()["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (package / "__init__.py").write_text("x = 1\n")
+    assert environment()["git"]["dirty"] is True

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
+from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all, visible
 from lit_ctg.results.table import Table, results_for
 from lit_ctg.results.verdict import RULES
 
@@ -23,14 +23,17 @@ def tables(write_records) -> dict[str, Table]:
 def test_markdown_is_a_rectangle(tables) -> None:
     text = render(tables["table_1"], "md")
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {11}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {13}
     assert lines[0] == (
-        "|  | Printed | As published | n | 95% interval | Verdict | Corrected | n | 95% interval | Verdict |"
+        "|  | Printed | As published | n | 95% interval | CV* | Verdict "
+        "| Corrected | n | 95% interval | CV* | Verdict |"
     )
     fusion = next(line for line in lines if line.startswith("| Fusion, PPL"))
-    assert "| 5 |" in fusion and "2.152" in fusion and "reproduced" in fusion
+    assert "| 5 |" in fusion and "2.152" in fusion and "undecided" in fusion
     assert "not run: main" in fusion
-    assert "impossible: below the floor 2.672" in fusion
+    assert fusion.split(" | ")[1].endswith("; impossible \\(corrected\\): below the floor 2.672"), (
+        "beside the printed number"
+    )
     assert escape_markdown(RULES) in text
 
 
@@ -86,7 +89,7 @@ def test_csv_has_full_precision_and_one_row_a_row(tables) -> None:
 
 def test_text_shows_numbers_holes_and_verdicts(tables) -> None:
     text = render(tables["table_1"], "text")
-    assert "2.152" in text and "n=5  reproduced" in text and "impossible: below the floor 2.672" in text
+    assert "2.152" in text and re.search(r"n=5  CV\* [\d.]+ \([\d.]+\)\s+undecided", text) and "impossible" in text
     assert "not run: main" in text
     assert max(map(len, text.splitlines())) <= 120
 
@@ -97,3 +100,21 @@ def test_sample_texts_are_not_read_as_markup(tables) -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     print_tables([tables["table_5"]], console)
     assert "[red]not a colour[/red]" in re.sub(r"\x1b\[[\d;]*m", "", console.file.getvalue())
+
+
+def test_what_a_run_wrote_cannot_drive_a_terminal_or_a_sheet(tables) -> None:
+    row = next(row for row in tables["table_5"].rows if row.spec.label == "Fusion, no control")
+    object.__setattr__(row.cells["as_published"], "texts", ("\x1b[2J\x07gone\u202e", "=1+cmd|' /C calc'!A0", "@SUM(1)"))
+    for fmt in ("text", "md", "latex", "csv"):
+        text = render(tables["table_5"], fmt)
+        assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text, fmt
+        assert "gone" in text
+    assert "\\x1b[2J" in visible("\x1b[2J") and visible("a\tb\nc") == "a\tb\nc"
+    object.__setattr__(row.cells["as_published"], "texts", ("=1+cmd|' /C calc'!A0",))
+    lines = list(csv.DictReader(io.StringIO(render(tables["table_5"], "csv"))))
+    (value,) = [line["as_published_value"] for line in lines if "cmd" in line["as_published_value"]]
+    assert value.startswith("'=")
+    numbers = [
+        line for line in csv.DictReader(io.StringIO(render(tables["table_1"], "csv"))) if line["as_published_value"]
+    ]
+    assert all(float(line["as_published_value"]) > 0 for line in numbers), "numbers stay numbers"

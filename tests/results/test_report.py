@@ -48,7 +48,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def page(write_records, tmp_path: Path) -> str:
     folder = write_records()
-    return write_report(tmp_path / "report.html", [PAPER], record_dirs=[folder]).read_text(encoding="utf-8")
+    return write_report(tmp_path / "report.html", PAPER, records=[folder]).read_text(encoding="utf-8")
 
 
 def test_page_has_every_section(page: str) -> None:
@@ -60,7 +60,7 @@ def test_page_has_every_section(page: str) -> None:
         "Generated samples",
     ]:
         assert heading in words, heading
-    assert "printed numbers" in words and "Verdicts. reproduced:" in words
+    assert "printed numbers" in words and "Numbers are judged at the paper's size" in words
     assert page.count("<svg") >= 14
     assert len(page.encode()) < 5_000_000
 
@@ -81,7 +81,7 @@ def test_a_sample_with_markup_stays_text(make_record, tmp_path: Path) -> None:
     failed.status, failed.error = "FAILED", EVIL
     write_record(record, tmp_path / "a" / "run.json")
     write_record(failed, tmp_path / "b" / "run.json")
-    text = write_report(tmp_path / "r.html", [PAPER], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    text = write_report(tmp_path / "r.html", PAPER, records=[tmp_path]).read_text(encoding="utf-8")
     parsed = Page(text)
     assert "script" not in parsed.tags and "img" not in parsed.tags
     assert "".join(parsed.words).count("<script>alert(1)</script>") >= 4
@@ -101,36 +101,36 @@ def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monk
     (tmp_path / "outputs" / "x").mkdir(parents=True)
     (tmp_path / "outputs" / "x" / "run.json").write_text("{")
     with pytest.raises(UserError, match=r"run\.json is not a run record"):
-        write_report(out, [PAPER], record_dirs=[tmp_path / "outputs"])
+        write_report(out, PAPER, records=[tmp_path / "outputs"])
     assert out.read_text() == "old"
 
 
 def test_the_same_records_give_the_same_page(write_records, tmp_path: Path) -> None:
     folder = write_records()
-    pages = [write_report(tmp_path / name, [PAPER], record_dirs=[folder]).read_bytes() for name in ("a", "b")]
+    pages = [write_report(tmp_path / name, PAPER, records=[folder]).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
 
 
 def test_command(write_records, tmp_path: Path) -> None:
     console = Console(file=StringIO())
     out = tmp_path / "page.html"
-    assert main(["--records", str(write_records()), "--out", str(out)], console) == 0
+    assert main(records=[write_records()], out=out, console=console) == 0
     assert f"report: {out}" in console.file.getvalue()  # type: ignore[attr-defined]
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_a_paper_without_runs_says_so_and_is_of_no_size(make_record, tmp_path: Path) -> None:
     write_record(make_record("main", "corrected", 1), tmp_path / "run.json")
-    text = write_report(tmp_path / "r.html", [PAPER, "graphmax"], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    text = write_report(tmp_path / "r.html", "all", records=[tmp_path]).read_text(encoding="utf-8")
     words = " ".join(Page(text).words)
-    assert words.count("no runs yet") == 2 and words.count("1 run, size paper") == 2 and "0 runs" not in words
+    assert words.count("no runs yet") == 8 and words.count("1 run, size paper") == 3 and "0 runs" not in words
     assert "show-size-" not in text and "show-paper-graphmax" in text
-    assert "lit-ctg reproduce graphmax size=small" in words
+    assert "lit-ctg reproduce paper=graphmax size=small" in words
 
 
 def test_rows_that_lack_the_same_fold_away_with_their_printed_numbers(tmp_path: Path) -> None:
     """Tables 2 and 5 of graphmax print 40 numbers each of models whose weights are not to be had."""
-    text = write_report(tmp_path / "r.html", ["graphmax"], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    text = write_report(tmp_path / "r.html", "graphmax", records=[tmp_path]).read_text(encoding="utf-8")
     Page(text)
     assert text.count("weights cannot be had where this was measured; experiment=graphmax/pretrained takes") <= 8
     assert "32 rows not run: weights cannot be had" in text and "GPT-2, BLEU-2: 0.983" in text
@@ -146,7 +146,7 @@ def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
         record = make_record("main", "corrected", 1)
         record.size = size
         write_record(record, tmp_path / size / "run.json")
-    text = write_report(tmp_path / "r.html", [PAPER], record_dirs=[tmp_path]).read_text(encoding="utf-8")
+    text = write_report(tmp_path / "r.html", PAPER, records=[tmp_path]).read_text(encoding="utf-8")
     attributes = Page(text).attributes
     buttons = {value for name, value in attributes if name == "id" and (value or "").startswith("show-")}
     # one paper is no choice
@@ -158,5 +158,5 @@ def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
     for size in ("small", "paper"):
         assert f"fold part paper-{PAPER} size-{size}" in classes
         assert f"body:has(#show-size-{size}:checked) .part:not(.size-{size})" in text
-    one = write_report(tmp_path / "one.html", [PAPER], record_dirs=[tmp_path], size="small").read_text(encoding="utf-8")
+    one = write_report(tmp_path / "one.html", PAPER, records=[tmp_path], size="small").read_text(encoding="utf-8")
     assert "show-size-" not in one and "show-regime-corrected" in one

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.results.report import write_report
-from lit_ctg.results.spec import papers
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -56,7 +55,7 @@ def browse(page: Path, folder: Path) -> tuple[str, list[str]]:
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    report = write_report(tmp_path / "report.html", papers(EXPERIMENTS), EXPERIMENTS, [EXPERIMENTS])
+    report = write_report(tmp_path / "report.html", "all", records=[EXPERIMENTS], root=EXPERIMENTS)
     assert report.stat().st_size < 5_000_000
     look = tmp_path / "look.html"
     look.write_text(LOOK.replace("{page}", html.escape(report.read_text(encoding="utf-8"))), encoding="utf-8")

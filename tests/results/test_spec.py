@@ -4,10 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_ctg.errors import UserError
 from lit_ctg.results import spec as spec_module
-from lit_ctg.results.spec import experiments_root, load_spec, load_specs, papers, read_printed
+from lit_ctg.results.spec import TableSpec, experiments_root, load_manifest, load_spec, load_specs, papers, read_printed
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 ROW = "{label: A, metric: m}"
@@ -50,13 +51,13 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ("  - {label: A, metrik: m}", "unknown key 'metrik'; did you mean 'metric'"),
         ("  - {label: A}", "metric is missing"),
         ("  - {metric: m}", "label is missing"),
-        ("  - {label: A, metric: m, printed: {row: a, column: b}}", "stated tolerance"),
+        ("  - {label: A, metric: m, printed: {row: a, column: b}}", "stated margin"),
         ("  - {label: A, metric: m, combine: diference, terms: [{}, {}]}", "did you mean 'difference'"),
         ("  - {label: A, metric: m, combine: ratio}", "belong together"),
-        ("  - {label: A, metric: m, claim: lower}", "expected less or greater"),
+        ("  - {label: A, metric: m, claim: lower}", "expected one of less, greater"),
         ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
         ("  - {label: A, metric: m, regimes: [published]}", "regimes are"),
-        ("  - {label: A, metric: m, tolerance: {rel: 1}}", "unknown key 'rel'"),
+        ("  - {label: A, metric: m, margin: {rel: 1}}", "unknown key 'rel'"),
         ("  - {label: A, metric: m, for: {x: 3}}", "must be a list"),
         ("  - {label: [", "cannot be read"),
         ("  []", "title or rows are missing"),
@@ -70,7 +71,7 @@ def test_mistakes_are_one_clear_line(tmp_path: Path, rows: str, message: str) ->
 
 
 def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
-    path = tmp_path / "paper_numbers.csv"
+    path = tmp_path / "numbers.csv"
     path.write_text("paper,table,row,column,value,unit,note\np,1,a,x,1.00,rate,\np,1,a,y,,rate,not reported\n")
     numbers = read_printed(path)
     assert (numbers["1", "a", "x"].value, numbers["1", "a", "x"].text) == (1.0, "1.00")
@@ -84,7 +85,7 @@ def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
 
 
 def test_the_papers_numbers_are_all_there() -> None:
-    numbers = read_printed(EXPERIMENTS / "semantic_fusion" / "paper_numbers.csv")
+    numbers = read_printed(EXPERIMENTS / "semantic_fusion" / "numbers.csv")
     value = {key: number.value for key, number in numbers.items()}
     assert value["1", "baseline", "ppl"] == 2.249
     assert value["1", "fusion", "seen_only_ppl"] == 1.431
@@ -98,7 +99,7 @@ def test_the_papers_numbers_are_all_there() -> None:
 @pytest.mark.parametrize("paper", papers(EXPERIMENTS))
 def test_every_printed_number_is_aimed_at(paper: str) -> None:
     """No number of a paper is forgotten: each stands in a row, or its note says why it stands in none."""
-    with open(EXPERIMENTS / paper / "paper_numbers.csv", encoding="utf-8", newline="") as file:
+    with open(EXPERIMENTS / paper / "numbers.csv", encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     aimed = set()
     for table in load_specs(EXPERIMENTS, paper):
@@ -127,7 +128,7 @@ def test_experiments_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest
     assert experiments_root("semantic_fusion") == EXPERIMENTS
     own = tmp_path / "experiments" / "mine"
     own.mkdir(parents=True)
-    (own / "paper_numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
+    (own / "paper.yaml").write_text("title: mine\n")
     assert experiments_root("mine") == tmp_path / "experiments"
     assert papers(tmp_path / "experiments") == ["mine"]
     with pytest.raises(UserError, match="did you mean 'semantic_fusion'"):
@@ -135,7 +136,7 @@ def test_experiments_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest
     # an installed package brings its own copy
     installed = tmp_path / "site" / "lit_ctg"
     (installed / "experiments" / "semantic_fusion").mkdir(parents=True)
-    (installed / "experiments" / "semantic_fusion" / "paper_numbers.csv").write_text("")
+    (installed / "experiments" / "semantic_fusion" / "paper.yaml").write_text("title: semantic fusion\n")
     monkeypatch.setattr(spec_module, "__file__", str(installed / "results" / "spec.py"))
     assert experiments_root("semantic_fusion") == installed / "experiments"
 
@@ -145,3 +146,89 @@ def test_a_section_stands_in_one_place() -> None:
         sections = [row.section for row in table.rows]
         starts = [one for index, one in enumerate(sections) if index == 0 or sections[index - 1] != one]
         assert len(starts) == len(set(starts)), table.name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("titel: x", "unknown key 'titel'; did you mean 'title'"),
+        ("data: [a]", "'title' is missing"),
+        ("title: x\ndata: a", "'data' must list folders"),
+        ("title: x\nruns: {tiny: []}", "keys among smoke, small, paper"),
+        ("title: x\nsweep: [a]", "'sweep' must be a mapping"),
+        ("title: x\nheadline: {summary: y}", "headline: 'rows' is missing"),
+        ("- x", "expected a mapping"),
+        ("title: [", "cannot be read"),
+    ],
+)
+def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "paper.yaml").write_text(text)
+    with pytest.raises(UserError, match=message) as raised:
+        load_manifest(tmp_path, "mine")
+    assert "paper.yaml" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_manifest_needs_a_title_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "paper.yaml").write_text("title: My paper\n")
+    manifest = load_manifest(tmp_path, "mine")
+    assert (manifest.title, manifest.headline, manifest.runs, manifest.sweep) == ("My paper", None, {}, None)
+
+
+# --- plots ----------------------------------------------------------------------------------------------------------
+
+SERIES = "{label: A, metric: m, series: s, x: 1, unit: rate}"
+OTHER = "{label: B, metric: m, series: s, x: 2, unit: perplexity}"
+PLAIN = "{label: C, metric: m, section: S, unit: percent}"
+CHANGE = "{label: D, metric: m, section: S, unit: percent, combine: percent_change, terms: [{}, {}]}"
+TEXTS = "{label: E, samples: {where: {}}}"
+
+
+def load(tmp_path: Path, plot: str, *rows: str) -> TableSpec:
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"title: T\nplot: {plot}\nrows: [{', '.join(rows)}]\n")
+    return load_spec(path, "p")
+
+
+@pytest.mark.parametrize(
+    ("plot", "rows"),
+    [
+        ("{kind: line, x: epoch, y: loss, log: true, xscale: steps}", (SERIES, PLAIN)),
+        ("{kind: line, x: epoch}", (SERIES, OTHER.replace("series: s", "series: t"))),
+        ("{kind: bars, x: change, sections: [S], low: 0, high: 1}", (PLAIN, SERIES)),
+        ("{kind: matrix, x: a, y: b}", (SERIES.replace("x: 1", "x: 1, y: 2"),)),
+        ("{kind: words}", (TEXTS,)),
+    ],
+)
+def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
+    spec = load(tmp_path, plot, *rows)
+    assert spec.plot == yaml.safe_load(plot) and len(spec.rows) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("plot", "rows", "message"),
+    [
+        ("{kind: pie}", (PLAIN,), r"plot\.kind is 'pie'"),
+        ("{kind: lines}", (PLAIN,), "did you mean 'line'"),
+        ("[bars]", (PLAIN,), r"plot\.kind is 'None'"),
+        ("{kind: bars, x: a, sektions: [S]}", (PLAIN,), "unknown key 'plot.sektions'; did you mean 'sections'"),
+        ("{kind: matrix, x: a, log: true}", (SERIES,), r"plot\.log is not used by kind 'matrix'"),
+        ("{kind: words, x: a}", (TEXTS,), r"plot\.x is not used by kind 'words'; it uses none"),
+        ("{kind: bars, log: true}", (PLAIN,), r"needs plot\.x or plot\.y"),
+        ("{kind: bars, x: a, y: b}", (PLAIN,), r"needs plot\.x or plot\.y"),
+        ("{kind: bars, x: a, sections: [T]}", (PLAIN,), "no section 'T'"),
+        ("{kind: bars, x: a, sections: [S]}", (PLAIN, CHANGE), "one unit, not change, percent, percent: choose"),
+        ("{kind: bars, x: a, log: true, low: 0}", (PLAIN,), "log scale begins above 0"),
+        ("{kind: line, x: a}", (PLAIN,), "there is none"),
+        ("{kind: line, y: a}", (SERIES,), r"needs plot\.x"),
+        ("{kind: line, x: a}", (SERIES, OTHER), "series 's' has several units: perplexity, rate"),
+        ("{kind: line, x: a, y: b}", (SERIES, OTHER.replace("series: s", "series: t")), "leave it out"),
+        ("{kind: line, x: a, xscale: log}", (SERIES,), "expected one of linear, steps"),
+        ("{kind: matrix, x: a}", (SERIES,), "a matrix needs"),
+        ("{kind: words}", (PLAIN,), "needs rows of samples"),
+    ],
+)
+def test_bad_plots_are_one_line(plot: str, rows: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        load(tmp_path, plot, *rows)

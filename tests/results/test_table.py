@@ -101,7 +101,9 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
     own = results_for(PAPER)
     assert {record.seed for record in own.pool.records()} == {7}
     assert own.origin.startswith("your own runs in outputs (the committed ones: records=")
-    assert own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
+    assert (
+        own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
+    )
     assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
     (table,) = [table for table in tables_for(PAPER) if table.spec.name == "table_1"]
     row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
@@ -195,11 +197,11 @@ def test_bad_input_is_one_line(words: dict, message: str) -> None:
         main(**words, console=Console(file=StringIO()))
 
 
-# --- a number, a claim: counted once, of runs that may speak -------------------------------------------------------------
+# --- a number, a claim: counted once, of runs that may speak --------------------------------------------------------
 
 
 def test_each_printed_number_counts_once(results: Results) -> None:
-    """Tables 1, 2 and 3 all print the hard control of the same 200 trials a setting; Figure 1 ends where Table 1 stands."""
+    """Tables 1, 2 and 3 all print the hard control of the same 200 trials; Figure 1 ends where Table 1 stands."""
     labels = [(row.spec.section, row.spec.label) for row in results.counted(claims=False)]
     assert not [pair for pair in labels if pair[0] == "Hard control" or "epoch 6" in pair[1]]
     assert len([pair for pair in labels if pair[0] == "Trained model"]) == 4
@@ -217,7 +219,11 @@ def test_a_smoke_run_gets_no_verdict(make_record) -> None:
 
 
 def test_made_up_text_and_text_of_ones_own_is_other_data(make_record) -> None:
-    for source, folder, label in (("sample", None, "other data"), ("local", "mine", "other data"), ("local", "wikitext2", "other size")):
+    for source, folder, label in (
+        ("sample", None, "other data"),
+        ("local", "mine", "other data"),
+        ("local", "wikitext2", "other size"),
+    ):
         records = [make_record("numbers", "corrected", seed, "small") for seed in range(3)]
         for record in records:
             record.paper = "nslm"

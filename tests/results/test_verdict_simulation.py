@@ -1,8 +1,9 @@
 """A thousand papers whose truth is known: how often the rule is wrong, and how often it says anything.
 
-A paper prints one number of one run, and claims one difference from one pair of runs. We run it with n seeds. "Wrong" is
-``reproduced`` where the true means lie farther apart than the margin, ``not reproduced`` where they do not, ``supported``
-where the true difference is 0 or on the other side, ``contradicted`` where it is at least what is claimed.
+A paper prints one number of one run, and claims one difference from one pair of runs. We run it with n seeds. "Wrong"
+is ``reproduced`` where the true means lie farther apart than the margin, ``not reproduced`` where they do not,
+``supported`` where the true difference is 0 or on the other side, ``contradicted`` where it is at least what is
+claimed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def numbers(seeds: int, spread: float, true_shift: np.ndarray, rng: np.random.Ge
     return found
 
 
-def claims(seeds: int, spread: float, true_effect: np.ndarray, claimed: float, rng: np.random.Generator) -> Counter[str]:
+def claims(
+    seeds: int, spread: float, true_effect: np.ndarray, claimed: float, rng: np.random.Generator
+) -> Counter[str]:
     """Judge papers that claim ``claimed`` above 0 where the truth is ``true_effect``."""
     found: Counter[str] = Counter()
     for effect in true_effect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,20 +13,16 @@ import pytest
 from lit_ctg.config import experiments
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import load_records
-from lit_ctg.results.spec import experiments_root, load_specs, papers
-from lit_ctg.run.reproduce import RUNS, estimate, listed, load_groups, missing, plan_lines
+from lit_ctg.results.spec import MANIFEST, load_manifest, load_specs, papers
+from lit_ctg.run.reproduce import estimate, load_groups, missing, plan_lines
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-WITH_RUNS = sorted(path.parent.name for path in ROOT.glob(f"*/{RUNS}"))
+WITH_RUNS = [name for name in papers(ROOT) if load_manifest(ROOT, name).runs]
 
 
 @pytest.fixture(scope="module")
 def records() -> list:
     return load_records([ROOT / paper / "results" for paper in WITH_RUNS])
-
-
-def test_every_paper_lists_its_runs() -> None:
-    assert papers(experiments_root()) == WITH_RUNS
 
 
 @pytest.mark.parametrize("paper", WITH_RUNS)
@@ -78,7 +75,8 @@ def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
 def write(folder: Path, text: str) -> Path:
     paper = folder / "experiments" / "semantic_fusion"
     shutil.copytree(ROOT / "semantic_fusion", paper, ignore=shutil.ignore_patterns("results"))
-    (paper / RUNS).write_text(text, encoding="utf-8")
+    runs = textwrap.indent(text, "  ")
+    (paper / MANIFEST).write_text(f"title: semantic fusion\nruns:\n{runs}\n", encoding="utf-8")
     return folder / "experiments"
 
 
@@ -98,7 +96,7 @@ def test_values_are_swept_and_data_is_local(tmp_path: Path) -> None:
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_folder_of_real_data_is_in_the_folder_given(paper: str) -> None:
     """No path of a corpus is written out: `local=` moves all of them, and all of them are checked."""
-    for size in listed(ROOT, paper):
+    for size in load_manifest(ROOT, paper).runs:
         for group in load_groups(ROOT, paper, size, "elsewhere/data"):
             values = [word.partition("=")[2] for word in group.words]
             assert not [value for value in values if value.startswith("local/")], group.words
@@ -123,10 +121,18 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
         ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' can stand there"),
         ("smoke: [{experiment: main, sed: 3}]", "did you mean 'seed'"),
         ("smoke: [{regime: corrected}]", "needs 'experiment'"),
-        ("tiny: []", "expected a mapping"),
+        ("tiny: []", "keys among smoke"),
         ("small: []", "no runs of size=smoke"),
         ("smoke: [", "cannot be read"),
         ("smoke: [{experiment: mian}]", "did you mean"),
+        # the manifest may be that of whatever folder one stands in
+        ("smoke: [{experiment: main, set: {model._target_: os.system}}]", "may not change 'model._target_'"),
+        ("smoke: [{experiment: main, set: {+callback.x._target_: os.system}}]", "may not change"),
+        ("smoke: [{experiment: main, set: {hydra.searchpath: x}}]", "may not change 'hydra.searchpath'"),
+        ("smoke: [{experiment: main, set: {output_root: /etc}}]", "may not change 'output_root'"),
+        ("smoke: [{experiment: main, set: {model.x: {_target_: os.system}}}]", "numbers and words"),
+        ("smoke: [{experiment: main, set: {model.x: '{_target_: os.system}'}}]", "numbers and words"),
+        ("smoke: [{experiment: main, set: [a]}]", "must be a mapping"),
     ],
 )
 def test_damaged_lists_are_one_line(text: str, expected: str, tmp_path: Path) -> None:
@@ -137,8 +143,8 @@ def test_damaged_lists_are_one_line(text: str, expected: str, tmp_path: Path) ->
 def test_command_runs_what_is_missing_and_shows_it(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
     monkeypatch.chdir(tmp_path)
-    words = ("reproduce", "semantic_fusion", "size=smoke")
-    code, out, _ = run_cli(*words, "--dry-run")
+    words = ("reproduce", "paper=semantic_fusion", "size=smoke")
+    code, out, _ = run_cli(*words, "dry_run=true")
     assert code == 0 and "semantic_fusion/baseline corrected smoke, seeds 5: no past run" in out
     assert not (tmp_path / "outputs").exists()
     code, out, _ = run_cli(*words)
@@ -154,23 +160,23 @@ def test_command_runs_what_is_missing_and_shows_it(run_cli, tmp_path: Path, monk
 def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_cli("reproduce", "all", "size=small", "--dry-run")
+    code, out, _ = run_cli("reproduce", "paper=all", "size=small", "dry_run=true")
     assert code == 0 and "semantic_fusion: no runs of size=small" in out and "0 runs missing" in out
-    code, _, err = run_cli("reproduce", "semantic_fusion", "size=small", "--dry-run")
+    code, _, err = run_cli("reproduce", "paper=semantic_fusion", "size=small", "dry_run=true")
     assert code == 2 and "lists no runs of size=small" in err
 
 
 def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `lit-ctg train`; graphmax has no runs of size=paper."""
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_cli("reproduce", "graphmax", "--dry-run", "--records", str(tmp_path))
+    code, out, _ = run_cli("reproduce", "paper=graphmax", "dry_run=true", f"records={tmp_path}")
     assert code == 0 and "graphmax/review corrected small" in out and "needs local/wikipedia" in out
 
 
 def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "smoke: [{experiment: main, regime: corrected, seed: [5], data: nowhere}]")
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_cli("reproduce", "semantic_fusion", "size=smoke", "local=mine")
+    code, out, _ = run_cli("reproduce", "paper=semantic_fusion", "size=smoke", "local=mine")
     assert code == 1 and "not run, there is no folder mine/nowhere" in out
 
 
@@ -186,3 +192,14 @@ def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.Monke
 def test_bad_input(words: list[str], expected: str, run_cli) -> None:
     code, _, err = run_cli(*words)
     assert code == 2 and expected in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_broken_paper_does_not_stop_the_others(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
+    (root / "half").mkdir()
+    (root / "half" / "numbers.csv").write_text("paper")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_cli("reproduce", "paper=all", "size=smoke", "dry_run=true")
+    assert code == 0 and "half: left out: " in out and "semantic_fusion/baseline corrected smoke" in out
+    code, _, err = run_cli("reproduce", "paper=half", "size=smoke", "dry_run=true")
+    assert code == 2 and "half/paper.yaml" in err

@@ -32,10 +32,9 @@ import numpy as np
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from lit_ctg.core.batch import Fingerprint, checksum
-from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
+from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
@@ -193,29 +192,29 @@ class ClauseCorpusDataModule(LightningDataModule):
             )
         return self._datasets[split]
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> ResumableLoader:
         """Return shuffled batches; the order of an epoch depends on (seed, epoch) only."""
         return self._loader("train")
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> ResumableLoader:
         """Return the validation sentences in order."""
         return self._loader("val")
 
-    def test_dataloader(self) -> DataLoader[Any]:
+    def test_dataloader(self) -> ResumableLoader:
         """Return fresh sentences of the validation distribution, in order."""
         return self._loader("test")
 
-    def _loader(self, split: str) -> DataLoader[Any]:
+    def _loader(self, split: str) -> ResumableLoader:
         trainer = getattr(self, "trainer", None)
-        sampler = EpochBatches(
-            self.sizes[split],
-            self.batch_size,
+        return sentence_loader(
+            self.dataset(split),
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
             seed=self.seed,
             shuffle=split == "train",
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
         )
-        return whole_batch_loader(self.dataset(split), sampler, self.num_workers)
 
     def _words_PA(self, split: str) -> np.ndarray:
         return word_table(self.held_out_words if split == "train" else (), self.vocabulary)

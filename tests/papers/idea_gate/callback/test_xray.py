@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 from lightning.pytorch.loggers import WandbLogger
+from lit_ctg.papers.idea_gate.gate import GateForm
+from lit_ctg.papers.idea_gate.xray import XRay, figure, first_token, look
 
 from lit_ctg.core.model import LMOutput
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.gate import GateForm
-from lit_ctg.papers.idea_gate.xray import XRay, figure, first_token, look
 
 PROMPT = "the market is"
 ALPHA, BETA = 0.5, -2.0
@@ -147,14 +147,16 @@ def test_files_are_written_and_logged(gated, vocabulary, trainer_of, tmp_path) -
         rows = list(csv.DictReader(file))
     assert [float(row["factor"]) for row in rows] == [row["factor"] for row in callback.rows]
     page = (tmp_path / "xray.html").read_text(encoding="utf-8")
-    assert "plotly" in page and "stock_market" in page
+    assert page.count("<svg") == len(callback.prompts) and "stock_market" in page and "<script" not in page
     (log,) = tmp_path.rglob("*.wandb")
     assert b"xray/table" in log.read_bytes() and b"xray/stock_market" in log.read_bytes()
 
 
 def test_html_of_a_token_is_escaped(vocabulary) -> None:
     row = {"token": "<b>", "kind": "boosted", "factor": 2.0, "probability_before": 0.1, "probability_after": 0.2}
-    assert "<b>" not in str(figure([row], "p").data[-1].y)
+    svg = figure([row, {**row, "token": "\x00", "kind": "suppressed", "factor": 0.1}], "<p>")
+    assert "&lt;b&gt;" in svg and "<b>" not in svg and "<p>" not in svg and "\\x00" in svg
+    assert svg.count('height="13"') == 2, "one bar a token"
 
 
 def test_an_empty_prompt_is_an_error() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from lit_ctg.papers.idea_gate.density import Density
+
 from lit_ctg.results.spec import read_printed
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -29,7 +29,7 @@ def test_the_printed_densities_are_means_of_20_counts_rather_than_of_60() -> Non
 
     Means of 60 counts would all happen to be so with probability (1/3)^8.
     """
-    printed = read_printed(ROOT / "experiments" / "idea_gate" / "paper_numbers.csv")
+    printed = read_printed(ROOT / "experiments" / "idea_gate" / "numbers.csv")
     densities = {f"{number.value:.2f}" for (_, _, column), number in printed.items() if column.endswith("_density")}
     assert len(densities) == 8
     assert densities <= means_of_counts(20)
@@ -39,7 +39,7 @@ def test_the_printed_densities_are_means_of_20_counts_rather_than_of_60() -> Non
 
 
 def test_the_printed_relative_stickiness_follows_from_the_rounded_shares() -> None:
-    printed = read_printed(ROOT / "experiments" / "idea_gate" / "paper_numbers.csv")
+    printed = read_printed(ROOT / "experiments" / "idea_gate" / "numbers.csv")
     for domain in ("finance", "war", "chemistry", "hardware"):
         base, gated, relative = (
             printed["1", domain, column].value

@@ -1,0 +1,13 @@
+# The build is the check: it runs `make test` as the first command on a fresh machine would.
+#   docker build -t lit_ctg .
+#   docker run --rm lit_ctg table paper=semantic_fusion
+FROM python:3.11-slim-bookworm
+# git: records name the commit; chromium: the report as a browser shows it
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends make git gcc g++ chromium \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /work
+COPY . .
+RUN make test PYTHON=python3.11
+ENTRYPOINT ["/work/.venv/bin/lit-ctg"]
+CMD ["--help"]

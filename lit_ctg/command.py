@@ -1,0 +1,125 @@
+"""The one grammar of the command line: ``key=value`` words, checked against what a command takes.
+
+``lit-ctg train|evaluate|generate|data`` hand their words to Hydra, whose grammar this is a part of; the other commands
+take the settings that they declare here, from which their help and the shell's completion are made too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lit_ctg.errors import UserError, did_you_mean
+
+# what every command understands, and only the command line itself uses
+_GLOBAL = ("debug",)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One ``name=value`` of a command.
+
+    Attributes:
+        name, meaning: of the setting, one line.
+        choices: returns the words it takes; None where it takes anything.
+        required: the command does nothing without it.
+    """
+
+    name: str
+    meaning: str
+    choices: Callable[[], Sequence[str]] | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of ``lit-ctg``.
+
+    Attributes:
+        name, summary: of the command, one line.
+        run: takes the words after the name, returns the exit code.
+        settings: what it takes; of a command that takes Hydra's overrides the ones worth a line of help.
+        overrides: other ``key=value`` words go to Hydra.
+        notes: more lines of help.
+        examples: whole command lines without ``lit-ctg``.
+    """
+
+    name: str
+    summary: str
+    run: Callable[[list[str]], int]
+    settings: tuple[Setting, ...] = ()
+    overrides: bool = False
+    notes: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+
+    def help(self) -> str:
+        """Return the help of this command."""
+        width = max((len(setting.name) for setting in self.settings), default=0) + 1
+        lines = [f"lit-ctg {self.name}: {self.summary}"]
+        for setting in self.settings:
+            told = setting.meaning + (" (needed)" if setting.required else "")
+            lines.append(f"  {setting.name + '=':{width}}  {told}")
+        lines += [f"  {note}" for note in self.notes]
+        if self.overrides:
+            lines.append("  Every other key=value is an override of the configuration: lit-ctg list what=experiments")
+        lines += [f"example: lit-ctg {example}" for example in self.examples]
+        return "\n".join(lines)
+
+    def parse(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the settings of a command that takes no overrides.
+
+        Raises:
+            UserError: see ``settings``; a word that is no choice, a setting that is needed and missing.
+        """
+        found = settings(words, self.name, [setting.name for setting in self.settings])
+        for setting in self.settings:
+            value = found.get(setting.name)
+            if value is None and setting.required:
+                known = f" one of {', '.join(setting.choices())}" if setting.choices else ""
+                raise UserError(f"lit-ctg {self.name}: give {setting.name}=...{known}")
+            if value is not None and setting.choices and value not in (choices := setting.choices()):
+                hint = did_you_mean(value, choices)
+                raise UserError(f"lit-ctg {self.name}: {setting.name}={value}{hint}; one of {', '.join(choices)}")
+        return found
+
+
+def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[str, str]:
+    """Return ``{key: value}`` of words such as ``paper=nslm``.
+
+    A bare first word stands for the first key that the command knows (``lit-ctg table nslm``); ``--key value`` and
+    ``--key=value`` for ``key=value``, ``--dry-run`` for ``dry_run=true``. A key that stands twice has its values joined
+    by a comma.
+
+    Raises:
+        UserError: a key that the command does not know, one without a value, a second bare word.
+    """
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        key, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("--") and not equals:
+            if key == "dry-run":
+                value = "true"
+            elif rest:
+                value = rest.pop(0)
+            else:
+                raise UserError(f"lit-ctg {command}: {word} needs a value")
+        elif not equals:
+            if found or not known or word.startswith("-"):
+                raise UserError(f"lit-ctg {command}: cannot read '{word}': settings are key=value")
+            key, value = known[0], word
+        key = key.replace("-", "_")
+        if key in _GLOBAL:
+            continue
+        if key not in known:
+            raise UserError(
+                f"lit-ctg {command}: no setting '{key}'{did_you_mean(key, known)}; one of {', '.join(known)}"
+            )
+        found[key] = f"{found[key]},{value}" if key in found else value
+    return found
+
+
+def folders(value: str | None) -> list[str] | None:
+    """Return the folders of ``records=one,two``, None where nothing is given."""
+    return [part for part in value.split(",") if part] if value else None

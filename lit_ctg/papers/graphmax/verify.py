@@ -1,0 +1,29 @@
+"""What the records of graphmax say twice: every change against softmax; BLEU needs the held-out reviews."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.verify import Recomputed, difference, history_end
+
+SUFFIX = "_change"
+
+
+def recompute(record: RunRecord) -> Iterator[Recomputed]:
+    """Yield what a record's numbers must be."""
+    yield from history_end(record)
+    for name in record.metrics:
+        if name.endswith(SUFFIX):
+            one = name.removesuffix(SUFFIX)
+            for base in _bases(one.split("/")):
+                if base in record.metrics:
+                    yield from difference(record, name, one, base)
+                    break
+
+
+def _bases(parts: list[str]) -> list[str]:
+    """Return where softmax may stand: in the method's place, with or without what comes after (its strength)."""
+    places = [[*parts[:at], "softmax", *parts[at + 1 :]] for at in range(len(parts))]
+    places += [[*parts[:at], "softmax"] for at in range(len(parts))]
+    return ["/".join(place) for place in places]

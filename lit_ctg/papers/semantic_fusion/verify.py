@@ -1,0 +1,56 @@
+"""What the records of semantic fusion say twice: rates, confusions, gains and floors, and the committed texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lit_ctg.papers.semantic_fusion.clause_vocabulary import NEGATIVE, POSITIVE
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, history_end, rate_intervals, value_of
+
+_CONFUSION = re.compile(r"((?:untrained/)?control/\w+)/confusion/(\w+)/(\w+)")
+_GAIN = re.compile(r"((?:untrained/)?control)/\w+/(\w+/\w+)_gain")
+# what a setting asks for: polarity of the last adjective, closing mark
+ASKED = {"positive": (POSITIVE, "!"), "negative_question": (NEGATIVE, "?"), "negative": (NEGATIVE, None)}
+
+
+def recompute(record: RunRecord) -> Iterator[Recomputed]:
+    """Yield what a record's numbers must be (sec. 3.2, Tables 2 to 4)."""
+    yield from history_end(record)
+    yield from rate_intervals(record)
+    for name, entry in record.metrics.items():
+        if (found := _CONFUSION.fullmatch(name)) and found[2] == found[3]:
+            # the trials of the table are those of the rate
+            yield exactly(f"{found[1]}/{found[2]}/adjective", entry["value"] / entry["n"], name)
+        elif found := _GAIN.fullmatch(name):
+            yield from difference(record, name, name.removesuffix("_gain"), f"{found[1]}/off/{found[2]}")
+    for intended in ("positive", "negative"):
+        for prefix in {name.partition("/confusion/")[0] for name in record.metrics if "/confusion/" in name}:
+            row = [f"{prefix}/confusion/{intended}/{realized}" for realized in ("positive", "negative", "other")]
+            others = sum(value_of(record, name) for name in row[1:])
+            yield exactly(row[0], record.metrics[row[0]]["n"] - others, "the rest of its row")
+    yield from _texts(record)
+
+
+def _texts(record: RunRecord) -> Iterator[Recomputed]:
+    """Count what was asked for in the committed texts of every trial; those after a prompt are further ones."""
+    held = (record.config.get("data") or {}).get("held_out") if record.regime == "corrected" else None
+    groups: dict[tuple[str, str], list[str]] = {}
+    for sample in record.samples:
+        if not sample.get("prompt") and sample.get("setting") in ASKED:
+            groups.setdefault((sample["path"], sample["setting"]), []).append(sample["text"])
+    for (path, setting), texts in groups.items():
+        start, _, name = path.rpartition("/")
+        place = "/".join(filter(None, (start, "control", name, setting)))
+        wanted, mark = ASKED[setting]
+        last = [text.rstrip(".!?").split()[-1] for text in texts]
+        counted = {"adjective": [word in wanted for word in last]}
+        if mark is not None:
+            counted["punctuation"] = [text.endswith(mark) for text in texts]
+        if held is not None:
+            out = {word for words in held.values() for word in words}
+            counted["ood_hit"] = [word in out and word in wanted for word in last]
+        for what, hits in counted.items():
+            if (entry := record.metrics.get(f"{place}/{what}")) is not None:
+                yield from_mean(f"{place}/{what}", [float(hit) for hit in hits], entry["n"], 0.0, 1.0)

@@ -1,0 +1,201 @@
+"""`lit-ctg verify`: recompute from committed texts and records what can be recomputed, and fail on a difference.
+
+Two kinds of numbers need neither model nor corpus: those that follow from other numbers of the same record (a gain
+from two rates, a perplexity from those of its classes, an interval from a count), and those that are counted over
+generated texts. Records keep the first texts of every trial, not all of them: a count over some of the texts bounds
+the number over all. What follows is the paper's business: ``lit_ctg/papers/<paper>/verify.py`` gives
+``recompute(record)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.statistics import wilson_interval
+
+# sums were made in another order than here
+TOLERANCE = 1e-6
+# differences that are told
+TOLD = 10
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What a metric must be: exactly (``low == high``) or between bounds; ``part``: the value or an interval's end."""
+
+    metric: str
+    low: float
+    high: float
+    how: str
+    part: str = "value"
+
+
+def exactly(metric: str, value: float, how: str, part: str = "value") -> Recomputed:
+    """Return a number that must be just this one."""
+    return Recomputed(metric, value, value, how, part)
+
+
+def from_mean(metric: str, values: Sequence[float], n: int, low: float, high: float) -> Recomputed:
+    """Bound the mean of ``n`` values in [low, high] by some of them; all of them give it exactly."""
+    rest, total = n - len(values), math.fsum(values)
+    return Recomputed(metric, (total + rest * low) / n, (total + rest * high) / n, f"{len(values)} of {n} texts")
+
+
+def pooled(record: RunRecord, metric: str, parts: Sequence[str], log: bool = False) -> Iterator[Recomputed]:
+    """Recompute a mean from those of its parts, weighted by their counts; ``log``: of perplexities."""
+    found = [record.metrics[part] for part in parts if part in record.metrics]
+    if metric not in record.metrics or len(found) < len(parts) or not found:
+        return
+    total = sum(entry["n"] for entry in found)
+    values = [math.log(entry["value"]) if log else entry["value"] for entry in found]
+    mean = math.fsum(entry["n"] * value for entry, value in zip(found, values, strict=True)) / total
+    yield exactly(metric, math.exp(mean) if log else mean, f"{len(parts)} parts")
+
+
+def difference(record: RunRecord, metric: str, one: str, other: str) -> Iterator[Recomputed]:
+    """Recompute a difference of two metrics."""
+    if {metric, one, other} <= set(record.metrics):
+        yield exactly(metric, value_of(record, one) - value_of(record, other), f"{one} - {other}")
+
+
+def history_end(record: RunRecord) -> Iterator[Recomputed]:
+    """What was measured after the last epoch is what the record says."""
+    last = (record.config.get("trainer") or {}).get("max_epochs")
+    for name, points in record.history.items():
+        if name in record.metrics and points and points[-1][0] == last:
+            yield exactly(name, points[-1][1], "history")
+
+
+def value_of(record: RunRecord, metric: str) -> float:
+    """Return a metric's value."""
+    return float(record.metrics[metric]["value"])
+
+
+def rate_intervals(record: RunRecord) -> Iterator[Recomputed]:
+    """Recompute Wilson's interval of every rate that is a count of trials."""
+    for name, entry in record.metrics.items():
+        value, n = float(entry["value"]), int(entry["n"])
+        if entry["unit"] == "rate" and entry["ci95"] and 0 <= value <= 1 and not name.endswith("_gain"):
+            # a rate that is no count of its trials is found here: the nearest one has another value
+            yield exactly(name, round(value * n) / n, f"a count of {n}")
+            low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)
+            yield exactly(name, low, f"Wilson, n = {n}", "low")
+            yield exactly(name, high, f"Wilson, n = {n}", "high")
+
+
+def fold_means(record: RunRecord) -> Iterator[Recomputed]:
+    """Recompute the mean of what was measured over folds, in any paper."""
+    for name, entry in record.metrics.items():
+        if folds := entry.get("folds"):
+            yield exactly(name, math.fsum(folds) / len(folds), f"{len(folds)} folds")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many numbers of some records were recomputed, and a line for each that differs."""
+
+    records: int
+    recomputed: int
+    bounded: int
+    left: int
+    differences: tuple[str, ...]
+
+
+def verify(records: Iterable[RunRecord], recompute: Callable[[RunRecord], Iterator[Recomputed]] | None) -> Outcome:
+    """Hold every number that can be recomputed against its record."""
+    count, same, bounded, left = 0, 0, 0, 0
+    differences = []
+    for record in records:
+        count += 1
+        seen: set[str] = set()
+        for found in [*fold_means(record), *(recompute(record) if recompute is not None else ())]:
+            stored = _stored(record.metrics.get(found.metric), found.part)
+            if stored is None:
+                differences.append(f"{_place(record)}: {found.metric}: not recorded, {found.low:.6g} recomputed")
+            elif not _within(stored, found):
+                wanted = f"{found.low:.9g}" if found.low == found.high else f"{found.low:.6g} to {found.high:.6g}"
+                what = found.metric + ("" if found.part == "value" else f", {found.part} end of the interval")
+                differences.append(
+                    f"{_place(record)}: {what}: recorded {stored:.9g}, recomputed {wanted} ({found.how})"
+                )
+            seen.add(found.metric)
+            bounded += found.low < found.high
+            same += not found.low < found.high
+        left += len(set(record.metrics) - seen)
+    return Outcome(count, same, bounded, left, tuple(differences))
+
+
+def _stored(entry: Mapping[str, object] | None, part: str) -> float | None:
+    if entry is None:
+        return None
+    if part == "value":
+        return float(entry["value"])  # type: ignore[arg-type]  # checked when the record was read
+    interval = entry["ci95"]
+    return float(interval[part == "high"]) if interval else None  # type: ignore[index]  # the same
+
+
+def _within(stored: float, found: Recomputed) -> bool:
+    if math.isnan(stored) or math.isinf(stored):
+        return math.isnan(found.low) if math.isnan(stored) else stored in (found.low, found.high)
+    room = TOLERANCE * max(1e-3, abs(stored))
+    return found.low - room <= stored <= found.high + room
+
+
+def _place(record: RunRecord) -> str:
+    return f"{record.paper}/{record.name} {record.regime} {record.size} seed {record.seed}"
+
+
+def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | None:
+    """Return what a paper's ``verify.py`` can recompute; None for a paper without one."""
+    name = f"lit_ctg.papers.{paper}.verify"
+    try:
+        there = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # a paper that has experiments but no code here
+        there = None
+    return None if there is None else importlib.import_module(name).recompute
+
+
+def main(paper: str | None = None, records: Sequence[str | Path] | None = None, console: Console | None = None) -> int:
+    """Verify the records of one paper, or of all; return 1 when a number differs.
+
+    Args:
+        paper: name of a paper; None or "all" for all.
+        records: folders and files with records; default: the committed ones.
+        console: where to print.
+
+    Raises:
+        UserError: no such paper, no such folder, or a damaged record.
+    """
+    shown = console or Console()
+    every = paper in (None, "all")
+    root = experiments_root(None if every else paper)
+    code = 0
+    for folder in records or ():
+        if not Path(folder).exists():
+            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    for name in papers(root) if every else [str(paper)]:
+        found = load_records(records if records is not None else [root / name / "results"])
+        done = [record for record in found if record.paper == name and record.status == "DONE"]
+        outcome = verify(done, recompute_of(name))
+        lines = [
+            f"{name}: {outcome.records} records, {outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more "
+            f"bounded by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the "
+            "model or the corpus"
+        ]
+        lines += [f"  {line}" for line in outcome.differences[:TOLD]]
+        if len(outcome.differences) > TOLD:
+            lines.append(f"  and {len(outcome.differences) - TOLD} more")
+        for line in lines:
+            shown.print(line, markup=False, highlight=False, soft_wrap=True)
+        code = max(code, int(bool(outcome.differences)))
+    return code

@@ -1,0 +1,152 @@
+"""`lit-ctg list`: what there is to choose from, a line each; `lit-ctg completion`: the same for the shell.
+
+Nothing here imports torch: descriptions are the first comment of an option's YAML file, or the first line of the
+docstring of the class it builds, read from the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from lit_ctg.config import config_folder, experiments
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# what can be listed, and the folder of conf/ that holds it
+KINDS = {
+    "experiments": "experiment",
+    "data": "data",
+    "models": "model",
+    "backbones": "backbone",
+    "metrics": "metric",
+    "callbacks": "callback",
+    "tokenizers": "data/tokenizer",
+    "sweeps": "sweep",
+    "loggers": "logger",
+    "trainers": "trainer",
+}
+
+
+def options(kind: str) -> dict[str, str]:
+    """Return ``{name: description}`` of everything of one kind, by name."""
+    if kind == "experiments":
+        files = {name: config_folder() / "experiment" / f"{name}.yaml" for name in experiments()}
+    else:
+        folder = config_folder() / KINDS[kind]
+        files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+        if kind == "data":  # options in folders of their own, as data=control_code/books2
+            inner = sorted(path for path in folder.glob("*/*.yaml") if path.parent.name != "tokenizer")
+            files |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in inner}
+    return {name: description(path) for name, path in files.items()}
+
+
+def description(path: Path) -> str:
+    """Return the first comment of a YAML file, else the first line of the docstring of what it builds, else ""."""
+    text = path.read_text(encoding="utf-8")
+    said = []
+    for line in text.splitlines():
+        if line.startswith("# @package"):
+            continue
+        if not line.startswith("#"):
+            break
+        said.append(line.lstrip("# ").rstrip())
+    if said:
+        return _sentence(" ".join(said))
+    target = re.search(r"_target_:\s*(lit_ctg[\w.]+)", text)
+    return docstring(target[1]) if target else ""
+
+
+def docstring(target: str) -> str:
+    """Return the first line of the docstring of ``lit_ctg.module.Class`` without importing it."""
+    module, _, name = target.rpartition(".")
+    file = PACKAGE.parent / Path(*module.split(".")).with_suffix(".py")
+    if not file.is_file():
+        return ""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return _sentence((ast.get_docstring(node) or "").split("\n")[0])
+    return ""
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, without a command behind it; a full stop in an abbreviation such as "sec. 3" ends none."""
+    first = re.split(r"(?<!sec)(?<!Eq)(?<!Fig)(?<!App)\.\s+(?=[A-Z`])", text)[0]
+    return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ")
+
+
+def lines(kind: str) -> list[str]:
+    """Return one line for each option of a kind."""
+    found = options(kind)
+    width = max(map(len, found), default=0)
+    return [f"{name:{width}}  {told}".rstrip() for name, told in found.items()]
+
+
+def sizes(key: str) -> Sequence[str]:
+    """Return what ``regime=`` and ``size=`` take."""
+    from lit_ctg.config import Regime, Size
+
+    return [choice.value for choice in {"regime": Regime, "size": Size}[key]]
+
+
+def candidates(words: Sequence[str], commands: dict[str, Sequence[str]]) -> list[str]:
+    """Return what the last of the words after ``lit-ctg`` can become.
+
+    Args:
+        words: as typed so far; the last one may be empty or half a word.
+        commands: command -> the settings that it knows.
+    """
+    *before, last = words or [""]
+    if not before:
+        return [name for name in commands if name.startswith(last)]
+    key, equals, _ = last.partition("=")
+    if not equals:
+        given = {word.partition("=")[0] for word in before}
+        return [f"{name}=" for name in commands.get(before[0], ()) if name.startswith(last) and name not in given]
+    groups = {"experiment": "experiments", "data": "data", "backbone": "backbones"}
+    if key in ("regime", "size"):
+        values: Sequence[str] = sizes(key)
+    elif key == "what":
+        values = list(KINDS)
+    elif key == "paper":
+        values = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))
+    else:
+        values = list(options(groups[key])) if key in groups else []
+    return [f"{key}={value}" for value in values if f"{key}={value}".startswith(last)]
+
+
+SCRIPTS = {
+    "bash": """\
+_lit_ctg() {
+    local IFS=$'\\n'
+    local line="${COMP_LINE:0:COMP_POINT}"
+    local words=($(COMP_TYPED="$line" lit-ctg complete))
+    local current="${COMP_WORDS[COMP_CWORD]}"
+    # bash breaks words at "=": what stands before it is not part of the word it completes
+    if [[ "$line" == *=* && "${line##* }" == *=* ]]; then
+        local prefix="${line##* }"; prefix="${prefix%%=*}="
+        words=("${words[@]#$prefix}")
+    fi
+    COMPREPLY=("${words[@]}")
+    [[ "${COMPREPLY[0]}" == *= ]] && compopt -o nospace
+}
+complete -F _lit_ctg lit-ctg
+""",
+    "zsh": """\
+_lit_ctg() {
+    local -a words_found
+    words_found=(${(f)"$(COMP_TYPED="${(j: :)words[1,CURRENT]}" lit-ctg complete)"})
+    compadd -S '' -a words_found
+}
+compdef _lit_ctg lit-ctg
+""",
+    "fish": """\
+complete -c lit-ctg -f -a '(COMP_TYPED=(commandline -cp | string collect) lit-ctg complete)'
+""",
+}
+
+
+def typed(line: str) -> list[str]:
+    """Return the words after ``lit-ctg`` of a command line typed so far, the last one "" behind a blank."""
+    return line.split(" ")[1:] if " " in line else [""]

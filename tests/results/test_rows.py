@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.numbers import format_value
+from lit_ctg.results.pool import RecordPool
+from lit_ctg.results.record import RunRecord
+from lit_ctg.results.render import n_words
+from lit_ctg.results.spec import Printed, load_spec
+from lit_ctg.results.table import Row, build_row
+
+NUMBERS = {
+    ("1", "a", "x"): Printed(2.0, "2.0"),
+    ("1", "b", "x"): Printed(4.0, "4.0"),
+    ("1", "c", "x"): Printed(None, ""),
+}
+# Student's t for four degrees of freedom, from a table
+T4 = 2.776445
+
+
+def pool_of(make_record, values: dict[str, list[float]], metric: str = "m", n: int = 200) -> RecordPool:
+    """Return corrected records: experiment -> one value a seed (1, 2, ...)."""
+    records: list[RunRecord] = []
+    for name, column in values.items():
+        for seed, value in enumerate(column, start=1):
+            record = make_record(name, "corrected", seed)
+            entry = {"value": value, "unit": "u", "direction": "lower", "n": n, "ci95": None, "version": 1}
+            record.metrics = {metric: entry}
+            records.append(record)
+    return RecordPool(records, "semantic_fusion", "paper")
+
+
+def row_of(tmp_path: Path, text: str, pool: RecordPool) -> Row:
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"title: T\ntable: 1\nrows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
+    table = load_spec(path, "semantic_fusion")
+    return build_row(table, table.rows[0], NUMBERS, pool)
+
+
+def test_a_level_has_the_interval_of_one_more_run(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.9, 2.1, 2.2, 2.4, 2.4]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    half = T4 * math.sqrt(0.045 * (1 + 1 / 5))
+    assert cell.mean == pytest.approx(2.2)
+    assert cell.interval == pytest.approx((2.2 - half, 2.2 + half), abs=1e-5), "where one more run would lie"
+    assert cell.verdict.label == "undecided"
+    assert row.cells["as_published"] is None
+    wide = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5}", pool)
+    assert wide.cells["corrected"].verdict.label == "reproduced"
+
+
+def test_an_interval_as_wide_as_the_number_confirms_nothing(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    assert cell.interval[0] < 2.0 < cell.interval[1]
+    assert cell.verdict.label == "undecided"
+
+
+def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    first = min(record.seed for record in pool.records())
+    text = f"metric: m, printed: {{row: a, column: x}}, margin: {{relative: 0.05}}, seeds: [{first}]"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert (list(cell.values), cell.interval) == ([first], None)
+    missing = row_of(tmp_path, text.replace(f"[{first}]", "[99]"), pool).cells["corrected"]
+    assert missing.hole == "not run: seed 99"
+
+
+def test_one_seed_decides_nothing(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}"
+    near = row_of(tmp_path, text, pool_of(make_record, {"main": [2.1]})).cells["corrected"]
+    far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
+    for cell in (near, far):
+        assert (cell.interval, cell.verdict.label) == (None, "undecided")
+        assert cell.verdict.reason == "fewer than 3 seeds"
+
+
+def test_intervals_stay_where_the_quantity_can_be(make_record, tmp_path) -> None:
+    """Values and units as recorded; a claim's interval must be free to lie on both sides of 0."""
+    pool = pool_of(make_record, {"main": [784.0, 3784.0], "sure": [0.97, 1.0, 0.9], "gap": [0.2, 0.3, 0.1]})
+    units = {"main": ("perplexity", "lower"), "sure": ("rate", "higher"), "gap": ("rate", "higher")}
+    for record in pool.records():
+        record.metrics["m"]["unit"], record.metrics["m"]["direction"] = units[record.name]
+    low, high = row_of(tmp_path, "metric: m", pool).cells["corrected"].interval
+    assert 1 <= low < 2284 < high and low * high > 0
+    low, high = row_of(tmp_path, "metric: m, experiment: sure", pool).cells["corrected"].interval
+    assert 0 < low < 0.95 and high == 1.0
+    text = "metric: m, combine: percent_change, terms: [{experiment: gap}, {experiment: sure}]"
+    low, high = row_of(tmp_path, text, pool).cells["corrected"].interval
+    assert -100 < low < high < 0, "nothing loses more than everything"
+    bounded = row_of(tmp_path, "metric: m, limits: [0, 4000]", pool).cells["corrected"].interval
+    assert bounded == (0.0, 4000.0)
+    text = "metric: m, combine: difference, terms: [{experiment: gap}, {experiment: sure}]"
+    low, high = row_of(tmp_path, text, pool).cells["corrected"].interval
+    assert -1 <= low < high < 0
+    plain = row_of(tmp_path, f"{text}, claim: less", pool).cells["corrected"].interval
+    assert plain == pytest.approx((low, high)), "no cut was needed, so none was made"
+
+
+def test_folds_are_told_and_give_the_interval(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [0.5]})
+    (record,) = pool.records()
+    record.metrics["m"]["folds"] = [0.4, 0.45, 0.5, 0.55, 0.6]
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    assert (len(cell.values), cell.folds) == (1, 5)
+    assert n_words(cell) == "1 run, 5 folds"
+    half = T4 * math.sqrt(0.00625 / 5)
+    assert cell.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
+    plain = row_of(tmp_path, "metric: m", pool).cells["corrected"]
+    assert (plain.folds, n_words(plain)) == (None, "n=1")
+
+
+def test_two_seeds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [3.0, 5.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    cell = row.cells["corrected"]
+    assert cell.interval[0] < 2.0 < cell.interval[1], "Student's t with one degree of freedom holds nearly anything"
+    assert cell.verdict.label == "undecided"
+
+
+def test_differences_are_paired_by_seed(make_record, tmp_path) -> None:
+    # the pairs differ by 1, 1.1, 0.9, 1: seeds spread far wider than that
+    pool = pool_of(make_record, {"main": [1.0, 12.1, 20.9, 31.0], "baseline": [0.0, 11.0, 20.0, 30.0, 99.0]})
+    text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}]"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert list(cell.values.values()) == pytest.approx([1.0, 1.1, 0.9, 1.0])
+    assert cell.interval[0] > 0.8
+    assert cell.finding == "higher"
+    assert cell.note == "unpaired seeds left out: 5"
+
+
+def test_printed_numbers_are_combined_like_the_terms(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 1.1, 0.9], "baseline": [3.0, 3.1, 2.9]})
+    text = (
+        "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less, digits: 1,"
+        "printed: [{row: a, column: x}, {row: b, column: x}], margin: {relative: 0.05}"
+    )
+    row = row_of(tmp_path, text, pool)
+    assert (row.printed.value, row.printed.text) == (-2.0, "−2.0")
+    assert row.cells["corrected"].verdict.label == "supported"
+    with pytest.raises(UserError, match=r"claim greater, but .2\.0 is printed"):
+        row_of(tmp_path, text.replace("less", "greater"), pool)
+
+
+@pytest.mark.parametrize(
+    ("combine", "expected"),
+    [("ratio", 0.25), ("percent_change", -75.0), ("sum", 5.0), ("mean", 2.5), ("difference", -3.0)],
+)
+def test_combinations(make_record, tmp_path, combine, expected) -> None:
+    pool = pool_of(make_record, {"main": [1.0], "baseline": [4.0]})
+    text = f"metric: m, combine: {combine}, terms: [{{}}, {{experiment: baseline}}]"
+    assert row_of(tmp_path, text, pool).cells["corrected"].mean == expected
+
+
+def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [0.5, 0.7]}, n=200)
+    cell = row_of(tmp_path, "metric: m, interval: wilson", pool).cells["corrected"]
+    # 240 of 400, by Wilson's formula with z = 1.96
+    assert (cell.mean, cell.trials) == (0.6, 400)
+    assert cell.interval == pytest.approx((0.5513, 0.6469), abs=2e-4)
+
+
+def test_wilson_wants_rates(make_record, tmp_path) -> None:
+    with pytest.raises(UserError, match="is no rate"):
+        row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [4.9]}))
+    cell = row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [0.5, math.nan]}))
+    assert cell.cells["corrected"].interval is None
+
+
+def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
+    assert cell.verdict.label == "impossible"
+    assert cell.hole.startswith("not run: main")
+
+
+def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.9]})
+    for runs in pool.runs.values():
+        runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.bounds["floor"] == 1.95
+    assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
+    assert "below the floor 1.95" in cell.finding, "ours is not: something leaks"
+
+
+def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, math.nan, 2.0]})
+    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool).cells[
+        "corrected"
+    ]
+    assert (cell.interval, cell.verdict.label) == (None, "not reproduced")
+    assert math.isnan(cell.mean)
+
+
+def test_goals(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.3]})
+    assert row_of(tmp_path, "metric: m, goal: {at_most: 1.25}", pool).cells["corrected"].finding == (
+        "goal at most 1.25: missed"
+    )
+    assert row_of(tmp_path, "metric: m, goal: {at_least: 0.3}", pool).cells["corrected"].finding.endswith("met")
+
+
+def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
+    with pytest.raises(UserError, match="no printed number 1/a/xx"):
+        row_of(tmp_path, "metric: m, printed: {row: a, column: xx}, margin: {relative: 0.05}", pool_of(make_record, {}))
+
+
+def test_not_reported_has_no_verdict(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0]})
+    row = row_of(tmp_path, "metric: m, printed: {row: c, column: x}, margin: {relative: 0.05}", pool)
+    assert row.cells["corrected"].verdict is None
+
+
+def test_texts_are_picked_and_counted(make_record, tmp_path) -> None:
+    pool = RecordPool([make_record("main", "corrected", seed) for seed in (1, 2)], "semantic_fusion", "paper")
+    text = "samples: {where: {path: hard, setting: positive, prompt: ''}, show: 1, expect: 'wonderful!$'}"
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.texts == ("Carol finishes the model, extremely wonderful!",)
+    assert cell.finding == "2 of 4 as asked"
+    missing = row_of(tmp_path, "samples: {where: {path: nowhere}}", pool).cells["corrected"]
+    assert missing.hole == "not recorded: samples with path='nowhere'"
+
+
+def test_format_value() -> None:
+    assert format_value(1234.5678, 2) == "1,234.57"
+    assert format_value(-1e-17, 3, signed=True) == "0.000", "rounding, no number"
+    assert format_value(-0.0004, 3, signed=True) == "−4.0e−4"
+    assert format_value(3e-7, 5) == "3.0e−7" and format_value(3e-7, 5, exponent=False) == "0.00000"
+    assert format_value(0.02, 3, exponent=True) == "2.0e−2" and format_value(0.0, 3, exponent=True) == "0.000"
+    assert format_value(3.02e19, 1) == "3.0e19"
+    assert format_value(-0.5, 1, signed=True) == "−0.5"
+    assert format_value(0.5, 1, signed=True) == "+0.5"
+    assert format_value(math.inf, 1) == "inf"
+    assert format_value(None, 1) == ""
+
+
+def test_a_sentence_without_a_size_is_judged_by_its_side(make_record, tmp_path) -> None:
+    text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less"
+    below = pool_of(make_record, {"main": [1.0, 2.1, 2.9], "baseline": [2.0, 3.0, 4.0]})
+    row = row_of(tmp_path, text, below)
+    assert row.judged and row.printed is None
+    assert row.cells["corrected"].verdict.label == "supported" and row.cells["corrected"].finding == ""
+    spanning = pool_of(make_record, {"main": [1.0, 5.0, 2.0], "baseline": [2.0, 3.0, 4.0]})
+    assert row_of(tmp_path, text, spanning).cells["corrected"].verdict.label == "undecided"
+    two = pool_of(make_record, {"main": [1.0, 2.1], "baseline": [2.0, 3.0]})
+    assert row_of(tmp_path, text, two).cells["corrected"].verdict.label == "undecided"
+    other = text.replace("less", "greater")
+    assert row_of(tmp_path, other, below).cells["corrected"].verdict.label == "contradicted"
+
+
+def test_a_number_that_is_not_aimed_at_says_why(make_record, tmp_path) -> None:
+    row = row_of(tmp_path, "printed: {row: a, column: x}, not_run: a pretrained model", pool_of(make_record, {}))
+    cell = row.cells["corrected"]
+    assert (cell.hole, cell.verdict.label) == ("not run: a pretrained model", "not run")
+
+
+def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make_record, tmp_path) -> None:
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, not_run: no weights"
+    assert row_of(tmp_path, text, pool_of(make_record, {})).cells["corrected"].hole == "not run: no weights"
+    ran = row_of(tmp_path, text, pool_of(make_record, {"main": [2.0, 2.0, 2.0]})).cells["corrected"]
+    assert ran.hole is None and ran.verdict.label == "reproduced"
+    bound = "printed: {row: a, column: x}, ceiling: 1.5, not_run: nobody was asked"
+    cell = row_of(tmp_path, bound, pool_of(make_record, {"main": [1.0]})).cells["corrected"]
+    assert (cell.hole, cell.verdict.label) == ("not run: nobody was asked", "impossible")
+
+
+def fold_pool(make_record, folds: dict[str, list[list[float]]]) -> RecordPool:
+    """Return corrected records of "main": metric -> the values over folds of each seed."""
+    records = []
+    for seed in range(len(next(iter(folds.values())))):
+        record = make_record("main", "corrected", seed)
+        record.metrics = {
+            name: {"value": sum(runs[seed]) / len(runs[seed]), "unit": "u", "direction": "lower", "n": 5,
+                   "ci95": None, "version": 1, "folds": runs[seed]}
+            for name, runs in folds.items()
+        }  # fmt: skip
+        records.append(record)
+    return RecordPool(records, "semantic_fusion", "paper")
+
+
+def test_one_run_has_the_interval_over_its_folds(make_record, tmp_path) -> None:
+    one, other = [1.0, 2.0, 3.0, 4.0, 5.0], [0.5, 1.6, 2.4, 3.6, 4.4]
+    pool = fold_pool(make_record, {"m": [one], "o": [other]})
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    half = T4 * math.sqrt(2.5 / 5)
+    assert cell.interval == pytest.approx((3.0 - half, 3.0 + half), abs=1e-5)
+    difference = "combine: difference, terms: [{metric: m}, {metric: o}], claim: greater"
+    folded = row_of(tmp_path, f"{difference}, interval: folds", pool).cells["corrected"]
+    half = T4 * math.sqrt(0.01 / 5)  # 0.5, 0.4, 0.6, 0.4, 0.6
+    assert folded.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
+    assert folded.verdict.label == "supported"
+    assert row_of(tmp_path, difference, pool).cells["corrected"].verdict.label == "undecided"
+
+
+def test_over_seeds_folds_do_not_count(make_record, tmp_path) -> None:
+    pool = fold_pool(make_record, {"m": [[1.0, 3.0], [2.0, 4.0], [4.0, 4.0]]})
+    cell = row_of(tmp_path, "metric: m, interval: folds", pool).cells["corrected"]
+    assert cell.interval == row_of(tmp_path, "metric: m", pool).cells["corrected"].interval
+    uneven = fold_pool(make_record, {"m": [[1.0, 3.0]], "o": [[1.0, 2.0, 3.0]]})
+    text = "combine: difference, terms: [{metric: m}, {metric: o}], interval: folds"
+    assert row_of(tmp_path, text, uneven).cells["corrected"].interval is None
+
+
+# --- which runs may speak -------------------------------------------------------------------------------------------
+
+
+def judged(tmp_path: Path, text: str, pool: RecordPool, head: str = "") -> Row:
+    """Build the one row of a table that may have checks."""
+    path = tmp_path / "table_1.yaml"
+    path.write_text(f"title: T\ntable: 1\n{head}rows:\n  - {{label: A, regimes: [corrected], {text}}}\n")
+    table = load_spec(path, "semantic_fusion")
+    return build_row(table, table.rows[0], NUMBERS, pool)
+
+
+NUMBER = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5}"
+CLAIM = "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less"
+
+
+def of_size(pool: RecordPool, size: str) -> RecordPool:
+    for record in pool.seen:
+        record.size = size
+    return RecordPool(pool.seen, "semantic_fusion", size)
+
+
+def test_a_number_is_judged_at_the_papers_size_only_a_claim_at_any(make_record, tmp_path) -> None:
+    values = {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]}
+    for size, number, claim in (("paper", "reproduced", "supported"), ("small", "other size", "supported"),
+                                ("smoke", "other size", "other size")):  # fmt: skip
+        pool = of_size(pool_of(make_record, values), size)
+        assert judged(tmp_path, NUMBER, pool).cells["corrected"].verdict.label == number
+        assert judged(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == claim
+    small = of_size(pool_of(make_record, values), "small")
+    text = f"{NUMBER}, any_size: a property of the corpus"
+    assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "reproduced"
+
+
+def test_what_is_not_comparable_is_told_and_not_judged(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99]})
+    for record in pool.seen:
+        record.metrics["m"]["unit"] = "ratio"
+    cell = judged(tmp_path, f'{NUMBER}, other: "other metric: deviation 3"', pool).cells["corrected"]
+    assert (cell.verdict.label, cell.verdict.reason) == ("other metric", "deviation 3")
+    assert cell.spread is not None and cell.spread_printed is None, "no spread with a number of something else"
+    with pytest.raises(UserError, match="other begins with one of other size"):
+        judged(tmp_path, f'{NUMBER}, other: "deviation 3"', pool)
+
+
+def check(limit: str, experiment: str = "") -> str:
+    return f"checks: {{good: {{says: better than a guess, metric: m{experiment}, {limit}}}}}\n"
+
+
+def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
+    text = f"{CLAIM}, checks: [good]"
+    assert judged(tmp_path, text, pool, check("below: 3.5")).cells["corrected"].verdict.label == "supported"
+    failed = judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict
+    assert (failed.label, failed.reason) == ("cannot decide", "better than a guess: 2.997 against 2.500")
+    only = judged(tmp_path, text, pool, check("below: 2.5", ", experiment: main")).cells["corrected"].verdict
+    assert only.label == "supported", "asked of one experiment alone"
+    absent = judged(tmp_path, text, pool, check("below: {metric: guess}")).cells["corrected"].verdict
+    assert (absent.label, absent.reason) == ("cannot decide", "better than a guess: not measured")
+    times = judged(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
+    assert times.reason == "better than a guess: 2.000 against 2.500"
+    with pytest.raises(UserError, match="no check 'god'"):
+        judged(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
+    with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
+        judged(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
+
+
+def test_a_metric_at_its_floor_tells_nothing(make_record, tmp_path) -> None:
+    text = f"{CLAIM}, too_small: {{below: 0.02, why: one n-gram}}"
+    low = pool_of(make_record, {"main": [0.0, 0.001, 0.0], "baseline": [0.01, 0.012, 0.011]})
+    assert judged(tmp_path, text, low).cells["corrected"].verdict.label == "too small to tell"
+    high = pool_of(make_record, {"main": [0.0, 0.001, 0.0], "baseline": [0.3, 0.31, 0.32]})
+    assert judged(tmp_path, text, high).cells["corrected"].verdict.label == "supported", "one side is not at the floor"
+
+
+def test_what_the_untrained_model_gets_too_is_told(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99]})
+    for runs in pool.runs.values():
+        for record in runs.values():
+            record.metrics["guess"] = {**record.metrics["m"], "value": 2.0}
+            record.metrics["bad"] = {**record.metrics["m"], "value": 9.0}
+    told = {name: judged(tmp_path, f"{NUMBER}, untrained: {name}", pool).cells["corrected"].verdict.label
+            for name in ("guess", "bad", "absent")}  # fmt: skip
+    assert told == {"guess": "met by an untrained model", "bad": "reproduced", "absent": "reproduced"}
+
+
+def test_a_yes_or_no_of_three_seeds_is_undecided(make_record, tmp_path) -> None:
+    """+1, +1, +1 has no spread, so Student's interval has no width; the exact test gives p = 0.25."""
+    for n, label in ((3, "undecided"), (6, "supported")):
+        pool = pool_of(make_record, {"main": [1.0] * n, "baseline": [0.0] * n})
+        for record in pool.seen:
+            record.metrics["m"]["unit"] = "truth value"
+        cell = judged(tmp_path, CLAIM.replace("less", "greater"), pool).cells["corrected"]
+        assert cell.verdict.label == label
+    assert cell.interval == (1.0, 1.0)
+
+
+def test_repeatability_stands_beside_a_printed_number(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.1, 1.9]})
+    for record in pool.seen:
+        record.metrics["m"]["unit"] = "ratio"
+    cell = judged(tmp_path, NUMBER, pool).cells["corrected"]
+    c4 = math.sqrt(2 / 2) * math.gamma(1.5) / math.gamma(1.0)
+    assert cell.spread == pytest.approx((1 + 1 / 12) * 100 * (0.1 / c4) / 2.0)
+    assert 0 < cell.spread_printed < cell.spread, "the printed 2.0 lies in the middle"
+    assert judged(tmp_path, "metric: m", pool).cells["corrected"].spread is None
