@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,19 +36,27 @@ def record(folder: Path, name: str) -> dict:
 
 
 def test_the_page_runs_as_it_stands(here, run_cli):
-    commands = [shlex.split(line) for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
-    assert [words[1] for words in commands] == ["train", "generate", "generate", "train"]
+    lines = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
+    assert [line.split()[1] for line in lines if line.startswith("lit-ctg")] == [
+        "train",
+        "generate",
+        "generate",
+        "train",
+    ]
     printed = []
-    for words in commands:
-        code, out, err = run_cli(*words[1:], *SMOKE, "output_root=outputs")
+    for line in lines:
+        if not line.startswith("lit-ctg "):
+            subprocess.run(line, shell=True, check=True)
+            continue
+        code, out, err = run_cli(*shlex.split(line)[1:], *SMOKE, "output_root=outputs")
         assert code == 0, err
         printed.append(out)
     metrics = record(here, "reviews")["metrics"]
     assert {"control/channel/positive/polarity", "control/channel/negative/held_out_gain"} <= set(metrics)
-    assert record(here, "reviews")["checks"] == {} or metrics["probe/causal"]["value"] == 1
+    assert metrics["probe/causal"]["value"] == 1
     follows = r"(?i) ?the (food|music) (was|is)( \w+)? \w+ ?\."
-    lines = [line for line in printed[2].splitlines() if line.lower().lstrip().startswith("the ")]
-    assert lines and all(re.fullmatch(follows, line) for line in lines), lines
+    texts = [line for line in printed[2].splitlines() if line.lower().lstrip().startswith("the ")]
+    assert len(texts) == 5 and all(re.fullmatch(follows, text) for text in texts), printed[2]
     assert record(here, "food")["config"]["model"]["bank"]["features"]["food"]["group"] == "food"
 
 
@@ -82,7 +91,7 @@ def test_a_frozen_hugging_face_model_takes_the_adapter(here, run_cli):
         (["model.bank.lexicon.path=none.csv"], "lexicon none.csv: no such file"),
         (["model.bank.features.is_intensifier.word_class=adverb"], "no word has the class 'adverb'"),
         (["decoding.grammar=endless.yaml"], "a sentence that comes to A cannot end"),
-        (["model.bank.features.pos.hindsight=future"], "hindsight='future'"),
+        (["+model.bank.features.pos.hindsight=future"], "hindsight='future'"),
     ],
 )
 def test_what_is_wrong_ends_in_one_line(here, run_cli, words, message):
