@@ -12,8 +12,8 @@ QUICK = ("size=smoke", "logger=none", "trainer.accelerator=cpu", "seed=1")
 CORE = "callback=[default]"
 # a rate at which each of them diverges: found by trying
 CASES = {
-    "semantic_fusion/main": ["model.learning_rate=1e3", "data.train_size=200", "data.val_size=64", "trainer.max_epochs=2",
-                             CORE, "metric=[perplexity]"],
+    "semantic_fusion/main": ["model.learning_rate=1e3", "data.train_size=200", "data.val_size=64",
+                             "trainer.max_epochs=2", CORE, "metric=[perplexity]"],
     "idea_gate/main": ["model.learning_rate=1e3", "trainer.limit_val_batches=2", CORE, "metric=[perplexity]"],
     "graphmax/main": ["model.learning_rate=1e6", "data.sample_size=3000", "trainer.limit_train_batches=4", CORE,
                       "metric=[perplexity]"],
