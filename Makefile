@@ -16,11 +16,14 @@ help:
 
 venv: $(VENV)/.ready
 
-# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries
+# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries. Its own file
+# is checked against the lock; what a build for CUDA needs beside it (the second line) is not in there
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	awk '/^torch==/ {p = 1} p {print} p && !/\\$$/ {exit}' requirements.lock > $(VENV)/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(VENV)/torch.lock)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 

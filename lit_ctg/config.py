@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -83,8 +84,9 @@ def _chooser(key: str) -> Any:
     return choose
 
 
+@functools.cache
 def register() -> None:
-    """Register the schema and the resolvers ``${by_regime:{...}}`` and ``${by_size:{...}}`` (idempotent)."""
+    """Register the schema and the resolvers ``${by_regime:{...}}`` and ``${by_size:{...}}``, once a process."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
