@@ -2,10 +2,11 @@
 
     python benchmarks/bench_control_code.py [--rounds 7] [--threads 1] [--layers 8] [--vocabulary 10000] [--quick]
 
-Compared on batches of 16 x 256 (sec. 4): the neuron arm and its concatenation form with the same network without codes
-(both arms of one width), the GRU arm with a loop over GRUCell, the layers with torch.nn.TransformerEncoder. The arms
-take turns, and the ratio is that of the medians of processor time, so that other work on the machine counts less.
-Prints also steps and models an hour, and from them what the 160 models of sec. 4.3 would take on this machine.
+Compared on batches of 16 x 256 (sec. 4): the neuron arm and its plain form on [x; c] (``fast=false``) with the same
+network without codes (both arms of one width), a step at size=paper with what it was before, the GRU arm with a loop
+over GRUCell, the layers with torch.nn.TransformerEncoder. The arms take turns, and the ratio is that of the medians of
+processor time, so that other work on the machine counts less. Prints also steps and models an hour, and from them what
+the 160 models of sec. 4.3 would take on this machine.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.data.tokenizer import WordTokenizer
-from lit_ctg.papers.control_code import ControlCodeModule
-from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, CodeTransformerBackbone
+from lit_ctg.network.packing import Packing
+from lit_ctg.papers.control_code import CodeGRUBackbone, CodeTransformerBackbone, ControlCodeModule
+from lit_ctg.papers.control_code.model import CodeTransformerLayer
 
 ROWS, LENGTH, DIM, CODES = 16, 256, 200, 2
 OPTIMIZERS = {"sgd": {"learning_rate": 5.0, "gamma": 0.95}}
 # tokens of a training split of each corpus (docs/data.md); epochs, shapes and arms of sec. 4.3
 TOKENS = {"books2": 111_000, "books3": 271_000, "books6": 773_000, "reviews": 1_170_000, "scripts": 114_000}
 EPOCHS, SHAPES, ARMS = 50, 16, 2
+# relative, of a first step in bfloat16 against float32; both draw other dropout
+LOSS_TOLERANCE = 0.02
 
 
 def medians(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -47,7 +51,7 @@ def medians(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float
     return {name: statistics.median(seconds) for name, seconds in spent.items()}
 
 
-def module_of(injection: str, vocabulary: int, **sizes: Any) -> ControlCodeModule:
+def module_of(injection: str, vocabulary: int, fast: bool = True, **sizes: Any) -> ControlCodeModule:
     """Return a model of the published sizes."""
     tokenizer = WordTokenizer(eol=None)
     tokenizer.train([" ".join(f"w{number}" for number in range(vocabulary - 1))])
@@ -68,6 +72,7 @@ def module_of(injection: str, vocabulary: int, **sizes: Any) -> ControlCodeModul
         optimizer="sgd",
         optimizers=OPTIMIZERS,
         seed=0,
+        fast=fast,
     )
 
 
@@ -84,46 +89,85 @@ def batch_of(vocabulary: int) -> dict[str, Tensor]:
     }
 
 
-class Concatenated(nn.Module):
-    """What a CodeLinear stands for: the layer on [x; c], the code beside every token."""
+class RowLoss(torch.autograd.Function):
+    """The loss as it was before ``fast.cross_entropy``: sequence by sequence, scores as [T, V], biases apart."""
 
-    def __init__(self, linear: CodeLinear) -> None:
-        super().__init__()
-        self.linear = nn.Linear(linear.in_features + linear.code_dim, len(linear.weight))
+    @staticmethod
+    def forward(ctx: Any, hidden_BTD: Tensor, weight_VD: Tensor, bias_BV: Tensor, target_BT: Tensor) -> Tensor:
+        device = hidden_BTD.device.type
+        product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
+        share = 1.0 / target_BT.numel()
+        with torch.autocast(device, enabled=False):
+            hidden, weight, bias = (part.to(product) for part in (hidden_BTD, weight_VD, bias_BV))
+            loss = torch.zeros((), device=hidden.device)
+            grad_hidden, grad_bias = torch.empty_like(hidden_BTD), torch.empty_like(bias, dtype=torch.float32)
+            grad_weight = torch.zeros_like(weight_VD)
+            for row, target_T in enumerate(target_BT):
+                states_TD = hidden[row]
+                mass_TV = torch.addmm(bias[row], states_TD, weight.T)
+                largest_T1 = mass_TV.amax(1, keepdim=True)
+                own_T = mass_TV.gather(1, target_T.unsqueeze(1)).sub_(largest_T1).squeeze(1).float()
+                mass_TV.sub_(largest_T1).exp_()
+                sum_T = mass_TV.sum(1, dtype=torch.float32)
+                loss += ((sum_T.log() - own_T) * share).sum()
+                ratio_T1 = (share / sum_T).unsqueeze(1)
+                grad_hidden[row] = (mass_TV @ weight).float() * ratio_T1 - weight[target_T].float() * share
+                grad_weight += mass_TV.T @ (states_TD * ratio_T1).to(product)
+                grad_weight.index_add_(0, target_T, -(states_TD * share).float())
+                grad_bias[row] = (mass_TV.T @ ratio_T1.to(product)).squeeze(1)
+                grad_bias[row].index_add_(0, target_T, torch.full_like(sum_T, -share))
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        return loss
 
-    def term(self, code_BC: Tensor) -> Tensor:
-        """The code itself: nothing is computed ahead."""
-        return code_BC
-
-    def forward(self, x_ND: Tensor, code_BC: Tensor) -> Tensor:
-        """Return the layer's values of all tokens."""
-        return self.linear(torch.cat((x_ND, code_BC.repeat_interleave(len(x_ND) // len(code_BC), 0)), dim=1))
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of hidden states, weight and biases."""
+        return *(grad * value for value in ctx.saved_tensors), None
 
 
-def concatenation(module: ControlCodeModule) -> Callable[[dict[str, Tensor]], Tensor]:
-    """Turn a neuron arm into its concatenation form; return its loss, by plain cross-entropy."""
-    for layer in module.backbone.layers:
-        layer.linear1, layer.linear2 = Concatenated(layer.linear1), Concatenated(layer.linear2)
-    output = Concatenated(module.output)
+def torch_attention(layer: CodeTransformerLayer, x_ND: Tensor, packing: Packing, forbidden: Any, p: float) -> Tensor:
+    """The attention of mixed precision as it was before: torch's own, which draws its dropout element by element."""
+    own = layer.self_attn
+    projected = F.linear(x_ND, own.in_proj_weight, own.in_proj_bias).unflatten(0, packing.shape)
+    query, key, value = projected.unflatten(2, (3, own.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    context = F.scaled_dot_product_attention(query, key, value, dropout_p=p, is_causal=True)
+    return own.out_proj(context.transpose(1, 2).flatten(2).flatten(0, 1))
+
+
+def as_before(module: ControlCodeModule, mixed: bool) -> Callable[[dict[str, Tensor]], Tensor]:
+    """Return the loss of a neuron arm as it was computed before (size=paper: float32)."""
+    if mixed:
+        for layer in module.backbone.layers:
+            layer._attend_all = partial(torch_attention, layer)
 
     def loss(batch: dict[str, Tensor]) -> Tensor:
         state = module.start(ROWS, module.weights(batch))
-        hidden_ND = module.hidden(batch["input_ids_BT"], state).flatten(0, 1)
-        return F.cross_entropy(output(hidden_ND, state.code_BC), batch["target_ids_BT"].flatten())
+        hidden_BTD = module.hidden(batch["input_ids_BT"], state)
+        own, of_code = module.output.weight.split([DIM, module.output.code_dim], dim=1)
+        return RowLoss.apply(hidden_BTD, own, F.linear(state.code_BC, of_code, module.output.bias).float(),
+                             batch["target_ids_BT"])  # fmt: skip
 
     return loss
 
 
-def training_step(module: ControlCodeModule, batch: dict[str, Tensor], loss: Callable[..., Tensor] | None = None):
-    """Return a training step: loss, gradients, clipping, update."""
+def training_step(
+    module: ControlCodeModule,
+    batch: dict[str, Tensor],
+    loss: Callable[..., Tensor] | None = None,
+    mixed: bool = False,
+) -> Callable[[], float]:
+    """Return a training step: loss, gradients, clipping, update; ``mixed`` is bfloat16 by autocast."""
     chosen = torch.optim.SGD(module.parameters(), lr=0.01)
     module.train()
 
-    def step() -> None:
+    def step() -> float:
         chosen.zero_grad()
-        (module.losses(batch)["loss"] if loss is None else loss(batch)).backward()
+        with torch.autocast(batch["input_ids_BT"].device.type, torch.bfloat16, enabled=mixed):
+            value = module.losses(batch)["loss"] if loss is None else loss(batch)
+        value.backward()
         nn.utils.clip_grad_norm_(module.parameters(), 0.5)
         chosen.step()
+        return float(value.detach())
 
     return step
 
@@ -133,13 +177,37 @@ def code_cost(layers: int, width: int, vocabulary: int, rounds: int) -> dict[str
     batch = batch_of(vocabulary)
     make = partial(module_of, vocabulary=vocabulary, layers=layers, feedforward_dim=width)
     steps = {name: training_step(make(name), batch) for name in ("none", "neuron", "prompt")}
-    whole = make("neuron")
-    steps["concatenated"] = training_step(whole, batch, concatenation(whole))
+    steps["concatenated"] = training_step(make("neuron", fast=False), batch)
     seconds = medians(steps, rounds)
     print(f"training step, {layers} layers, hidden {width}, vocabulary {vocabulary}: seconds, and times no codes")
     for name, value in seconds.items():
         print(f"  {name:13s}{value:8.3f}  {value / seconds['none']:.3f}")
     return seconds
+
+
+def step_before_and_now(layers: int, width: int, vocabulary: int, rounds: int) -> float:
+    """Compare a step of the neuron arm at size=paper with what it was; return the seconds of one now."""
+    batch = batch_of(vocabulary)
+    make = partial(module_of, "neuron", vocabulary=vocabulary, layers=layers, feedforward_dim=width)
+    old, old_mixed, now = make(), make(), make()
+    steps = {
+        "before (float32)": training_step(old, batch, as_before(old, mixed=False)),
+        "before, in bfloat16": training_step(old_mixed, batch, as_before(old_mixed, mixed=True), mixed=True),
+        "now (bfloat16)": training_step(now, batch, mixed=True),
+    }
+    losses = {}
+    for name, step in steps.items():
+        torch.manual_seed(0)
+        losses[name] = step()
+    seconds = medians(steps, rounds)
+    print(f"step of the neuron arm at size=paper, {layers} layers, hidden {width}, vocabulary {vocabulary}:")
+    print("seconds, times as long as now, and loss of the first step")
+    for name, value in seconds.items():
+        print(f"  {name:20s}{value:8.3f}  {value / seconds['now (bfloat16)']:.2f}  {losses[name]:.4f}")
+    first, last = losses["before (float32)"], losses["now (bfloat16)"]
+    if abs(last / first - 1.0) > LOSS_TOLERANCE:
+        raise SystemExit(f"the losses differ by more than {LOSS_TOLERANCE:.1%}: {first} and {last}")
+    return seconds["now (bfloat16)"]
 
 
 def gru_loop(dim: int, rounds: int) -> None:
@@ -149,7 +217,7 @@ def gru_loop(dim: int, rounds: int) -> None:
     x_BTD, code_BC = torch.randn(ROWS, LENGTH, dim), torch.randn(ROWS, dim)
 
     def ours() -> None:
-        layers(x_BTD, layers.terms(code_BC)).square().mean().backward()
+        layers(x_BTD, code_BC).square().mean().backward()
 
     def loop() -> None:
         states, last = [torch.zeros(ROWS, dim)] * 3, []
@@ -183,8 +251,8 @@ def encoder(layers: int, width: int, rounds: int) -> None:
     seconds = medians(
         {
             "torch": lambda: theirs(x_BTD, mask, is_causal=True).square().mean().backward(),
-            "ours": lambda: ours(x_BTD, ours.terms(None)).square().mean().backward(),
-            "with code": lambda: coded(x_BTD, coded.terms(code_BC)).square().mean().backward(),
+            "ours": lambda: ours(x_BTD, None).square().mean().backward(),
+            "with code": lambda: coded(x_BTD, code_BC).square().mean().backward(),
         },
         rounds,
     )
@@ -222,8 +290,9 @@ def main() -> None:
     encoder(options.layers, options.width, options.rounds)
     for dim in (64,) if options.quick else (256, 512):
         gru_loop(dim, options.rounds)
-    seconds = code_cost(options.layers, options.width, options.vocabulary, options.rounds)
-    projection(seconds["neuron"], options.layers, options.vocabulary)
+    code_cost(options.layers, options.width, options.vocabulary, options.rounds)
+    seconds = step_before_and_now(options.layers, options.width, options.vocabulary, options.rounds)
+    projection(seconds, options.layers, options.vocabulary)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, ResumableLoader, StreamBatches
+from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, StreamBatches
 from lit_ctg.data.byte_pair import GPT2Tokenizer, TrainedBPETokenizer
 from lit_ctg.data.document import Document
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, ensure_packed
 from lit_ctg.data.sample import encyclopedia
 from lit_ctg.data.source import find_file, read_lines

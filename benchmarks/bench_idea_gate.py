@@ -23,7 +23,7 @@ import torch
 from lit_ctg.config import compose
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
-from lit_ctg.papers.idea_gate.generation import IdeaGateDecoding
+from lit_ctg.papers.idea_gate.decode import IdeaGateDecoding
 
 SIZE, LENGTH = 50257, 256
 WAYS = ("ours", "straight", "plain")

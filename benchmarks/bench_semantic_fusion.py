@@ -82,9 +82,9 @@ def generation(regime: str, samples: int) -> None:
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
     control = {"pos_high": 0.95, "str_high": 0.9}
-    generator.generate(samples, control=control, paths={"hard": True, "soft": True}, seed=0)
+    generator.generate(samples, control=control, routes=("hard", "soft"), seed=0)
     began = time.perf_counter()
-    texts = generator.generate(samples, control=control, paths={"hard": True, "soft": True}, seed=0)
+    texts = generator.generate(samples, control=control, routes=("hard", "soft"), seed=0)
     fast = time.perf_counter() - began
     noise = torch.Generator().manual_seed(0)
     began = time.perf_counter()

@@ -28,7 +28,7 @@ from lit_ctg.config import compose
 from lit_ctg.data.byte_pair import GPT2Tokenizer
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
-from lit_ctg.papers.graphmax.scene import token_ids
+from lit_ctg.papers.graphmax.graph import token_ids
 from lit_ctg.run.build import build_datamodule
 
 RUN, BLOCK = 8, 16

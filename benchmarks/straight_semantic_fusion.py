@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.corpus import ClauseVocabulary
 
 LENGTH, DIM, LAYERS, HEADS, WIDE, DROPOUT = 28, 128, 4, 4, 256, 0.1
 FEATURES = 22

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, blame, did_you_mean, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,11 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         # a value that some library refuses while the run goes on, or a fault of ours: one line either way
-        reason = " ".join(str(error).split())[:500]
-        return _bad_input(UserError(f"{type(error).__name__}: {reason}; debug=true shows where it comes from"), debug)
+        reason = one_line(error)[:500] + blame(error, words)
+        return _bad_input(UserError(f"{reason}; debug=true shows where it comes from"), debug)
 
 
 def _dispatch(words: list[str]) -> int:
+    for word in words:
+        # bytes of the command line that are no UTF-8: a record could not name that file
+        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UserError(f"{word!a} is no UTF-8 text: rename that file or folder")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0
@@ -144,6 +148,16 @@ def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
     return data(words)
+
+
+def _new(words: list[str]) -> int:
+    from lit_ctg.run.skeleton import new
+
+    found = COMMANDS["new"].parse(words)
+    for path in new(found["paper"], found.get("title", "")):
+        print(path)
+    print(f"next: lit-ctg train experiment={found['paper']}/main size=smoke; CONTRIBUTING.md says what to change first")
+    return 0
 
 
 def _list(words: list[str]) -> int:
@@ -288,6 +302,16 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke",),
+        ),
+        Command(
+            "new",
+            "write the files of a new paper: a placeholder method that trains, generates and is tested",
+            _new,
+            (
+                Setting("paper", "name of its folders, such as topic_prefix", required=True),
+                Setting("title", "what tables and pages call it"),
+            ),
+            examples=("new paper=topic_prefix",),
         ),
         Command(
             "list",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +14,14 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_unicode, did_you_mean
 
 # what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
-FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root")
+FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
 
 
 class Regime(Enum):
@@ -96,13 +98,14 @@ def config_folder() -> Path:
 
 
 def prepare_overrides(overrides: Iterable[str]) -> list[str]:
-    """Quote free text and let ``control.<name>=<value>`` add a key, so that users need no Hydra quoting.
+    """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change one that is there.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
     prepared = []
+    check_unicode(os.getcwd(), "the current folder")
     for word in overrides:
-        key, equals, value = word.partition("=")
+        key, equals, value = check_unicode(word, "the override").partition("=")
         if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             word = f"{key}='{escaped}'"
@@ -111,6 +114,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
         elif equals and key == "path":
             # the short name of the routes a control takes
             word = f"decoding.routes={value}"
+        elif equals and re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
+            # "+" also where the key is there: whoever adds data.num_workers need not know which corpus states it
+            word = f"+{word}"
         prepared.append(word)
     return prepared
 
@@ -157,9 +163,43 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(explain(error)) from error
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
+    if cfg.seed >= 2**32:
+        raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
+    for key in ("data", "model", "trainer", "callback"):
+        _check_numbers(OmegaConf.to_container(cfg, resolve=True)[key], key)  # type: ignore[index,call-overload]
     return cfg
+
+
+# numbers with one meaning wherever they stand, by the last part of their key, and the least they may be; what else a
+# class takes it checks itself
+LEAST = {
+    "learning_rate": 0,
+    "weight_decay": 0,
+    "batch_size": 1,
+    "steps_per_epoch": 1,
+    "accumulate_grad_batches": 1,
+    "check_val_every_n_epoch": 1,
+    "log_every_n_steps": 1,
+}
+# Lightning takes -1 for "no limit"; a run of no steps, without validation or with no time between two has no numbers
+NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")
+
+
+def _check_numbers(node: Any, where: str) -> None:
+    """Refuse a rate that is negative or no number, and sizes, counts and intervals of zero; names the key."""
+    if not isinstance(node, dict):
+        return
+    for name, value in node.items():
+        key = f"{where}.{name}"
+        if isinstance(value, dict):
+            _check_numbers(value, key)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if name in LEAST and not LEAST[name] <= value < math.inf:
+                raise UserError(f"{key}={value}: pass a finite number, at least {LEAST[name]}")
+            if name in NO_ZERO and (value == 0 or math.isnan(value)):
+                raise UserError(f"{key}={value} leaves nothing to run or to measure: pass at least 1")
 
 
 def experiments() -> list[str]:
@@ -190,6 +230,16 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         reason = str(error).splitlines()[0]
         return f"cannot read the override '{error.override}': {reason}; quote values with commas, blanks or brackets"
+    if isinstance(error, ConfigCompositionException) and isinstance(error.__cause__, OmegaConfBaseException):
+        # Hydra says which override, OmegaConf why
+        reason = str(error.__cause__).splitlines()[0]
+        chosen = re.search(r"override (\w+)=", str(error))
+        for kind in (Regime, Size):
+            if chosen and chosen[1] == kind.__name__.lower():
+                given = str(error).splitlines()[0].partition("=")[2]
+                names = [option.name for option in kind]
+                return f"{chosen[1]}={given}{did_you_mean(given, names)}; one of {', '.join(names)}"
+        return f"configuration: {str(error).splitlines()[0]}: {reason}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:3])
     text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -58,6 +61,22 @@ def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
         ([MAIN, "size=big"], "big"),
         ([MAIN, "seed=abc"], "seed"),
         ([MAIN, "seed=-1"], "negative"),
+        ([MAIN, "seed=4294967296"], "seed=4294967296 is too large: pass a whole number below 2^32"),
+        ([MAIN, "size=smal"], "size=smal; did you mean 'small'?; one of smoke, small, paper"),
+        ([MAIN, "regime=Corrected"], "regime=Corrected; did you mean 'corrected'?; one of as_published, corrected"),
+        ([MAIN, "model.learning_rate=-1"], "model.learning_rate=-1: pass a finite number, at least 0"),
+        ([MAIN, "model.learning_rate=nan"], "model.learning_rate=nan: pass a finite number"),
+        ([MAIN, "data.batch_size=0"], "data.batch_size=0: pass a finite number, at least 1"),
+        ([MAIN, "trainer.max_steps=0"], "trainer.max_steps=0 leaves nothing to run or to measure"),
+        ([MAIN, "trainer.max_epochs=0"], "trainer.max_epochs=0 leaves nothing"),
+        ([MAIN, "trainer.limit_val_batches=0"], "trainer.limit_val_batches=0 leaves nothing"),
+        ([MAIN, "trainer.val_check_interval=0"], "trainer.val_check_interval=0 leaves nothing"),
+        ([MAIN, "trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0: pass a finite"),
+        ([MAIN, "+callback.finite_loss.every=0"], "callback.finite_loss.every=0 leaves nothing"),
+        (
+            ["experiment=control_code/transformer", "model.optimizers.sgd.learning_rate=-5"],
+            "sgd.learning_rate=-5: pass",
+        ),
         ([MAIN, "n=0"], "at least 1"),
         ([MAIN, "data=claus"], "clause"),
         ([MAIN, "model.causal=[1"], "model.causal"),
@@ -78,6 +97,23 @@ def test_free_text_needs_no_quoting() -> None:
     assert cfg.control.pos_high == 0.95
     assert compose([MAIN, "prompt=it's, a {b}: c=d"]).prompt == "it's, a {b}: c=d"
     assert compose([MAIN, "ckpt_path=a folder/epoch=3.ckpt"]).ckpt_path == "a folder/epoch=3.ckpt"
+
+
+def test_a_plus_adds_a_key_and_changes_one_that_is_there() -> None:
+    assert plain(compose([MAIN, "+data.num_workers=2"]))["data"]["num_workers"] == 2
+    assert plain(compose([MAIN, "data.num_workers=2"]))["data"]["num_workers"] == 2
+    assert plain(compose([MAIN, "+data.crop=false"]))["data"]["crop"] is False
+    assert prepare_overrides(["+callback=x", "+a/b@c.d=e"]) == ["+callback=x", "+a/b@c.d=e"], "groups know no ++"
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_runs(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(UserError, match=r"the override 'data.root=caf\\udce9' is not UTF-8"):
+        compose([MAIN, os.fsdecode(b"data.root=caf\xe9")])
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=r"the current folder .* is not UTF-8"):
+        compose([MAIN])
 
 
 def test_preparing_leaves_other_overrides_alone() -> None:

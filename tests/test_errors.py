@@ -1,8 +1,40 @@
 from __future__ import annotations
 
-from lit_ctg.errors import did_you_mean
+import pytest
+
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
 
 
 def test_the_closest_option_is_offered_and_a_far_one_is_not() -> None:
     assert did_you_mean("pos_hihg", ["pos_high", "neg_high"]) == "; did you mean 'pos_high'?"
     assert did_you_mean("zzz", ["pos_high"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (ValueError("Invalid learning rate: -1"), "model.learning_rate=-1"),
+        (ValueError("could not convert string to float: 'abc'"), "+trainer.limit=abc"),
+        (KeyError("config"), "model.learning_rate=-1, +trainer.limit=abc, logger=none"),
+        # of a word only a part
+        (
+            AttributeError("'NoneType' object has no attribute 'unlimited'"),
+            "model.learning_rate=-1, +trainer.limit=abc, logger=none",
+        ),
+    ],
+)  # fmt: skip
+def test_the_setting_that_a_librarys_error_comes_from_is_named(error: Exception, named: str) -> None:
+    words = ["train", "model.learning_rate=-1", "+trainer.limit=abc", "logger=none", "-m"]
+    assert blame(error, words) == f"; check {named}"
+    assert blame(error, ["train"]) == ""
+
+
+def test_an_error_is_one_line() -> None:
+    assert one_line(UserError("a file\n  is damaged")) == "a file is damaged"
+    assert one_line(ValueError("a\nb")) == "ValueError: a b"
+
+
+def test_a_path_that_is_not_utf8_is_told_with_its_bytes() -> None:
+    assert check_unicode("Zürich", "the folder") == "Zürich"
+    with pytest.raises(UserError, match=r"^the folder 'caf\\udce9' is not UTF-8: rename"):
+        check_unicode(b"caf\xe9".decode(errors="surrogateescape"), "the folder")

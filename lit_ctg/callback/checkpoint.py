@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from lit_ctg.core.lightning_patches import start_loaders_where_training_goes_on, tell_epochs_by_progress
-from lit_ctg.data.batching import ResumableLoader, StreamBatches
+from lit_ctg.core.lightning_patches import put_loaders_where_the_checkpoint_was, tell_epochs_by_progress
+from lit_ctg.data.batching import StreamBatches
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 
@@ -106,9 +108,15 @@ class RunCheckpoint(ModelCheckpoint):
 
     ``settings`` is the resolved configuration and ``corpus`` the checksums of text and vocabulary, written into the
     checkpoint so that ``evaluate`` and ``generate`` can rebuild the model and refuse what it does not fit.
+
+    Args:
+        dirpath: folder of the checkpoints.
+        minutes: save inside an epoch, too, when so many have passed since the last time; None: only at its end. For
+            models and callbacks whose checkpoint holds all that they carry from batch to batch, in one process, over
+            a loader that knows its place (``ResumableLoader``); otherwise nothing is saved inside an epoch.
     """
 
-    def __init__(self, dirpath: str | None = None) -> None:
+    def __init__(self, dirpath: str | None = None, minutes: float | None = None) -> None:
         super().__init__(
             dirpath=dirpath,
             filename="last",
@@ -118,6 +126,7 @@ class RunCheckpoint(ModelCheckpoint):
         )
         self.settings: dict[str, Any] = {}
         self.corpus: dict[str, str] = {}
+        self.minutes, self._saved_at = minutes, time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let Lightning tell an epoch's end from its midst."""
@@ -127,10 +136,22 @@ class RunCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the training loader where the checkpoint was made."""
         super().on_train_start(trainer, pl_module)
-        start_loaders_where_training_goes_on(trainer)
+        put_loaders_where_the_checkpoint_was(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save inside the epoch when it is time."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        if self.minutes is None or time.monotonic() - self._saved_at < 60 * self.minutes:
+            return
+        known = isinstance(trainer.train_dataloader, ResumableLoader) and trainer.world_size == 1
+        if known and self.dirpath is not None and not trainer.is_last_batch:
+            trainer.save_checkpoint(Path(self.dirpath) / f"{self.filename}{self.FILE_EXTENSION}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add configuration and corpus; an epoch that max_steps cut short is not over."""
+        self._saved_at = time.monotonic()
         checkpoint[KEY] = {"format": FORMAT, "config": self.settings, "corpus": self.corpus}
         if _cut_short(trainer):
             for counts in checkpoint["loops"]["fit_loop"]["epoch_progress"].values():

@@ -10,12 +10,11 @@ one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.data.packing import PackedCorpus
@@ -145,15 +144,25 @@ class RandomWindows(PackedBatches):
     """Windows at random places; with ``by_source`` each row lies in one source and ``control_code_B`` names it.
 
     Args:
-        steps: batches of an epoch.
+        steps: batches of an epoch; None is as many as hold the tokens of the text.
         seed: of the places.
+        equal: sources are met equally often (with ``by_source``), not in proportion to their length.
     """
 
     def __init__(
-        self, packed: PackedCorpus, split: str, *, steps: int, seed: int, by_source: bool = False, **options: Any
+        self,
+        packed: PackedCorpus,
+        split: str,
+        *,
+        steps: int | None,
+        seed: int,
+        by_source: bool = False,
+        equal: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(packed, split, **options)
-        self.steps, self.seed, self.by_source = steps, seed, by_source
+        self.steps = steps if steps is not None else max(1, self.total // (self.length * self.batch_size))
+        self.seed, self.by_source, self.equal = seed, by_source, equal
         ranges = self.source_ranges() if by_source else [(0, 0, self.total)]
         long = [entry for entry in ranges if entry[2] - entry[1] > self.length]
         if not long:
@@ -166,9 +175,10 @@ class RandomWindows(PackedBatches):
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, step = key
         rng = np.random.default_rng([self.seed, epoch, step])
-        # places are uniform over the whole text, so a source is met in proportion to its length
         room_R = self.stop_R - self.first_R - self.length
-        range_B = rng.choice(len(room_R), size=self.batch_size, p=room_R / room_R.sum())
+        # places uniform over the whole text meet a source in proportion to its length
+        share_R = np.full(len(room_R), 1 / len(room_R)) if self.equal else room_R / room_R.sum()
+        range_B = rng.choice(len(room_R), size=self.batch_size, p=share_R)
         start_B = self.first_R[range_B] + rng.integers(0, room_R[range_B])
         batch = self.rows(start_B, start_B + self.length + 1)
         if self.by_source:
@@ -207,75 +217,3 @@ class StreamBatches(PackedBatches):
         batch = self.rows(start_B, self.stop_B)
         batch["reset_B"] = torch.full((len(start_B),), step == 0)
         return batch
-
-
-class EpochSampler(Sampler[tuple[int, int]]):
-    """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
-
-    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. Of several processes each gets every
-    ``world_size``-th batch; with ``even`` the first batches of the order are dealt again until all have as many (a
-    process must not wait in vain for gradients).
-
-    Raises:
-        UserError: fewer batches than processes.
-    """
-
-    def __init__(
-        self,
-        steps: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-        even: bool = False,
-    ) -> None:
-        if steps < world_size:
-            raise UserError(f"{steps} batches for {world_size} processes: lower data.batch_size or trainer.devices")
-        self.total, self.seed, self.shuffle = steps, seed, shuffle
-        self.rank, self.world_size, self.even = rank, world_size, even
-        self.steps = -(-steps // world_size) if even else len(range(rank, steps, world_size))
-        self.epoch = self.start = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        order = np.arange(self.total)
-        if self.shuffle:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
-        order = order[(self.rank + self.world_size * np.arange(self.steps)) % self.total]
-        start, self.start = self.start, 0
-        for index in order[start:].tolist():
-            yield self.epoch, index
-
-
-class ResumableLoader(DataLoader[Batch]):
-    """A loader whose position is part of a checkpoint: Lightning stores ``state_dict`` and gives it back on resume.
-
-    ``order`` goes to ``EpochSampler``.
-    """
-
-    def __init__(self, batches: Dataset[Batch], *, workers: int = 0, pin: bool = False, **order: Any) -> None:
-        self.position = 0
-        sampler = EpochSampler(len(batches), **order)  # type: ignore[arg-type]
-        super().__init__(batches, batch_size=None, sampler=sampler, num_workers=workers, pin_memory=pin)
-
-    def __iter__(self) -> Iterator[Batch]:
-        # a finished epoch begins anew; a position set by load_state_dict is used once
-        self.position = self.sampler.start  # type: ignore[union-attr]
-        for batch in super().__iter__():
-            self.position += 1
-            yield batch
-
-    def state_dict(self) -> dict[str, int]:
-        """Return how many batches of the epoch were given out."""
-        return {"epoch": self.sampler.epoch, "position": self.position}  # type: ignore[union-attr]
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next pass begin where the stored one stood."""
-        self.sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
-        self.sampler.start = state["position"] if state["position"] < len(self) else 0  # type: ignore[union-attr]

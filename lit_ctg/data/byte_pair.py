@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from lit_ctg.data.chunk import run_starts
 from lit_ctg.data.hub import HubFiles
-from lit_ctg.data.source import file_checksum, find_optional, read_lines
+from lit_ctg.data.source import file_checksum, find_optional, read_json, read_lines
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
 
@@ -30,6 +29,11 @@ class ByteBPETokenizer(Tokenizer):
     def __init__(self) -> None:
         super().__init__()
         self._engine: Any = None
+
+    @property
+    def engine(self) -> Any:
+        """The ``tokenizers.Tokenizer`` that does the work; None before there is a vocabulary."""
+        return self._engine
 
     def _take(self, engine: Any) -> None:
         self._engine = engine
@@ -127,14 +131,18 @@ class GPT2Tokenizer(ByteBPETokenizer):
         from tokenizers import models
 
         table, merges = self.files()
-        try:
-            ids = json.loads("\n".join(read_lines(table)))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{table} is not JSON ({error.msg}): fetch the file again") from error
-        pairs = [tuple(line.split(" ")) for line in read_lines(merges) if line and not line.startswith("#version")]
-        missing = [pair for pair in pairs if len(pair) != 2 or "".join(pair) not in ids]
-        if missing or END not in ids:
-            raise UserError(f"{merges} does not belong to {table} (merge {missing[:1] or END}): fetch both again")
+        ids = read_json(table)
+        # the tokens and their ids from 0, each once
+        if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
+            raise UserError(f"{table} is no table of tokens and their ids from 0: fetch the file again")
+        pairs: list[tuple[str, ...]] = []
+        for number, line in enumerate(read_lines(merges), start=1):
+            if line and not line.startswith("#version"):
+                pairs.append(tuple(line.split(" ")))
+                if len(pairs[-1]) != 2 or not {*pairs[-1], "".join(pairs[-1])} <= ids.keys():
+                    raise UserError(f"{merges} line {number} does not belong to {table}: fetch both again")
+        if END not in ids:
+            raise UserError(f"{table} has no {END}: it is not GPT-2's; fetch the file again")
         self._take(byte_level(models.BPE(vocab=ids, merges=pairs)))
 
 

@@ -18,20 +18,19 @@ from lit_ctg.data.batching import (
     ConsecutiveBatches,
     PackedBatches,
     RandomWindows,
-    ResumableLoader,
     StreamBatches,
     WholeBatches,
 )
 from lit_ctg.data.document import Document
-from lit_ctg.data.download import ALTERNATIVES
-from lit_ctg.data.hub import HubFiles
+from lit_ctg.data.hub import ALTERNATIVES, HubFiles
 from lit_ctg.data.hub import cache_root as cache_folder
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity_key
 from lit_ctg.data.source import check_source, file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 
-BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "streams")
+BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
 # the sample generators' name of each split
 SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
@@ -52,7 +51,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         tokenizer: its vocabulary is built on the training split.
         batching: chunks (consecutive), whole_batches (consecutive; in training across sources and without what does
             not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
-            places in evaluation too: an estimate, not the whole split) or streams (truncated back-propagation).
+            places in evaluation too: an estimate, not the whole split), equal_windows (random places in training, every
+            source equally often, an epoch as long as the text) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
@@ -68,7 +68,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         sample_size: words of the training split of source=sample; evaluation splits have a tenth of it each.
         sample_seed: of the sample text; not the seed of a run, so that all runs see one corpus.
         vocabulary_splits: what a vocabulary is built on.
-        workers: processes that read batches.
+        num_workers: processes that read batches.
 
     Attributes:
         sources: names behind the control codes, in order (after ``setup``).
@@ -102,7 +102,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         sample_size: int = 200_000,
         sample_seed: int = 0,
         vocabulary_splits: Sequence[str] = ("train",),
-        workers: int = 0,
+        num_workers: int = 0,
     ) -> None:
         super().__init__()
         if batching not in BATCHING:
@@ -119,7 +119,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         self.shuffle, self.by_source, self.with_documents = shuffle, by_source, documents
         self.document_end, self.max_documents = document_end, max_documents
         self.sample_size, self.sample_seed = sample_size, sample_seed
-        self.vocabulary_splits, self.workers = tuple(vocabulary_splits), workers
+        self.vocabulary_splits, self.num_workers = tuple(vocabulary_splits), num_workers
         self.packed: PackedCorpus | None = None
         # called with (file, bytes so far, bytes in all) while the hub is read
         self.fetching: Callable[[str, int, int | None], None] | None = None
@@ -249,6 +249,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         if self.batching == "whole_batches" and split == "train":
             return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source
+        if self.batching == "equal_windows" and split == "train":
+            return RandomWindows(packed, split, steps=None, seed=self.seed, equal=True, **options)
         if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
         return ConsecutiveBatches(packed, split, **options)
@@ -261,7 +263,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
     def _loader(self, split: str, **order: Any) -> ResumableLoader:
         # streams are dealt to the processes by the row, everything else by the batch
         dealt = {} if self.batching == "streams" else self._place()
-        return ResumableLoader(self.batches(split), workers=self.workers, **order, **dealt)
+        return ResumableLoader(self.batches(split), num_workers=self.num_workers, **order, **dealt)
 
     def train_dataloader(self) -> ResumableLoader:
         shuffle = self.shuffle and self.batching in ("chunks", "whole_batches")

@@ -1,31 +1,38 @@
-"""Hugging Face datasets by name and pinned revision, as files whose checksums the hub itself states.
+"""Hugging Face datasets by name and pinned commit: ``huggingface_hub`` fetches and caches, every file is checked.
 
-The hub's tree of a commit names each file and the sha256 its storage knows; ``huggingface_hub`` knows addresses and
-tokens. The transfer is ``download.download``, which Project Gutenberg shares, so that retry, resume and checksum have
-one implementation and one set of tests. A file once fetched is recorded in ``manifest.json`` and checked on every use.
+The hub lists the files of a commit with a checksum of each. What it listed is kept beside the files
+(``listings/<repository>-<commit>.json``), so that a complete cache needs no network and no permission to write, and a
+file that changed on disk is noticed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import hashlib
 import json
+import logging
 import os
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from lit_ctg.data.download import ALTERNATIVES, download, require_network
-from lit_ctg.data.lock import exclusive
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.files import locked, write_atomic
 
-DEFAULT_ENDPOINT = "https://huggingface.co"
+ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
+SET_CACHE = "free the disk or set data.cache_root=<another folder>"
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+# called with (file, bytes so far, bytes in all or None)
 Progress = Callable[[str, int, int | None], None]
 
 
 def cache_root(given: str | Path | None) -> Path:
     """Return the folder for downloads and packed corpora: given, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
-    return Path(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg").expanduser()
+    folder = str(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg")
+    return Path(check_unicode(folder, "the cache folder")).expanduser()
 
 
 def check_revision(repository: str, revision: str | None) -> str:
@@ -38,6 +45,20 @@ def check_revision(repository: str, revision: str | None) -> str:
     return revision
 
 
+def offline() -> str:
+    """Return the name of the environment variable that forbids the network, or ``""``."""
+    for name in OFFLINE_VARIABLES:
+        if os.environ.get(name, "").lower() in ("1", "true", "yes", "on"):
+            return name
+    return ""
+
+
+def require_network(what: str) -> None:
+    """Raise the one line that names both alternatives when the environment forbids the network."""
+    if name := offline():
+        raise UserError(f"{what} is not here yet and {name}=1 forbids the network: {ALTERNATIVES}")
+
+
 class HubFiles:
     """The files of one dataset (or model) repository at one commit.
 
@@ -47,8 +68,6 @@ class HubFiles:
         root: the cache folder.
         kind: ``dataset`` or ``model``.
         endpoint: address of the hub; by default HF_ENDPOINT or huggingface.co.
-        retries: tries after a failed transfer.
-        wait_s: seconds before the first retry.
     """
 
     def __init__(
@@ -59,102 +78,192 @@ class HubFiles:
         root: str | Path | None = None,
         kind: str = "dataset",
         endpoint: str | None = None,
-        retries: int = 4,
-        wait_s: float = 1.0,
     ) -> None:
         self.repository, self.revision = repository, check_revision(repository, revision)
-        self.kind, self.retries, self.wait_s = kind, retries, wait_s
-        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-        self.folder = cache_root(root) / "hub" / repository.replace("/", "--") / self.revision
-        self.manifest = self.folder / "manifest.json"
+        self.kind, self.endpoint = kind, endpoint or os.environ.get("HF_ENDPOINT") or None
+        self.folder = cache_root(root) / "hub"
+        self.listing = self.folder / "listings" / f"{kind}s--{repository.replace('/', '--')}-{self.revision}.json"
+        self.what = f"{repository}@{self.revision[:8]}"
 
     def fetch(self, pattern: str, *, progress: Progress | None = None) -> list[Path]:
         """Return local paths of all files that match ``pattern`` (e.g. ``wikitext-2-v1/train-*.parquet``).
 
         Raises ``UserError`` for a missing repository, revision or file, a wrong checksum, and offline mode.
         """
-        with exclusive(self.folder / "fetch"):
-            return self._fetch(pattern, progress)
-
-    def _fetch(self, pattern: str, progress: Progress | None) -> list[Path]:
-        known = self._known()
-        if pattern not in known:
-            require_network(f"{self.repository}@{self.revision[:8]} {pattern}")
-            known[pattern] = self._listing(pattern)
-        files = {}
-        for path, entry in known[pattern].items():
-            files[path] = self._one(path, entry["sha256"], progress)
-        known[pattern] = {path: {"sha256": digest} for path, (_, digest) in files.items()}
-        self._remember(known)
-        return [local for local, _ in files.values()]
+        here = self._here(pattern)
+        if here is not None:
+            return here
+        require_network(f"{self.what} {pattern}")
+        with locked(self.listing.with_suffix(".lock"), remedy=SET_CACHE):
+            known = self._known()
+            listed = known.get(pattern) or self._listed(pattern)
+            paths, known[pattern] = [], {}
+            for name, stated in listed.items():
+                path = self._download(name, progress)
+                known[pattern][name] = _check(path, stated, "the file changed or was damaged on its way")
+                paths.append(path)
+            write_atomic(self.listing, json.dumps(known, indent=1, sort_keys=True) + "\n", remedy=SET_CACHE)
+        return paths
 
     def checksum(self, patterns: Sequence[str]) -> str:
         """Return one line that identifies the content behind ``patterns``, for the key of the packed cache."""
         known = self._known()
-        return json.dumps([self.repository, self.revision, [known.get(pattern) for pattern in patterns]])
+        found = [{name: {"sha256": digest} for name, digest in known[pattern].items()} if pattern in known else None
+                 for pattern in patterns]  # fmt: skip
+        return json.dumps([self.repository, self.revision, found])
 
-    def _one(self, path: str, sha256: str | None, progress: Progress | None) -> tuple[Path, str]:
-        target = self.folder / path
-        if target.exists():
-            digest = file_checksum(target)
-            if sha256 is None or digest == sha256:
-                return target, digest
-            raise UserError(f"{target} changed since it was fetched (wrong checksum): delete it and run again")
-        report = None if progress is None else (lambda done, total: progress(path, done, total))
-        digest = download(
-            self._address(path), target, sha256=sha256, headers=self._headers(),
-            retries=self.retries, wait_s=self.wait_s, progress=report,
-        )  # fmt: skip
-        return target, digest
+    def _here(self, pattern: str) -> list[Path] | None:
+        """Return the paths when all files are in the cache, each with its checksum."""
+        import huggingface_hub
 
-    def _address(self, path: str) -> str:
-        from huggingface_hub import hf_hub_url
+        listed = self._known().get(pattern)
+        if not listed:
+            return None
+        paths = [huggingface_hub.try_to_load_from_cache(self.repository, name, **self._place()) for name in listed]
+        if not all(isinstance(path, str) for path in paths):
+            return None
+        for path, digest in zip(paths, listed.values(), strict=True):
+            _check(Path(path), digest, "it changed since it was fetched")
+        return [Path(path) for path in paths]
 
-        return hf_hub_url(self.repository, path, repo_type=self.kind, revision=self.revision, endpoint=self.endpoint)
+    def _place(self) -> dict[str, Any]:
+        return {"cache_dir": self.folder, "revision": self.revision, "repo_type": self.kind}
 
-    def _headers(self) -> dict[str, str]:
-        from huggingface_hub.utils import build_hf_headers
+    def _download(self, name: str, progress: Progress | None) -> Path:
+        import huggingface_hub
 
-        return build_hf_headers()
+        with self._talking():
+            bar = _bar(name, progress)
+            path = huggingface_hub.hf_hub_download(
+                self.repository, name, endpoint=self.endpoint, tqdm_class=bar, **self._place()
+            )
+        return Path(path)
 
-    def _listing(self, pattern: str) -> dict[str, dict[str, str | None]]:
-        """Ask the hub for the files of the commit and the sha256 of each that lies in its large-file storage."""
-        folder = pattern.rpartition("/")[0]
-        address = f"{self.endpoint}/api/{self.kind}s/{self.repository}/tree/{self.revision}/{folder}".rstrip("/")
-        answer = self.folder / "listing.json"
-        download(address, answer, headers=self._headers(), retries=self.retries, wait_s=self.wait_s)
-        try:
-            entries = json.loads(answer.read_text(encoding="utf-8"))
+    def _listed(self, pattern: str) -> dict[str, str]:
+        """Ask the hub for the files of the commit that match, each with the checksum it states."""
+        import huggingface_hub
+
+        with self._talking():
+            entries = huggingface_hub.HfApi(endpoint=self.endpoint).list_repo_tree(
+                self.repository, pattern.rpartition("/")[0] or None, revision=self.revision, repo_type=self.kind
+            )
+            # large files have a sha256, others the hash that git gives a file
             found = {
-                entry["path"]: {"sha256": (entry.get("lfs") or {}).get("oid")}
+                entry.path: entry.lfs.sha256 if entry.lfs else f"git {entry.blob_id}"
                 for entry in entries
-                if entry["type"] == "file" and fnmatch.fnmatch(entry["path"], pattern)
+                if isinstance(entry, huggingface_hub.RepoFile) and fnmatch.fnmatch(entry.path, pattern)
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{address} did not answer as a hub does: check HF_ENDPOINT, or {ALTERNATIVES}") from error
-        finally:
-            answer.unlink(missing_ok=True)
+        outside = next((path for path in found if path.startswith("/") or ".." in PurePosixPath(path).parts), None)
+        if outside is not None:
+            raise UserError(f"{self.what} lists a file outside its folder ({outside!r}): do not trust this hub")
         if not found:
-            what = f"{self.repository}@{self.revision[:8]}"
-            raise UserError(f"{what} holds no file {pattern}: check data.revision and options, or {ALTERNATIVES}")
+            raise UserError(f"{self.what} holds no file {pattern}: check data.revision and options, or {ALTERNATIVES}")
         return dict(sorted(found.items()))
 
-    def _known(self) -> dict[str, dict[str, dict[str, str | None]]]:
-        if not self.manifest.exists():
-            return {}
-        with reading(self.manifest):
-            try:
-                return json.loads(self.manifest.read_text(encoding="utf-8"))
-            except json.JSONDecodeError as error:
-                raise UserError(f"{self.manifest} is damaged: delete it and run again") from error
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Turn what can go wrong between us and the hub into one line; its own warnings would be further ones."""
+        from huggingface_hub import errors
 
-    def _remember(self, known: dict) -> None:
-        text = json.dumps(known, indent=1, sort_keys=True) + "\n"
-        if self.manifest.exists() and self.manifest.read_text(encoding="utf-8") == text:
-            return
-        partial = self.manifest.with_name(f"manifest.{os.getpid()}.tmp")
+        logger = logging.getLogger("huggingface_hub")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        hub = self.endpoint or "the hub"
         try:
-            partial.write_text(text, encoding="utf-8")
-            os.replace(partial, self.manifest)
+            yield
+        except errors.GatedRepoError as error:
+            raise UserError(f"{self.what} is gated: accept its terms on the hub and set HF_TOKEN, or "
+                            f"{ALTERNATIVES}") from error  # fmt: skip
+        except errors.RepositoryNotFoundError as error:
+            raise UserError(f"{self.what}: {hub} has no such repository (or a private one: set HF_TOKEN), check its "
+                            f"name, or {ALTERNATIVES}") from error  # fmt: skip
+        except errors.RevisionNotFoundError as error:
+            raise UserError(f"{self.what}: it has no such revision, check data.revision, or {ALTERNATIVES}") from error
+        except errors.RemoteEntryNotFoundError as error:
+            raise UserError(f"{self.what} holds no such file: check data.revision and options, or "
+                            f"{ALTERNATIVES}") from error  # fmt: skip
+        except errors.HfHubHTTPError as error:
+            status = error.response.status_code
+            hint = "set HF_TOKEN" if status in (401, 403) else "try again later"
+            raise UserError(f"{self.what}: {hub} answered HTTP {status}: {hint}, or {ALTERNATIVES}") from error
         except OSError as error:
-            raise UserError(f"{self.manifest} cannot be written ({error.strerror}): set data.cache_root") from error
+            if error.errno is not None:
+                raise UserError(f"{self.folder} cannot be written ({error.strerror}): {SET_CACHE}") from error
+            if isinstance(error.__cause__, errors.FileMetadataError):
+                raise UserError(self._strange()) from error
+            raise UserError(self._unreachable(error.__cause__ or error)) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(self._strange()) from error
+        except Exception as error:
+            # the library below it (httpx, in whatever version) has no common base for "no connection"
+            if type(error).__module__.partition(".")[0].startswith(("httpx", "httpcore")):
+                raise UserError(self._unreachable(error)) from error
+            raise
+        finally:
+            logger.setLevel(level)
+
+    def _strange(self) -> str:
+        return f"{self.what}: {self.endpoint or 'the hub'} did not answer as a hub does: check HF_ENDPOINT, or " \
+               f"{ALTERNATIVES}"  # fmt: skip
+
+    def _unreachable(self, error: BaseException) -> str:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        return f"{self.what} could not be fetched from {self.endpoint or 'the hub'} ({reason}): try again later, or " \
+               f"{ALTERNATIVES}"  # fmt: skip
+
+    def _known(self) -> dict[str, dict[str, str]]:
+        """Return by pattern the files it stands for, each with the sha256 of its bytes."""
+        if not self.listing.exists():
+            return {}
+        with reading(self.listing):
+            try:
+                return json.loads(self.listing.read_text(encoding="utf-8"))
+            except json.JSONDecodeError as error:
+                raise UserError(f"{self.listing} is damaged: delete it and run again") from error
+
+
+def _check(path: Path, stated: str, reason: str) -> str:
+    """Return the sha256 of a file; one that has not the stated checksum goes from the cache.
+
+    Args:
+        path: the file.
+        stated: its sha256, or ``git <hash of the file as a git blob>``.
+        reason: why it may differ.
+    """
+    digest = file_checksum(path)
+    found = f"git {_git_hash(path)}" if stated.startswith("git ") else digest
+    if found == stated:
+        return digest
+    # a name in the snapshot is a link to the content
+    content = path.resolve()
+    with contextlib.suppress(OSError):
+        path.unlink()
+        content.unlink(missing_ok=True)
+    raise UserError(f"{path} has the wrong checksum ({found[:16]}..., expected {stated[:16]}...): {reason}; it was "
+                    f"deleted, run again to fetch it, or {ALTERNATIVES}")  # fmt: skip
+
+
+def _git_hash(path: Path) -> str:
+    with reading(path):
+        digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+        with open(path, "rb") as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _bar(name: str, progress: Progress | None) -> Any:
+    """Return a class of progress bars, as huggingface_hub asks for, that draws nothing and tells ``progress``."""
+    from huggingface_hub.utils import tqdm
+
+    class Told(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.done, self.whole = options.get("initial") or 0, options.get("total")
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.done += int(n or 0)
+            if progress is not None:
+                progress(name, self.done, self.whole)
+
+    return Told

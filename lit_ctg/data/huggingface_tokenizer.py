@@ -92,7 +92,7 @@ def load(path: str, revision: str | None = None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(path, revision=revision)
+        found = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:
         # the libraries below raise what they like: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]

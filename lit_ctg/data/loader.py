@@ -1,17 +1,19 @@
-"""Whole-batch loading of a corpus held in tensors: one indexing operation a batch, no per-item collation.
+"""The loader of all corpora, and whole batches of a corpus held in tensors: one indexing operation a batch.
 
-Axis letters: N sentences, T positions, B batch, W positions of a cropped batch.
+Axis letters: N sentences, T positions, B batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
+from lit_ctg.core.batch import Batch
 from lit_ctg.errors import UserError
 
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B")
@@ -19,7 +21,7 @@ _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT",
 ORDER_STREAM = 100
 
 
-class SentenceBatches(Dataset[dict[str, Tensor]]):
+class SentenceBatches(Dataset[Batch]):
     """A padded corpus that is indexed by a whole batch of sentence numbers.
 
     Args:
@@ -57,14 +59,14 @@ class SentenceBatches(Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.ids_NT)
 
-    def __getitem__(self, index: Tensor | int) -> dict[str, Tensor]:
+    def __getitem__(self, index: Tensor | int) -> Batch:
         index_B = torch.as_tensor(index, dtype=torch.long).reshape(-1)
         width = columns = self.ids_NT.shape[1]
         if self.crop:
             width = min(int(self.lengths_N[index_B].max()) + 1, columns)
         ids_BT = self.ids_NT[:, :width][index_B]
         real_BT = ids_BT != self.pad_id
-        batch = {
+        batch: dict[str, Tensor] = {
             "input_ids_BT": ids_BT[:, :-1].contiguous(),
             "target_ids_BT": ids_BT[:, 1:].contiguous(),
             "mask_input_BT": real_BT[:, :-1].contiguous(),
@@ -74,60 +76,159 @@ class SentenceBatches(Dataset[dict[str, Tensor]]):
         for name, tensor in self.extras.items():
             per_position = tensor.ndim > 1 and tensor.shape[1] == columns
             batch[name] = tensor[:, : width - 1][index_B] if per_position else tensor[index_B]
-        return batch
+        # the names of the extras are the model's
+        return cast(Batch, batch)
 
 
-class EpochBatches(DistributedSampler[Tensor]):
-    """Batches of sentence numbers; their order is a function of (seed, epoch) only.
-
-    A subclass of ``DistributedSampler`` only so that Lightning leaves it in place: it deals whole batches to the ranks
-    itself. Shuffled batches are repeated from the start until every rank has as many (a rank must not wait in vain for
-    gradients); unshuffled ones are never repeated, so that a metric counts no sentence twice.
+class SentenceOrder(Dataset[Batch]):
+    """The batches of ``SentenceBatches``, indexed by (epoch, place).
 
     Args:
-        size: number of sentences.
+        sentences: the split.
         batch_size: sentences in a batch; the last one may be smaller.
         seed: of the order; mixed with the epoch by numpy's SeedSequence.
         shuffle: False for 0, 1, 2, ... in every epoch.
-        rank, world_size: this process among the distributed ones.
+    """
+
+    def __init__(self, sentences: SentenceBatches, *, batch_size: int, seed: int, shuffle: bool) -> None:
+        self.sentences, self.batch_size, self.seed, self.shuffle = sentences, batch_size, seed, shuffle
+        self._drawn: tuple[int, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return -(-len(self.sentences) // self.batch_size)
+
+    def __getitem__(self, key: tuple[int, int]) -> Batch:
+        epoch, place = key
+        return self.sentences[self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]]
+
+    def _order(self, epoch: int) -> Tensor:
+        """Return the sentence numbers of an epoch; the last epoch's are kept."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            order_N = np.arange(len(self.sentences))
+            if self.shuffle:
+                stream = np.random.SeedSequence(self.seed, spawn_key=(ORDER_STREAM, epoch))
+                order_N = np.random.default_rng(stream).permutation(len(self.sentences))
+            self._drawn = epoch, torch.from_numpy(order_N)
+        return self._drawn[1]
+
+
+class EpochSampler(Sampler[tuple[int, int]]):
+    """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
+
+    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. Of several processes each gets every
+    ``world_size``-th batch; with ``even`` the first batches of the order are dealt again until all have as many (a
+    process must not wait in vain for gradients).
 
     Raises:
         UserError: fewer batches than processes.
     """
 
     def __init__(
-        self, size: int, batch_size: int, *, seed: int, shuffle: bool, rank: int = 0, world_size: int = 1
+        self,
+        steps: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        even: bool = False,
     ) -> None:
-        super().__init__(range(size), num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed)  # type: ignore
-        self.size, self.batch_size = size, batch_size
-        if (count := -(-size // batch_size)) < world_size:
-            raise UserError(f"{count} batches for {world_size} processes: lower data.batch_size or trainer.devices")
+        if steps < world_size:
+            raise UserError(f"{steps} batches for {world_size} processes: lower data.batch_size or trainer.devices")
+        self.total, self.seed, self.shuffle = steps, seed, shuffle
+        self.rank, self.world_size, self.even = rank, world_size, even
+        self.steps = -(-steps // world_size) if even else len(range(rank, steps, world_size))
+        self.epoch = self.start = 0
 
-    def __iter__(self) -> Iterator[Tensor]:
-        order_N = np.arange(self.size)
-        if self.shuffle:
-            stream = np.random.SeedSequence(self.seed, spawn_key=(ORDER_STREAM, self.epoch))
-            order_N = np.random.default_rng(stream).permutation(self.size)
-        batches = torch.from_numpy(order_N).split(self.batch_size)
-        for index in self._mine(len(batches)):
-            yield batches[index]
-
-    def _mine(self, count: int) -> range | list[int]:
-        if not self.shuffle:
-            return range(self.rank, count, self.num_replicas)
-        rounds = -(-count // self.num_replicas)
-        return [(self.rank + turn * self.num_replicas) % count for turn in range(rounds)]
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._mine(-(-self.size // self.batch_size)))
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        order = np.arange(self.total)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.total)
+        order = order[(self.rank + self.world_size * np.arange(self.steps)) % self.total]
+        start, self.start = self.start, 0
+        for index in order[start:].tolist():
+            yield self.epoch, index
 
 
-def whole_batch_loader(dataset: SentenceBatches, sampler: EpochBatches, num_workers: int = 0) -> DataLoader[Tensor]:
-    """Return a DataLoader that fetches one batch per index, and draws nothing from torch's global generator."""
-    return DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=sampler,
-        num_workers=num_workers,
-        generator=torch.Generator().manual_seed(sampler.seed),
+class ResumableLoader(DataLoader[Batch]):
+    """The loader of every corpus: its batches are a function of (seed, epoch, place), its place part of a checkpoint.
+
+    Lightning stores ``state_dict`` and gives it back on resume. It tells the epoch (``set_epoch``) after it has asked
+    for an iterator, when workers would already read the first batches of another epoch (its issue 21938); so here
+    nothing is read before the first batch is asked for.
+
+    Args:
+        batches: what is indexed by (epoch, place).
+        num_workers: processes that read; 0 reads in this one.
+        generator: gives the workers their seed; by default torch's global one does, and moves on by it.
+        order: goes to ``EpochSampler``.
+
+    Raises:
+        UserError: a number of workers that is none; fewer batches than processes.
+    """
+
+    def __init__(
+        self,
+        batches: Dataset[Batch],
+        *,
+        num_workers: int = 0,
+        generator: torch.Generator | None = None,
+        **order: Any,
+    ) -> None:
+        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+            raise UserError(f"data.num_workers={num_workers}: give a whole number from 0")
+        self.position = 0
+        sampler = EpochSampler(len(batches), **order)  # type: ignore[arg-type]
+        super().__init__(batches, batch_size=None, sampler=sampler, num_workers=num_workers, generator=generator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of ``epoch``; a pass that has begun goes on as it is."""
+        self.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def __iter__(self) -> Iterator[Batch]:
+        # a generator: what stands here runs with the first batch. A finished epoch begins anew; a position set by
+        # load_state_dict is used once
+        self.position = self.sampler.start  # type: ignore[union-attr]
+        for batch in super().__iter__():
+            self.position += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many batches of the epoch were given out."""
+        return {"epoch": self.sampler.epoch, "position": self.position}  # type: ignore[union-attr]
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Make the next pass begin where the stored one stood."""
+        self.sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
+        self.sampler.start = state["position"] if state["position"] < len(self) else 0  # type: ignore[union-attr]
+
+
+def sentence_loader(
+    sentences: SentenceBatches,
+    *,
+    batch_size: int,
+    seed: int,
+    shuffle: bool,
+    num_workers: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+) -> ResumableLoader:
+    """Return the loader of a split held in tensors; it draws nothing from torch's global generator.
+
+    Shuffled batches are repeated from the start until every one of ``world_size`` processes has as many; unshuffled
+    ones are never repeated, so that a metric counts no sentence twice.
+
+    Raises:
+        UserError: fewer batches than processes.
+    """
+    batches = SentenceOrder(sentences, batch_size=batch_size, seed=seed, shuffle=shuffle)
+    generator = torch.Generator().manual_seed(seed)
+    return ResumableLoader(
+        batches, num_workers=num_workers, generator=generator, rank=rank, world_size=world_size, even=shuffle
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,12 @@ import numpy as np
 from lit_ctg.core.batch import checksum
 from lit_ctg.data.chunk import ChunkTable
 from lit_ctg.data.document import Document
-from lit_ctg.data.lock import exclusive
+from lit_ctg.data.hub import SET_CACHE
 from lit_ctg.data.source import file_checksum, reading
 from lit_ctg.data.split_writer import Progress, SplitWriter
 from lit_ctg.data.tokenizer import Tokenizer, WordTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.files import leftovers, locked, replacing
 
 FORMAT = 1
 Documents = Callable[[], Iterable[Document]]
@@ -109,38 +109,21 @@ def ensure_packed(
     Raises:
         UserError: damaged or foreign folder, full disk, no permission, empty corpus; no half-written folder is left.
     """
-    with exclusive(folder):
-        if not folder.exists():
-            for stale in folder.parent.glob(f"{folder.name}.*.tmp"):
-                shutil.rmtree(stale, ignore_errors=True)
-            _pack_into(folder, splits, tokenizer, identity, options)
-        packed = open_packed(folder, identity)
+    # it gets its name when it is complete: one that is there needs no lock, which a read-only mount would refuse
+    if not folder.exists():
+        with locked(folder.with_name(f"{folder.name}.lock"), remedy=SET_CACHE):
+            if not folder.exists():
+                for stale in leftovers(folder):
+                    shutil.rmtree(stale, ignore_errors=True)
+                with replacing(folder, remedy=SET_CACHE) as partial:
+                    partial.mkdir()
+                    meta = pack(partial, splits, tokenizer, **options)
+                    _write_json(partial / "meta.json", meta | {"format": FORMAT, "identity": dict(identity)})
+    packed = open_packed(folder, identity)
     if not tokenizer.trained:
         with reading(folder / "tokenizer.json"):
             tokenizer.restore(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")))
     return packed
-
-
-def _pack_into(
-    folder: Path,
-    splits: Mapping[str, Documents],
-    tokenizer: Tokenizer,
-    identity: Mapping[str, Any],
-    options: dict[str, Any],
-) -> None:
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    try:
-        partial.mkdir(parents=True)
-        meta = pack(partial, splits, tokenizer, **options)
-        meta |= {"format": FORMAT, "identity": dict(identity)}
-        _write_json(partial / "meta.json", meta)
-        os.replace(partial, folder)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}): free the disk or set data.cache_root "
-                        "to another folder") from error  # fmt: skip
-    finally:
-        # after success there is nothing under this name; after any failure nothing may look like a corpus
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def open_packed(folder: Path, identity: Mapping[str, Any] | None = None) -> PackedCorpus:

@@ -28,6 +28,8 @@ _FILES = {
 # names under which a review's text and its stars are met
 _TEXT = ("text", "reviewText", "review_body")
 _STARS = ("stars", "rating", "overall", "star_rating")
+# more is a number of something else
+MOST_STARS = 100
 
 
 class ReviewsDataModule(CorpusDataModule):
@@ -118,10 +120,10 @@ def _file_reviews(name: str, path: Path) -> Iterator[Document]:
         return
     text, stars, shift = _columns(path)
     for row in read_records(path, [text], [stars] if stars else []):
-        body = str(row[text]).strip()
+        body = row.text(text).strip()
+        value = row.number(stars, 0, MOST_STARS) if stars else None
         if body:
-            value = row.get(stars) if stars else None
-            yield Document(body + "\n", name, {} if value is None else {"stars": round(float(value)) + shift})
+            yield Document(body + "\n", name, {} if value is None else {"stars": round(value) + shift})
 
 
 def _columns(path: Path) -> tuple[str, str | None, int]:

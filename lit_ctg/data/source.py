@@ -1,7 +1,8 @@
 """Read text and records from a folder: .txt .jsonl .csv .parquet, plain or .xz .gz .zst, as streams.
 
 Nothing here loads a whole file: memory stays flat however large a corpus is. Every way in which a file can be bad
-(truncated, not UTF-8, NUL bytes, an endless line, a missing column, empty, unreadable) ends in a ``UserError``.
+(truncated, not UTF-8, NUL bytes, an endless line, a missing column, a list where text should be, a quote that is never
+closed, nesting without end, empty, unreadable, a pipe) ends in a ``UserError`` that names the file and the line or row.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import hashlib
 import io
 import json
 import lzma
+import math
+import os
+import stat
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,13 +53,8 @@ def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequen
 
 def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path | None:
     """Like ``find_file`` but ``None`` when no candidate exists; a missing root is a ``UserError`` all the same."""
-    if root is None:
-        raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
-    folder = Path(root).expanduser()
-    try:
-        names = {path.name for path in folder.iterdir()}
-    except OSError as error:
-        raise UserError(f"data.root={root} cannot be read ({error.strerror}): give an existing folder") from error
+    folder = root_folder(root)
+    names = {path.name for path in folder.iterdir()}
     for stem in stems:
         for suffix in suffixes:
             for packing in PACKED_SUFFIXES:
@@ -63,6 +62,20 @@ def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Se
                 if name in names and (folder / name).is_file():
                     return folder / name
     return None
+
+
+def root_folder(root: str | Path | None) -> Path:
+    """Return ``data.root`` as a folder that can be read; ``UserError`` otherwise."""
+    if root is None:
+        raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
+    try:
+        folder = Path(root).expanduser()
+        next(folder.iterdir(), None)
+    except (OSError, RuntimeError, ValueError) as error:
+        # a loop of links, no such user, a NUL byte
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"data.root={root} cannot be read ({reason}): give an existing folder") from error
+    return folder
 
 
 class _ZstdStream(io.RawIOBase):
@@ -100,8 +113,14 @@ class _ZstdStream(io.RawIOBase):
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a plain or packed (.xz .gz .zst) file for reading its content's bytes."""
+    """Open a plain or packed (.xz .gz .zst) file for reading its content's bytes.
+
+    Raises:
+        UserError: it is no file; a pipe would make the run wait for ever, and can be read only once.
+        OSError: it cannot be opened.
+    """
     path = Path(path)
+    check_regular(path)
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     if path.suffix == ".gz":
@@ -109,6 +128,14 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     if path.suffix == ".zst":
         return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
     return open(path, "rb")
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise ``UserError`` for what is there but is neither a file nor a link to one."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
 @contextlib.contextmanager
@@ -122,6 +149,8 @@ def reading(path: str | Path) -> Iterator[None]:
         raise UserError(f"{path} is not UTF-8 ({error.reason}): convert it, e.g. with iconv -t UTF-8") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is nested too deep: is this a data file? fetch it again") from error
     except ImportError as error:
         raise UserError(f"{path} needs the package {error.name}: pip install {error.name}") from error
     except Exception as error:
@@ -174,8 +203,68 @@ def data_suffix(path: str | Path) -> str:
     return Path(path.stem).suffix if path.suffix in PACKED_SUFFIXES[1:] else path.suffix
 
 
-def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield rows of a .jsonl, .csv or .parquet file as dicts with (at least) ``columns``.
+class Row(dict[str, Any]):
+    """A row of a file, by column.
+
+    Attributes:
+        where: the file and the line (of parquet: the row, from 1) it begins on.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        super().__init__(values)
+        self.where = where
+
+    def text(self, column: str) -> str:
+        """Return the text of a column, "" for a column that is missing or empty.
+
+        Raises:
+            UserError: something else than text, or text that UTF-8 cannot say.
+        """
+        value = self.get(column)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise UserError(f"{self.where}: column '{column}' holds {_kind(value)}, not text: give text in quotes")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise UserError(
+                    f"{self.where}: column '{column}' holds half of a surrogate pair (character {error.start + 1}), "
+                    "which is no character: clean the text"
+                ) from error
+        if "\0" in value:
+            raise UserError(f"{self.where}: column '{column}' holds NUL characters: clean the text")
+        return value
+
+    def number(self, column: str, low: float, high: float) -> float | None:
+        """Return the number of a column (also one written as text), None for a column that is missing or empty.
+
+        Raises:
+            UserError: something else, or a number that does not lie from ``low`` to ``high``.
+        """
+        value = self.get(column)
+        if value is None or value == "":
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not low <= number <= high:
+            shown = str(value) if isinstance(value, (int, float)) else f"{_kind(value)} ({str(value)[:40]!r})"
+            raise UserError(
+                f"{self.where}: column '{column}' holds {shown}: give a number from {low:g} to {high:g}, or nothing"
+            )
+        return number
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", tuple: "a list", dict: "an object", bytes: "bytes", bool: "a truth value", str: "text"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else f"a {type(value).__name__}")
+
+
+def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a .jsonl, .csv or .parquet file with (at least) ``columns``.
 
     Args:
         path: the file.
@@ -188,15 +277,18 @@ def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[st
     readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
     if suffix not in readers:
         raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
-    number = 0
-    for number, row in enumerate(readers[suffix](path, needed, list(optional)), start=1):
+    empty = True
+    for row in readers[suffix](path, needed, list(optional)):
+        empty = False
         for column in needed:
             if row.get(column) is None:
+                if column in row:
+                    raise UserError(f"{row.where} has nothing in column '{column}': fill it or leave the row out")
                 has = ", ".join(map(str, row)) or "nothing"
                 hint = did_you_mean(column, map(str, row))
-                raise UserError(f"{path} row {number} has no column '{column}' (it has {has}){hint}")
+                raise UserError(f"{row.where} has no column '{column}' (it has {has}){hint}")
         yield row
-    if number == 0:
+    if empty:
         raise UserError(f"{path} is empty: give a file that holds rows")
 
 
@@ -212,29 +304,53 @@ def column_names(path: str | Path) -> list[str]:
             return pyarrow.parquet.read_schema(stream if plain else io.BytesIO(stream.read())).names
 
 
-def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
+def read_json(path: str | Path) -> Any:
+    """Return the value in a JSON file, plain or packed; ``UserError`` for what is none."""
+    with reading(path):
+        try:
+            return json.loads("\n".join(read_lines(path)))
+        except ValueError as error:
+            raise UserError(f"{path} is not JSON ({getattr(error, 'msg', error)}): fetch the file again") from error
+
+
+def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path} line {number} is not JSON ({error.msg}): one object a line") from error
+        except ValueError as error:  # of its own kind, or a number of thousands of digits
+            raise UserError(
+                f"{path} line {number} is not JSON ({getattr(error, 'msg', error)}): one object a line"
+            ) from error
+        except RecursionError as error:
+            raise UserError(f"{path} line {number} is nested too deep: one flat object a line") from error
         if not isinstance(row, dict):
             raise UserError(f"{path} line {number} is not a JSON object: one object a line")
-        yield row
+        yield Row(row, f"{path} line {number}")
 
 
-def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    rows = csv.DictReader(line + "\n" for line in read_lines(path))
+    # strict: a quote that is never closed would else swallow the rest of the file without a word
+    rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
+    begin = 1
     try:
-        yield from rows
+        for row in rows:
+            begin = max(begin + 1, 2)
+            where = f"{path} line {begin}"
+            if None in row:
+                raise UserError(f"{where} has more fields than the header: put text with commas in quotes")
+            begin = rows.line_num
+            yield Row(row, where)
     except csv.Error as error:
-        raise UserError(f"{path} line {rows.line_num} is not CSV ({error})") from error
+        raise UserError(
+            f"{path} line {begin + 1} is not CSV ({error}): close every quote, double the quotes inside a field"
+        ) from error
 
 
-def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    number = 0
     with reading(path):
         import pyarrow.parquet
 
@@ -249,10 +365,14 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
                 raise UserError(f"{path} has no column '{missing}' (it has {', '.join(names)}){hint}")
             wanted = [*columns, *(name for name in optional if name in names)]
             for batch in table.iter_batches(batch_size=2048, columns=wanted):
-                yield from batch.to_pylist()
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Row(row, f"{path} row {number}")
 
 
 def file_checksum(path: str | Path) -> str:
     """Return the sha256 (64 hex digits) of a file's bytes as they lie on disk."""
-    with reading(path), open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with reading(path):
+        check_regular(path)
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()

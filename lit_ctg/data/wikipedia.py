@@ -10,20 +10,22 @@ from typing import Any
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.sample import encyclopedia
-from lit_ctg.data.source import find_file, read_lines
+from lit_ctg.data.source import read_lines, root_folder
 from lit_ctg.data.wikitext import articles
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_unicode
 
-_NAME = re.compile(r"(?:domain_)?(\w+)\.txt(?:\.xz|\.gz|\.zst)?")
+# any name but a hidden one
+_NAME = re.compile(r"(?!\.)(?:domain_)?(.+?)\.txt(?:\.xz|\.gz|\.zst)?")
 
 
 class WikipediaDataModule(CorpusDataModule):
     """Articles of English Wikipedia; every text file of a folder is one source, named after the file.
 
     ``source=local`` reads all ``*.txt`` files (also packed) of ``root`` in the order of their names; an article begins
-    at a line `` = Title = `` between blank lines. A source is the file's name without ``domain_``. Of each file, every
-    ``holdout``-th article is for the test and the ones half-way between for validation, so that both are spread over
-    files that are sorted by subject. ``source=sample`` is raw text of the encyclopaedia sample; no hub has a copy.
+    at a line `` = Title = `` between blank lines (see ``wikitext.articles``). A source is the file's name without
+    ``domain_``. Of each file, every ``holdout``-th article is for the test and the ones half-way between for
+    validation, so that both are spread over files that are sorted by subject. ``source=sample`` is raw text of the
+    encyclopaedia sample; no hub has a copy.
 
     Args:
         holdout: one article in so many goes to each evaluation split; at least 3.
@@ -46,9 +48,9 @@ class WikipediaDataModule(CorpusDataModule):
         return encyclopedia.documents(SAMPLE_SPLIT[split], self.sample_seed, size, tokenised=False)
 
     def local_files(self) -> list[Path]:
-        if self.root is None or not Path(self.root).expanduser().is_dir():
-            find_file(self.root, ["domain_<subject>", "general_<number>"])  # says what is wrong with the folder
-        files = sorted(path for path in Path(str(self.root)).expanduser().iterdir() if _NAME.fullmatch(path.name))
+        files = sorted(path for path in root_folder(self.root).iterdir() if _NAME.fullmatch(path.name))
+        for path in files:
+            check_unicode(path.name, f"data.root={self.root}: the file")
         if not files:
             raise UserError(f"data.root={self.root}: no text files (.txt, also .xz .gz .zst); "
                             "point data.root at the folder that holds them or use data.source=sample")  # fmt: skip

@@ -21,6 +21,8 @@ _FILES = {
     "val": ("wiki.valid", "valid", "validation", "val"),
     "test": ("wiki.test", "test"),
 }
+# characters of a document; no article of Wikipedia is as long
+LONGEST = 2**20
 _HUB_SPLIT = {"train": "train", "val": "validation", "test": "test"}
 
 
@@ -28,20 +30,24 @@ def articles(lines: Iterable[str]) -> Iterator[Document]:
     """Group the lines of WikiText into articles; every line is in exactly one, blank lines are empty.
 
     An article begins at a title line between two blank lines; legend lines of tables, such as ``= Played , W =``, look
-    like titles but stand in the midst of text.
+    like titles but stand in the midst of text. What grows beyond ``LONGEST`` characters, a text without titles for one,
+    is cut at a line end into several documents: memory does not grow with the file.
     """
     current: list[str] = []
-    title, before = "", ""
+    title, before, size = "", "", 0
     plain = (line if line.strip() else "" for line in lines)
     for line, after in itertools.pairwise(itertools.chain(plain, [""])):
         found = _TITLE.fullmatch(line) if line and not before and not after else None
         if found:
             if title:
                 yield _article(current, title)
-                current = []
+                current, size = [], 0
             title = found.group(1)
         current.append(line)
-        before = line
+        before, size = line, size + len(line) + 1
+        if size >= LONGEST:
+            yield _article(current, title)
+            current, size = [], 0
     if current:
         yield _article(current, title)
 
@@ -111,6 +117,6 @@ def _lines(path: Path) -> Iterator[str]:
     """Yield lines of text, or of the column ``text``, one row a line (as the hub has it) or more."""
     if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
         for row in read_records(path, ["text"]):
-            yield from str(row["text"]).removesuffix("\n").split("\n")
+            yield from row.text("text").removesuffix("\n").split("\n")
     else:
         yield from read_lines(path)

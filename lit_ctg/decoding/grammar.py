@@ -154,6 +154,10 @@ class FiniteStateGrammar:
             return "nothing more"
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
 
+    def has_slot(self, slot: str) -> bool:
+        """Return whether some state fills ``slot``."""
+        return slot in self._slot_S
+
     def in_slot(self, ids_BT: Tensor, slot: str) -> Tensor:
         """Return ``[B]`` bool: the next token of the row fills ``slot`` (``"ADJ"`` stands for ``"ADJ/..."`` too).
 

@@ -9,6 +9,7 @@ Shape letters: B rows, T positions, t positions so far, D hidden size, H heads, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,9 +83,27 @@ class GPT2Backbone(nn.Module):
 
     def from_hugging_face(self, state: Mapping[str, Tensor]) -> None:
         """Take the weights of a ``GPT2Model`` of the same shape (its ``state_dict``; ``wte`` is left out)."""
-        matrices = tuple(f"{name}.weight" for name in ("c_attn", "c_proj", "c_fc"))
-        ours = {name: value.T if name.endswith(matrices) else value for name, value in state.items()}
-        self.load_state_dict({name: ours[name] for name in self.state_dict()})
+        self.load_state_dict({name: _transposed(name, state[name]) for name in self.state_dict()})
+
+    def to_hugging_face(self) -> dict[str, Tensor]:
+        """Return the weights as a ``GPT2Model`` of the same shape has them, its ``wte`` left out."""
+        return {name: _transposed(name, value).contiguous() for name, value in self.state_dict().items()}
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the arguments of a ``GPT2Config`` that make the same stack."""
+        first: GPT2Block = self.h[0]
+        return {
+            "n_embd": self.dim,
+            "n_positions": self.context,
+            "n_layer": len(self.h),
+            "n_head": first.attn.heads,
+            "n_inner": first.mlp.c_fc.out_features,
+            "activation_function": "gelu_new",
+            "layer_norm_epsilon": self.ln_f.eps,
+            "embd_pdrop": self.dropout,
+            "resid_pdrop": self.dropout,
+            "attn_pdrop": first.attn.dropout,
+        }
 
     def _check(self, length: int) -> None:
         if length > self.context:
@@ -125,6 +144,12 @@ class GPT2Backbone(nn.Module):
             hidden_BD, new = block.step(hidden_BD, old)
             grown.append(new)
         return self.ln_f(hidden_BD), grown
+
+
+def _transposed(name: str, value: Tensor) -> Tensor:
+    """Return a weight, a matrix of a linear layer turned over: Hugging Face's GPT-2 keeps these the other way round."""
+    matrices = tuple(f"{layer}.weight" for layer in ("c_attn", "c_proj", "c_fc"))
+    return value.T if name.endswith(matrices) else value
 
 
 class GPT2Block(nn.Module):

@@ -135,8 +135,10 @@ def _load(path: str, revision: str | None) -> Any:
         raise UserError(f"backbone.path={path}: no such folder; give one written by save_pretrained, or a hub name")
     where = str(folder) if folder.is_dir() else path
     try:
-        config = AutoConfig.from_pretrained(where, revision=revision)
-        return AutoModelForCausalLM.from_pretrained(where, revision=revision, config=config, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
+        return AutoModelForCausalLM.from_pretrained(
+            where, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"

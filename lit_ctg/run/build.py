@@ -69,6 +69,8 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
     """Build the data module alone (`lit-ctg data`)."""
     if cfg.data is None:
         raise UserError("no corpus chosen: pass data=<name> or experiment=<paper>/<name>")
+    if cfg.data.get("tokenizer", "") is None:
+        raise UserError("data.tokenizer=null: a text needs one, see lit-ctg list what=data; leave it out")
     return instantiate(cfg.data, "data")
 
 

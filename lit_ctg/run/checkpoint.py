@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
 from lit_ctg.config import compose, plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import config_hash, without_modules
+from lit_ctg.results.record import HASH_IGNORED, config_hash, drop_keys, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, finished, run_stem, set_aside
 
@@ -26,20 +26,25 @@ COMPARED = ("paper", "model", "backbone")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights, and the configuration and corpus they were trained with."""
+    """Weights, and the configuration and corpus they were trained with.
+
+    ``other_text`` says that the command line names other data than the checkpoint: a text that differs is meant then.
+    """
 
     path: Path
     config: dict[str, Any]
     corpus: dict[str, str]
     state_dict: dict[str, Any]
+    other_text: bool = False
 
     def check_corpus(self, corpus: Mapping[str, str]) -> None:
-        """Refuse another text or vocabulary than the one that was trained on.
+        """Refuse another vocabulary than the one that was trained on, and a text that has changed unnoticed.
 
         Raises:
             UserError: names what differs.
         """
-        if differs := difference(self.corpus, corpus):
+        compared = {key: value for key, value in self.corpus.items() if key != "text" or not self.other_text}
+        if differs := difference(compared, corpus):
             raise UserError(
                 f"checkpoint {self.path} was trained on other data: {differs}; bring that corpus back or train again"
             )
@@ -121,8 +126,12 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
     given = {word.lstrip("+").partition("=")[0] for word in words}
     inherited = [f"{key}={checkpoint.config[key]}" for key in INHERITED if key not in given]
     cfg = compose([*words, *inherited])
-    _compare(plain(cfg), checkpoint)
-    return cfg, checkpoint
+    config = plain(cfg)
+    _compare(config, checkpoint)
+    theirs, ours = (
+        drop_keys({"data": whole.get("data")}, frozenset(HASH_IGNORED)) for whole in (checkpoint.config, config)
+    )
+    return cfg, replace(checkpoint, other_text=theirs != ours)
 
 
 def _finished_checkpoint(cfg: DictConfig) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def fingerprint(datamodule: Any) -> dict[str, str]:
-    """Return the checksums of a corpus by what they are of; empty where a data module says nothing about its data.
+    """Return the checksums of text and vocabulary (``core.batch.Fingerprint``); empty for a data module without.
 
     Raises:
         UserError: the corpus cannot be read.

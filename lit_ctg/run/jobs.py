@@ -24,6 +24,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+# -P: import what this process imports, nothing from the folder it happens to work in
+COMMAND = (sys.executable, "-P", "-m", "lit_ctg.run.job")
+
+
 class Jobs:
     """Starts ``python -m lit_ctg.run.job OVERRIDE ...``, waiting while ``limit`` of them run.
 
@@ -31,8 +35,8 @@ class Jobs:
     writes to: the pipe ends with the sweep, however that ends, and the job kills its group.
     """
 
-    def __init__(self, limit: int, logs: Path) -> None:
-        self.limit, self.logs = limit, logs
+    def __init__(self, limit: int, logs: Path, command: Sequence[str] = COMMAND) -> None:
+        self.limit, self.logs, self.command = limit, logs, command
         self.running: list[subprocess.Popen[bytes]] = []
         self.started = 0
 
@@ -41,15 +45,13 @@ class Jobs:
         self._wait(self.limit - 1)
         self.logs.mkdir(parents=True, exist_ok=True)
         with open(self.logs / f"{self.started}.log", "wb") as log:
-            # -P: import what this process imports, nothing from the folder it happens to work in
-            command = [sys.executable, "-P", "-m", "lit_ctg.run.job", *overrides]
             environment = {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 SIDE_BY_SIDE: str(self.limit),
             }
             job = subprocess.Popen(
-                command,
+                [*self.command, *overrides],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -20,7 +20,7 @@ from lit_ctg.callback.checkpoint import (
     previous,
 )
 from lit_ctg.callback.epoch_seed import EpochSeed
-from lit_ctg.data.batching import ResumableLoader
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 
 
@@ -211,6 +211,34 @@ def test_more_steps_than_at_first_go_on_where_the_first_ended(fit, tmp_path: Pat
     counts = torch.load(first, weights_only=True)["loops"]["fit_loop"]["epoch_progress"]["current"]
     assert counts["processed"] == steps // 4
     assert torch.equal(fit(resume=first, max_epochs=-1, max_steps=11), whole)
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(None, 0), (10.0, 1), (5.0, 2)])
+def test_it_saves_inside_an_epoch_when_it_is_time(
+    tiny, trainer_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, expected: int
+) -> None:
+    """Two epochs of four steps of four minutes each."""
+    clock = iter(range(0, 10**6, 4 * 60))
+    now = [0.0]
+    monkeypatch.setattr("lit_ctg.callback.checkpoint.time.monotonic", lambda: now[0])
+    saved: list[tuple[int, int]] = []
+
+    class Clock(Callback):
+        def on_train_batch_start(self, trainer, *arguments: object) -> None:
+            now[0] = float(next(clock))
+
+        def on_save_checkpoint(self, trainer, module: LightningModule, checkpoint: dict[str, Any]) -> None:
+            if not trainer.is_last_batch:
+                saved.append((trainer.current_epoch, trainer.global_step))
+
+    module, data = tiny()
+    checkpoint = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"), minutes=minutes)
+    trainer = trainer_of(Clock(), checkpoint, enable_checkpointing=True, max_epochs=2, plugins=[AtomicCheckpointIO()])
+    trainer.fit(module, ResumableLoader(Rows(data.rows), seed=1))
+    # at an epoch's end it saves anyway, and counts from there
+    assert len(saved) == expected
+    last = load_checked(tmp_path / "checkpoints" / "last.ckpt")
+    assert last["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] == 2
 
 
 def test_where_the_place_is_unknown_the_rest_of_the_epoch_is_left_out(tiny, trainer_of, tmp_path: Path) -> None:

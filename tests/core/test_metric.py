@@ -21,11 +21,14 @@ from lit_ctg.metric.bits_per_token import BitsPerToken
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.numbers import format_value
-from lit_ctg.papers.semantic_fusion.focus_ce import FocusCE
-from lit_ctg.papers.semantic_fusion.ood_hit_rate import OodHitRate
-from lit_ctg.papers.semantic_fusion.polarity_confusion import PolarityConfusion
-from lit_ctg.papers.semantic_fusion.seen_only_perplexity import SeenOnlyPerplexity
-from lit_ctg.papers.semantic_fusion.semantic_mse import SemanticMSE, SemanticMSEConstant
+from lit_ctg.papers.semantic_fusion.metrics import (
+    FocusCE,
+    OodHitRate,
+    PolarityConfusion,
+    SeenOnlyPerplexity,
+    SemanticMSE,
+    SemanticMSEConstant,
+)
 
 BATCH_METRICS = {
     "perplexity": lambda: Perplexity(mask="target"),
@@ -265,10 +268,10 @@ WORKER = """
     import json, sys
     import torch
     import torch.distributed as dist
-    from lit_ctg.papers.semantic_fusion.focus_ce import FocusCE
+    from lit_ctg.papers.semantic_fusion.metrics import FocusCE
     from lit_ctg.metric.perplexity import Perplexity
-    from lit_ctg.papers.semantic_fusion.polarity_confusion import PolarityConfusion
-    from lit_ctg.papers.semantic_fusion.semantic_mse import SemanticMSEConstant
+    from lit_ctg.papers.semantic_fusion.metrics import PolarityConfusion
+    from lit_ctg.papers.semantic_fusion.metrics import SemanticMSEConstant
 
     rank, folder = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, ResumableLoader, StreamBatches
+from lit_ctg.data.batching import ConsecutiveBatches, RandomWindows, StreamBatches, WholeBatches
 from lit_ctg.data.document import Document
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, ensure_packed
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
@@ -97,6 +98,36 @@ def test_windows_of_one_source(packed) -> None:
     inputs_BT, code_B = batch["input_ids_BT"], batch["control_code_B"]
     assert set(code_B.tolist()) == {0, 1}, "source c is shorter than a window"
     assert (inputs_BT[code_B == 0] <= 23).all() and (inputs_BT[code_B == 1] >= 24).all()
+
+
+def test_equal_windows_meet_a_short_source_as_often_as_a_long_one(tmp_path: Path) -> None:
+    text = corpus(tmp_path / "c", {"long": [900], "short": [90]})
+    shares = {}
+    for equal in (False, True):
+        options = {"length": 5, "batch_size": 8, "steps": None, "seed": 0, "by_source": True, "equal": equal}
+        windows = RandomWindows(text, "train", **options)
+        assert len(windows) == 990 // 40
+        codes = torch.cat([windows[0, step]["control_code_B"] for step in range(len(windows))])
+        shares[equal] = float((codes == 1).float().mean())
+    assert shares[False] < 0.2 and 0.4 < shares[True] < 0.6
+
+
+def test_whole_batches_go_across_sources_and_leave_the_rest_out(packed) -> None:
+    batches = WholeBatches(packed, "train", length=4, batch_size=3)
+    # source a has chunks at 1, 5, 9, 13, 17, source b at 24, 28, 32, 36, source c none: nine rows, three batches
+    rows = [(first, 0) for first in (1, 5, 9, 13, 17)] + [(first, 1) for first in (24, 28, 32, 36)]
+    found = []
+    for index in range(len(batches)):
+        batch = batches[0, index]
+        assert batch["mask_target_BT"].all() and batch["input_ids_BT"].shape == (3, 4)
+        assert torch.equal(batch["target_ids_BT"], batch["input_ids_BT"] + 1)
+        found += zip(batch["input_ids_BT"][:, 0].tolist(), batch["control_code_B"].tolist(), strict=True)
+    assert found == rows
+    four = WholeBatches(packed, "train", length=4, batch_size=4)
+    assert len(four) == 2, "the ninth row fills no batch"
+    assert four[0, 1]["control_code_B"].tolist() == [0, 1, 1, 1]
+    with pytest.raises(UserError, match=r"9 whole chunks of 4, fewer than data\.batch_size=10"):
+        WholeBatches(packed, "train", length=4, batch_size=10)
 
 
 @pytest.mark.parametrize(("batch_size", "length"), [(3, 4), (1, 7), (7, 5), (100, 3)])
@@ -201,7 +232,7 @@ def test_state_counts_batches_given_out(packed) -> None:
 def test_workers_read_the_same(packed) -> None:
     batches = ConsecutiveBatches(packed, "train", length=4, batch_size=2)
     plain = [batch["input_ids_BT"] for batch in ResumableLoader(batches)]
-    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, workers=1)]
+    work = [batch["input_ids_BT"] for batch in ResumableLoader(batches, num_workers=1)]
     assert all(torch.equal(a, b) for a, b in zip(plain, work, strict=True))
     assert isinstance(packed.ids("train"), np.memmap)
 

@@ -1,8 +1,10 @@
-"""Pinned datasets from a hub on 127.0.0.1: listing, checksums, manifest, offline use."""
+"""Pinned datasets from a hub on 127.0.0.1: listing, checksums, resume, offline use, a hub that is not to be trusted."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from lit_ctg.errors import UserError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 FILES = {"v1/train-0.parquet": b"one", "v1/train-1.parquet": b"two", "v1/test-0.parquet": b"three"}
+FOLDER = f"/datasets/some/corpus/resolve/{REVISION}"
 
 
 def hub(network, root: Path, revision: str | None = REVISION, repository: str = "some/corpus") -> HubFiles:
-    return HubFiles(repository, revision, root=root, endpoint=network.address, wait_s=0.01)
+    return HubFiles(repository, revision, root=root, endpoint=network.address)
 
 
 def test_fetch_then_work_without_network(network, tmp_path: Path, monkeypatch) -> None:
@@ -32,12 +35,57 @@ def test_fetch_then_work_without_network(network, tmp_path: Path, monkeypatch) -
     assert json.loads(files.checksum(["v1/train-*.parquet"]))[0] == "some/corpus"
 
 
-def test_stated_checksum_is_held_against_the_bytes(network, tmp_path: Path) -> None:
+def test_a_complete_cache_is_only_read(network, tmp_path: Path) -> None:
+    """As on a mount that cannot be written: not a lock file appears."""
     network.add_dataset("some/corpus", FILES)
-    network.stated[f"/datasets/some/corpus/resolve/{REVISION}/v1/test-0.parquet"] = "f" * 64
-    with pytest.raises(UserError, match="wrong checksum"):
-        hub(network, tmp_path).fetch("v1/test-*.parquet")
-    assert not list(tmp_path.rglob("*.parquet*"))
+    hub(network, tmp_path).fetch("v1/test-*.parquet")
+
+    def state() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
+
+    for lock in tmp_path.rglob("*.lock"):
+        lock.unlink()
+    before = state()
+    assert hub(network, tmp_path).fetch("v1/test-*.parquet")[0].read_bytes() == b"three"
+    assert state() == before
+
+
+def test_progress_is_told(network, tmp_path: Path) -> None:
+    network.add_dataset("some/corpus", FILES)
+    seen = []
+    hub(network, tmp_path).fetch("v1/test-*.parquet", progress=lambda *told: seen.append(told))
+    assert seen[-1] == ("v1/test-0.parquet", 5, 5)
+
+
+def test_a_broken_connection_is_resumed(network, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 50_000)
+    data = random.Random(1).randbytes(600_000)
+    network.add_dataset("some/corpus", {"v1/a": data})
+    network.cut_after = [200_000, 150_000]
+    (path,) = hub(network, tmp_path).fetch("v1/a")
+    assert path.read_bytes() == data
+    assert [wanted for _, _, wanted in network.downloads()] == [None, "bytes=200000-", "bytes=350000-"]
+
+
+def test_a_busy_server_is_asked_again(network, tmp_path: Path) -> None:
+    network.add_dataset("some/corpus", FILES)
+    network.refuse = [503, 429]
+    assert hub(network, tmp_path).fetch("v1/test-*.parquet")
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_stated_checksum_is_held_against_the_bytes(network, tmp_path: Path, small: bool) -> None:
+    """A large file's sha256, a small one's hash as a git blob."""
+    network.add_dataset("some/corpus", FILES)
+    name = f"{FOLDER}/v1/test-0.parquet"
+    if small:
+        network.small.add(name)
+    assert hub(network, tmp_path / "right").fetch("v1/test-*.parquet")
+    network.stated[name] = "f" * (40 if small else 64)
+    with pytest.raises(UserError, match="wrong checksum") as error:
+        hub(network, tmp_path / "wrong").fetch("v1/test-*.parquet")
+    assert "\n" not in str(error.value)
+    assert not [path for path in (tmp_path / "wrong").rglob("*") if path.is_file() and path.read_bytes() == b"three"]
 
 
 def test_a_file_that_changes_on_disk_is_noticed(network, tmp_path: Path) -> None:
@@ -46,6 +94,7 @@ def test_a_file_that_changes_on_disk_is_noticed(network, tmp_path: Path) -> None
     path.write_bytes(b"tampered")
     with pytest.raises(UserError, match="wrong checksum"):
         hub(network, tmp_path).fetch("v1/test-*.parquet")
+    assert hub(network, tmp_path).fetch("v1/test-*.parquet")[0].read_bytes() == b"three", "the next run mends it"
 
 
 def test_what_is_not_there_is_named(network, tmp_path: Path) -> None:
@@ -56,6 +105,9 @@ def test_what_is_not_there_is_named(network, tmp_path: Path) -> None:
         hub(network, tmp_path, repository="other/corpus").fetch("v1/test-*.parquet")
     with pytest.raises(UserError, match="holds no file"):
         hub(network, tmp_path).fetch("v1/valid-*.parquet")
+    network.refuse = [403]
+    with pytest.raises(UserError, match="HTTP 403: set HF_TOKEN"):
+        hub(network, tmp_path).fetch("v1/test-*.parquet")
 
 
 @pytest.mark.parametrize("revision", [None, "main", "0123abc"])
@@ -65,17 +117,50 @@ def test_only_a_commit_is_a_pin(network, tmp_path: Path, revision: str | None) -
 
 
 def test_no_network_at_all(tmp_path: Path, network) -> None:
-    files = HubFiles("some/corpus", REVISION, root=tmp_path, endpoint="http://127.0.0.1:9", retries=0)
-    with pytest.raises(UserError, match=r"failed 1 times.*data\.source=sample") as error:
+    files = HubFiles("some/corpus", REVISION, root=tmp_path, endpoint="http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"could not be fetched from http://127.0.0.1:9 .*data\.source=sample") as error:
         files.fetch("v1/test-*.parquet")
     assert "\n" not in str(error.value)
 
 
 def test_an_answer_that_is_no_hub(network, tmp_path: Path) -> None:
-    network.files[f"/api/models/some/corpus/tree/{REVISION}/v1"] = b"<html>welcome to the hotel network</html>"
+    network.files[f"/api/models/some/corpus/tree/{REVISION}/v1?recursive=false&expand=false"] = b"<html>welcome</html>"
     files = HubFiles("some/corpus", REVISION, root=tmp_path, endpoint=network.address, kind="model")
     with pytest.raises(UserError, match="did not answer as a hub does"):
         files.fetch("v1/x")
+
+
+def test_a_full_disk(network, tmp_path: Path, monkeypatch) -> None:
+    network.add_dataset("some/corpus", FILES)
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    with pytest.raises(UserError, match=r"No space left on device.*data\.cache_root") as error:
+        hub(network, tmp_path).fetch("v1/test-*.parquet")
+    assert "\n" not in str(error.value)
+
+
+def test_a_token_does_not_follow_to_another_host(network, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    network.add_dataset("some/corpus", FILES)
+    name = f"{FOLDER}/v1/test-0.parquet"
+    network.files["/elsewhere"] = network.files[name]
+    network.redirects[name] = network.address.replace("127.0.0.1", "localhost") + "/elsewhere"
+    (path,) = hub(network, tmp_path).fetch("v1/test-*.parquet")
+    assert path.read_bytes() == b"three"
+    told = {asked: token for (_, asked, _), token in zip(network.requests, network.tokens, strict=True)}
+    assert told["/elsewhere"] is None
+    assert all(token == "Bearer hf_secret" for asked, token in told.items() if asked != "/elsewhere")
+
+
+@pytest.mark.parametrize("name", ["v1/../../../../../evil", "/etc/evil"])
+def test_a_listing_that_leaves_the_cache_writes_nothing_there(network, tmp_path: Path, name: str) -> None:
+    network.files[f"{FOLDER}/{name}"] = b"evil"
+    with pytest.raises(UserError, match=r"lists a file outside its folder .*do not trust this hub"):
+        hub(network, tmp_path / "a" / "b").fetch("*")
+    assert not list(tmp_path.rglob("*evil*")) and not os.path.exists("/etc/evil")
 
 
 def test_cache_root(monkeypatch, tmp_path: Path) -> None:

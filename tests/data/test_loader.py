@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
 
-from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
+from lit_ctg.callback.checkpoint import RunCheckpoint
+from lit_ctg.config import compose
+from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
+from lit_ctg.run.build import build_datamodule
 
 LENGTHS_N = torch.tensor([3, 5, 4, 3, 6, 4, 3])
 IDS_NT = torch.stack([torch.cat([torch.arange(1, n + 1), torch.zeros(9 - n, dtype=torch.long)]) for n in LENGTHS_N])
@@ -20,13 +29,15 @@ def dataset(**changes: object) -> SentenceBatches:
     return SentenceBatches(IDS_NT, LENGTHS_N, **options)
 
 
-def sampler(size: int = 10, batch_size: int = 3, **changes: object) -> EpochBatches:
-    return EpochBatches(size, batch_size, **{"seed": 0, "shuffle": True} | changes)
+def loader(size: int = 10, batch_size: int = 3, **changes: Any) -> ResumableLoader:
+    ids_NT = torch.tensor([[1, 2]]).expand(size, 2)
+    sentences = SentenceBatches(ids_NT, torch.full((size,), 2), pad_id=0, extras={})
+    return sentence_loader(sentences, **{"batch_size": batch_size, "seed": 0, "shuffle": True, **changes})
 
 
-def epoch_of(batches: EpochBatches, epoch: int) -> list[list[int]]:
+def epoch_of(batches: ResumableLoader, epoch: int) -> list[list[int]]:
     batches.set_epoch(epoch)
-    return [batch.tolist() for batch in batches]
+    return [batch["sentence_index_B"].tolist() for batch in batches]
 
 
 def flat(lists: list[list]) -> list:
@@ -74,50 +85,128 @@ def test_one_number_is_a_batch_of_one() -> None:
 
 
 def test_an_epoch_visits_every_sentence_once_and_keeps_the_last_partial_batch() -> None:
-    batches = epoch_of(sampler(), 0)
-    assert [len(batch) for batch in batches] == [3, 3, 3, 1] and len(sampler()) == 4
+    batches = epoch_of(loader(), 0)
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1] and len(loader()) == 4
     assert sorted(flat(batches)) == list(range(10))
 
 
 def test_order_is_a_function_of_seed_and_epoch_only() -> None:
-    batches = sampler(50)
+    batches = loader(50)
     epochs = [epoch_of(batches, epoch) for epoch in (0, 1, 2)]
     torch.manual_seed(7)
     np.random.seed(7)
-    assert epoch_of(sampler(50), 2) == epochs[2]  # straight to the third epoch, as a resumed run does
+    assert epoch_of(loader(50), 2) == epochs[2]  # straight to the third epoch, as a resumed run does
     assert epoch_of(batches, 0) == epochs[0]
     assert len({str(epoch) for epoch in epochs}) == 3
-    assert epoch_of(sampler(50, seed=1), 0) != epochs[0]
+    assert epoch_of(loader(50, seed=1), 0) != epochs[0]
 
 
 def test_without_shuffling_the_order_is_that_of_the_corpus() -> None:
     for epoch in (0, 3):
-        assert flat(epoch_of(sampler(shuffle=False), epoch)) == list(range(10))
+        assert flat(epoch_of(loader(shuffle=False), epoch)) == list(range(10))
 
 
 def test_ranks_share_an_epoch() -> None:
-    whole = epoch_of(sampler(14), 1)  # five batches
-    parts = [epoch_of(sampler(14, rank=rank, world_size=2), 1) for rank in (0, 1)]
+    whole = epoch_of(loader(14), 1)  # five batches
+    parts = [epoch_of(loader(14, rank=rank, world_size=2), 1) for rank in (0, 1)]
     assert parts == [whole[::2], [*whole[1::2], whole[0]]]  # as many for each rank: the first one again
-    assert [len(sampler(14, rank=rank, world_size=2)) for rank in (0, 1)] == [3, 3]
-    plain = [epoch_of(sampler(14, shuffle=False, rank=rank, world_size=2), 0) for rank in (0, 1)]
+    assert [len(loader(14, rank=rank, world_size=2)) for rank in (0, 1)] == [3, 3]
+    plain = [epoch_of(loader(14, shuffle=False, rank=rank, world_size=2), 0) for rank in (0, 1)]
     assert sorted(flat(flat(plain))) == list(range(14))  # evaluated once each
 
 
 def test_loading_leaves_torchs_generator_alone() -> None:
     before = torch.get_rng_state()
-    assert len(list(whole_batch_loader(dataset(), sampler(7)))) == 3
+    assert len(list(loader(7))) == 3
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_workers_give_the_same_batches() -> None:
-    alone, helped = (list(whole_batch_loader(dataset(), sampler(7), num_workers=n)) for n in (0, 2))
+    alone, helped = (list(loader(7, num_workers=n)) for n in (0, 2))
     assert len(alone) == len(helped) == 3
     for left, right in zip(alone, helped, strict=True):
         assert left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
 
 
 def test_dataset_and_order_can_be_pickled() -> None:
-    copy, order = pickle.loads(pickle.dumps((dataset(), sampler())))
+    copy, order = pickle.loads(pickle.dumps((dataset(), loader().dataset)))
     assert torch.equal(copy[torch.tensor([4])]["target_ids_BT"], dataset()[torch.tensor([4])]["target_ids_BT"])
-    assert epoch_of(order, 1) == epoch_of(sampler(), 1)
+    assert [order[1, place]["sentence_index_B"].tolist() for place in range(4)] == epoch_of(loader(), 1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_epoch_told_after_the_iterator_was_asked_for_is_the_one_that_is_read(num_workers: int) -> None:
+    """Lightning does so when it resumes (its issue 21938)."""
+    batches = loader(50, num_workers=num_workers)
+    walk = iter(batches)
+    batches.set_epoch(3)
+    assert [batch["sentence_index_B"].tolist() for batch in walk] == epoch_of(loader(50), 3)
+
+
+CORPORA = {
+    "clause": ["data.train_size=64", "data.val_size=16", "data.batch_size=16"],
+    "clause_coupled": ["data.train_size=64", "data.val_size=16", "data.batch_size=16"],
+    "increment": ["data.n=200"],
+    "gutenberg": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
+    "reviews": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
+    "scripts": ["data.sample_size=3000", "data.length=32", "data.batch_size=4"],
+    "translation": ["data.sample_size=1500"],
+    "wikipedia": ["data.sample_size=3000", "data.length=32"],
+    "wikitext": ["data.sample_size=3000", "data.batch_size=4"],
+}
+
+
+class Digests(lightning.LightningModule):
+    """Keeps a checksum of every training batch, by epoch; ``stop`` ends the run after that epoch's second batch."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: list[tuple[int, str]] = []
+        self.stop = stop
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.stop == self.current_epoch and batch_idx == 2:
+            raise KeyboardInterrupt
+        content = b"".join(key.encode() + batch[key].numpy().tobytes() for key in sorted(batch))
+        self.seen.append((self.current_epoch, hashlib.sha256(content).hexdigest()))
+        return (self.weight * 0).sum()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_a_resumed_run_reads_the_same_batches_with_and_without_workers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer_of: Callable[..., lightning.Trainer]
+) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+
+    def fit(workers: int, stop: int | None = None, resume: Path | None = None) -> list[tuple[int, str]]:
+        words = [f"data={name}", "size=smoke", *CORPORA[name], f"data.num_workers={workers}"]
+        datamodule = build_datamodule(compose(words, experiment=False))
+        module = Digests(stop)
+        checkpoint = RunCheckpoint(str(tmp_path / f"run{workers}"))
+        trainer = trainer_of(checkpoint, max_epochs=3, limit_train_batches=5, enable_checkpointing=True)
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
+        return module.seen
+
+    whole = fit(0)
+    epochs = [[digest for number, digest in whole if number == epoch] for epoch in range(3)]
+    assert len(epochs[0]) == len(epochs[2]) > 2
+    if name not in (
+        "wikitext",
+        "gutenberg",
+        "reviews",
+        "scripts",
+    ):  # a text that is read in its order is the same again
+        assert epochs[1] != epochs[2]
+    for workers in (0, 2):
+        before = fit(workers, stop=2)
+        assert before == whole[: len(before)] and before[-1][0] == 2
+        after = fit(workers, resume=tmp_path / f"run{workers}" / "last.ckpt")
+        assert after == [seen for seen in whole if seen[0] == 2], f"{workers} workers"

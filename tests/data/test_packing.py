@@ -190,6 +190,16 @@ def test_a_damaged_cache_is_one_line(tmp_path: Path, how: str, word: str) -> Non
     assert word in one_line(error)
 
 
+def test_a_complete_cache_is_only_read(tmp_path: Path) -> None:
+    """As on a mount that cannot be written: not a lock file appears."""
+    first, _ = packed(tmp_path / "c")
+    (tmp_path / "c.lock").unlink()
+    before = {path: path.stat().st_mtime_ns for path in [tmp_path, *tmp_path.rglob("*")]}
+    again, tokenizer = packed(tmp_path / "c")
+    assert list(again.ids("train")) == list(first.ids("train")) and tokenizer.trained
+    assert {path: path.stat().st_mtime_ns for path in [tmp_path, *tmp_path.rglob("*")]} == before
+
+
 def test_nothing_to_train_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no document to train on"):
         ensure_packed(tmp_path / "c", splits(train=[]), WordTokenizer(), IDENTITY)

@@ -6,13 +6,23 @@ import csv
 import gzip
 import json
 import lzma
+import os
 import random
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from lit_ctg.data.source import check_source, data_suffix, find_file, read_lines, read_records, read_text
+from lit_ctg.data.source import (
+    check_source,
+    data_suffix,
+    file_checksum,
+    find_file,
+    read_json,
+    read_lines,
+    read_records,
+    read_text,
+)
 from lit_ctg.errors import UserError
 
 TEXT = "first line\nzweite Zeile: äöü\n\nlast\n"
@@ -128,6 +138,99 @@ def test_bad_records(tmp_path: Path) -> None:
         list(read_records(tmp_path / "c.parquet", ["text"]))
     with pytest.raises(UserError, match=r"not from '\.txt'"):
         list(read_records(tmp_path / "d.txt", ["text"]))
+
+
+def rows(path: Path, *columns: str) -> list:
+    return list(read_records(path, columns))
+
+
+def test_nesting_without_end_is_one_line(tmp_path: Path) -> None:
+    deep = "[" * 10_000 + "]" * 10_000
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"text": ' + deep + "}\n")
+    with pytest.raises(UserError, match=r"a\.jsonl line 3 is nested too deep"):
+        rows(tmp_path / "a.jsonl")
+    (tmp_path / "a.json").write_text(deep)
+    with pytest.raises(UserError, match=r"a\.json is nested too deep"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "b.jsonl").write_text('{"text": ' + "9" * 5000 + "}\n")
+    with pytest.raises(UserError, match=r"b\.jsonl line 1 is not JSON"):
+        rows(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ('["a", "b"]', "holds a list, not text"),
+        ('{"a": 1}', "holds an object, not text"),
+        ("12", "holds a number, not text"),
+        ("true", "holds a truth value, not text"),
+        ('"half \\ud800 pair"', r"half of a surrogate pair \(character 6\)"),
+        ('"a \\u0000"', "NUL characters"),
+    ],
+)
+def test_what_is_no_text_is_not_made_one(tmp_path: Path, value: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": ' + value + "}\n")
+    first, second = rows(tmp_path / "a.jsonl", "text")
+    assert first.text("text") == "x" and first.text("title") == ""
+    with pytest.raises(UserError, match=rf"a\.jsonl line 2: column 'text' .*{reason}"):
+        second.text("text")
+
+
+def test_bytes_of_parquet_are_no_text(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"ab", b"c"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet row 2: column 'text' holds bytes, not text"):
+        rows(tmp_path / "a.parquet", "text")[1].text("text")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["ab", None]}), tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet row 2 has nothing in column 'text'"):
+        rows(tmp_path / "b.parquet", "text")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e300", '"many"', "[4]", "true", "{}", '"nan"'])
+def test_a_number_that_is_none(tmp_path: Path, value: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"stars": 4.0}\n{"stars": "3"}\n{"stars": ""}\n{"stars": ' + value + "}\n")
+    *good, bad = rows(tmp_path / "a.jsonl")
+    assert [row.number("stars", 0, 5) for row in good] == [4.0, 3.0, None] and good[0].number("else", 0, 5) is None
+    with pytest.raises(UserError, match=r"a\.jsonl line 4: column 'stars' holds .*give a number from 0 to 5"):
+        bad.number("stars", 0, 5)
+
+
+def test_csv_says_where_a_row_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,stars\n"one\ntwo",1\n"three",2\n')
+    assert [row.where for row in rows(path)] == [f"{path} line 2", f"{path} line 4"]
+    path.write_text('text,stars\n"one\ntwo",1\n"never closed,2\nmore\nand more\n')
+    with pytest.raises(UserError, match=r"a\.csv line 4 is not CSV .*close every quote"):
+        rows(path)
+    path.write_text("text,stars\none,1\ntwo, three,2\n")
+    with pytest.raises(UserError, match=r"a\.csv line 3 has more fields than the header"):
+        rows(path)
+
+
+def test_pipes_and_devices_do_not_make_a_run_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.txt")
+    (tmp_path / "valid.txt").symlink_to("/dev/zero")
+    (tmp_path / "test.txt").mkdir()
+    for name, kind in (("train.txt", "a pipe"), ("valid.txt", "a device"), ("test.txt", "a folder")):
+        for read in (lambda path: list(read_lines(path)), file_checksum):
+            with pytest.raises(UserError, match=rf"{name} is .*{kind}.*give a file"):
+                read(tmp_path / name)
+    with pytest.raises(UserError, match="no file called train"):
+        find_file(tmp_path, ["train"])
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("b.txt")
+    (tmp_path / "b.txt").symlink_to("a.txt")
+    (tmp_path / "folder").symlink_to("folder")
+    with pytest.raises(UserError, match=r"a\.txt cannot be read \(Too many levels of symbolic links\)"):
+        list(read_lines(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match=r"folder cannot be read \(Too many levels of symbolic links\)"):
+        find_file(tmp_path / "folder", ["a"])
+    with pytest.raises(UserError, match="cannot be read"):
+        find_file("~nobody-of-this-name/text", ["a"])
 
 
 def test_missing_things_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_the_sample_is_raw_text(tmp_path: Path) -> None:
 def test_bad_settings(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         module(tmp_path, **changes).prepare()
+
+
+def test_no_file_is_passed_over(folder: Path) -> None:
+    for name in ("foo-bar", "a b", "Ünder (1999)", "domain_x.y"):
+        (folder / "text" / f"{name}.txt").write_text(text("river", 10))
+    (folder / "text" / ".hidden.txt").write_text("not meant")
+    assert sorted(module(folder).sources) == ["a b", "foo-bar", "general_0", "war", "x.y", "Ünder (1999)"]
+
+
+def test_what_is_no_file_or_no_name_is_told(folder: Path) -> None:
+    os.mkfifo(folder / "text" / "pipe.txt")
+    with pytest.raises(UserError, match=r"pipe\.txt is a pipe"):
+        module(folder).prepare()
+    (folder / "text" / "pipe.txt").unlink()
+    os.close(os.open(os.fsencode(folder / "text") + b"/caf\xe9.txt", os.O_CREAT))
+    with pytest.raises(UserError, match=r"the file 'caf\\udce9\.txt' is not UTF-8: rename"):
+        module(folder).prepare()
 
 
 def test_a_folder_without_text(tmp_path: Path) -> None:

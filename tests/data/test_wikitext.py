@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lit_ctg.data import split_writer
+from lit_ctg.data import split_writer, wikitext
 from lit_ctg.data.packing import digest
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule, articles
@@ -49,6 +49,26 @@ def test_articles_begin_at_titles_only_and_keep_every_line() -> None:
     assert [article.meta["title"] for article in found] == ["New York", "The = sign"]
     lines = [line if line.strip() else "" for line in TRAIN.splitlines()]
     assert "".join(article.text for article in found) == "\n".join(lines) + "\n"
+
+
+def test_a_text_without_titles_is_read_piece_by_piece(monkeypatch) -> None:
+    monkeypatch.setattr(wikitext, "LONGEST", 100)
+    read = []
+
+    def lines():
+        for number in range(200):
+            read.append(number)
+            yield f"line {number} of one long text"
+
+    found = articles(lines())
+    first = next(found)
+    assert len(first.text) < 150 and len(read) < 8, "the rest is not read before it is needed"
+    assert "".join(document.text for document in [first, *found]).splitlines() == [
+        f"line {number} of one long text" for number in range(200)
+    ]
+    # an article of this length stays in one piece, the next begins at its title
+    monkeypatch.setattr(wikitext, "LONGEST", 2**20)
+    assert [d.meta["title"] for d in articles(TRAIN.splitlines())] == ["New York", "The = sign"]
 
 
 def test_counts_are_those_of_a_plain_loop(tmp_path: Path) -> None:

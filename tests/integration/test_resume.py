@@ -35,6 +35,8 @@ PAPERS = {
     "graphmax/main": [PERPLEXITY, "data.sample_size=3000"],
     "semantic_fusion/main": [PERPLEXITY, "data.batch_size=16", "data.train_size=64", "data.val_size=32"],
 }
+# with the sums that its curves are means of
+NSLM_CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,nslm_evaluation]"
 # everything that training goes on from
 KEPT = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "lit_ctg_generators")
 
@@ -102,10 +104,15 @@ def same(left: Any, right: Any) -> bool:
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("paper", PAPERS)
-def test_an_epoch_that_was_cut_off_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str) -> None:
+def test_an_epoch_that_was_cut_off_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, workers: int
+) -> None:
+    """Also where worker processes read ahead of training (Lightning's issue 21938)."""
     # max_steps ends the run inside the third epoch
-    assert differences(tmp_path, monkeypatch, [f"experiment={paper}", *PAPERS[paper], "trainer.max_steps=10"]) == []
+    words = [f"experiment={paper}", *PAPERS[paper], "trainer.max_steps=10", f"++data.num_workers={workers}"]
+    assert differences(tmp_path, monkeypatch, words) == []
 
 
 @pytest.mark.parametrize(
@@ -123,13 +130,32 @@ def test_that_holds_however_the_run_is_counted(
     ("paper", "words"),
     [
         ("idea_gate/main", []),
+        ("idea_gate/main", ["++data.num_workers=2"]),
         ("idea_gate/main", ["trainer.accumulate_grad_batches=2", "trainer.max_steps=5"]),
         ("control_code/transformer", []),
         ("graphmax/main", []),
+        ("nslm/numbers", [NSLM_CALLBACKS]),
     ],
-    ids=["idea_gate", "idea_gate_accumulated", "control_code", "graphmax"],
+    ids=["idea_gate", "idea_gate_workers", "idea_gate_accumulated", "control_code", "graphmax", "nslm"],
 )
 def test_a_checkpoint_made_inside_an_epoch_goes_on_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, words: list[str]
 ) -> None:
     assert differences(tmp_path, monkeypatch, [f"experiment={paper}", *PAPERS[paper], *words], save=True) == []
+
+
+def test_a_damaged_checkpoint_costs_an_epoch_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on from the checkpoint before it, and ends as if nothing had happened."""
+    words = ["experiment=idea_gate/main", *PAPERS["idea_gate/main"], "trainer.max_epochs=4"]
+    whole = dict(leaves(run(tmp_path / "whole", words)))
+    callbacks = build._callbacks
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop(folder, 1, save=True)])
+        run(tmp_path / "stopped", words)
+    (last,) = tmp_path.glob("stopped/**/last.ckpt")
+    data = bytearray(last.read_bytes())
+    data[len(data) // 2] ^= 1
+    last.write_bytes(data)
+    resumed = dict(leaves(run(tmp_path / "stopped", words)))
+    assert last.with_name("last.before-0.ckpt").read_bytes() == data
+    assert whole.keys() == resumed.keys() and all(same(whole[place], resumed[place]) for place in whole)

@@ -45,7 +45,7 @@ def start() -> Start:
     """Return ``start(folder, *words)``: ``lit-ctg`` in a process forked from one that has imported it all."""
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lit_ctg.run.train", "lit_ctg.run.sweep", "lit_ctg.papers.semantic_fusion.module"])
+    context.set_forkserver_preload(["lit_ctg.run.train", "lit_ctg.run.sweep", "lit_ctg.papers.semantic_fusion.model"])
 
     # the imports are not to be timed
     first = context.Process(target=os.getpid)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.run.directory import Finished, RunDirectory, claim, run_status, run_stem
+from lit_ctg.run.directory import Finished, RunDirectory, claim, finished, run_status, run_stem
 
 
 def record(path: Path, status: str) -> None:
@@ -21,7 +23,7 @@ def test_a_busy_directory_is_not_claimed_twice(tmp_path: Path) -> None:
     assert isinstance(first, RunDirectory) and isinstance(second, RunDirectory)
     assert (first.path.name, second.path.name) == ("run", "run-1")
     third = claim(tmp_path / "run", skip_completed=True)
-    assert isinstance(third, Finished) and third.busy
+    assert isinstance(third, Finished) and third.busy == f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
@@ -34,6 +36,39 @@ def test_a_done_run_is_kept_and_skipped_only_on_request(tmp_path: Path) -> None:
     again = claim(tmp_path / "run", skip_completed=False)
     assert isinstance(again, RunDirectory) and again.path.name == "run-1"
     assert run_status(first.record) == "DONE"
+
+
+def test_a_run_that_diverged_is_a_result(tmp_path: Path) -> None:
+    """It would diverge again: it is neither taken up nor overwritten, and skipped like one that is done."""
+    first = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(first, RunDirectory)
+    record(first.path, "DIVERGED")
+    first.release()
+    assert claim(tmp_path / "run", skip_completed=True) == Finished(first.path)
+    assert finished(tmp_path / "run") == []  # there is nothing to generate with
+    again = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(again, RunDirectory) and again.path.name == "run-1"
+
+
+def test_a_run_on_another_corpus_is_not_this_run(tmp_path: Path) -> None:
+    first = claim(tmp_path / "run", skip_completed=False)
+    assert isinstance(first, RunDirectory)
+    record(first.path, "DONE")
+    first.release()
+    seen = []
+    other = claim(tmp_path / "run", True, lambda path: bool(seen.append(path)))
+    assert isinstance(other, RunDirectory) and other.path.name == "run-1"
+    assert set(seen) == {first.record}
+    assert claim(tmp_path / "run", True, lambda path: True) == Finished(first.path)
+
+
+@pytest.mark.parametrize("text", ["[" * 20000, "[]", '"', "\udcff", '{"status": {}, "config": []}'])
+def test_a_record_that_is_none_is_no_finished_run(tmp_path: Path, text: str) -> None:
+    for name in ("run", "run-12345678"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text, encoding="utf-8", errors="surrogateescape")
+    claimed = claim(tmp_path / "run", skip_completed=True)
+    assert isinstance(claimed, RunDirectory) and claimed.path.name == "run"
 
 
 def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Path) -> None:

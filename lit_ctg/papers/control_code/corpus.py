@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
-from lit_ctg.data.download import ALTERNATIVES, download, require_network
 from lit_ctg.data.gutenberg_text import book_text, strip_tag
-from lit_ctg.data.lock import exclusive
+from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
 from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import locked, write_atomic
 from lit_ctg.papers.control_code.sample import books as sample_books
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
@@ -36,6 +37,52 @@ _BOOK_FILES = {
 }
 _STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
 DEFAULT_MIRROR = "https://www.gutenberg.org"
+# answers of a server that has no time now
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class _Told:
+    """A progress bar, as pooch asks for, that draws nothing and tells a function."""
+
+    def __init__(self, name: str, told: Progress) -> None:
+        self.name, self.told, self.total, self.done = name, told, 0, 0
+
+    def update(self, count: int) -> None:
+        # pooch counts whole blocks, the last one too
+        self.done = min(self.done + count, self.total or self.done + count)
+        self.told(self.name, self.done, self.total or None)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _transfer(bar: _Told | None, url: str, file: Any, books: Any) -> None:
+    """Download as pooch does; a refusal ends it at once, only what may pass is tried again."""
+    import pooch
+    import requests
+
+    try:
+        pooch.HTTPDownloader(progressbar=bar or False, timeout=60, headers={"User-Agent": "lit-ctg"})(url, file, books)
+    except requests.HTTPError as error:
+        status = error.response.status_code
+        if status not in _BUSY:
+            raise UserError(f"{url} answered HTTP {status}: check data.books and data.mirror, or "
+                            f"{ALTERNATIVES}") from error  # fmt: skip
+        raise
+
+
+def _ledger(path: Path) -> str | None:
+    """Return the checksum of the first download, None when there was none; ``UserError`` for a damaged note of it."""
+    if not path.exists():
+        return None
+    with reading(path):
+        try:
+            return str(json.loads(path.read_text(encoding="utf-8"))["sha256"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged: delete it and the book beside it, and run again") from error
 
 
 class GutenbergDataModule(CorpusDataModule):
@@ -121,19 +168,43 @@ class GutenbergDataModule(CorpusDataModule):
             raise UserError(f"data.books.{name} has no number at Project Gutenberg: give it, or {ALTERNATIVES}")
         folder = self.cache_root / "gutenberg"
         path, ledger = folder / f"pg{number}.txt", folder / f"pg{number}.json"
-        with exclusive(folder / f"pg{number}"), reading(ledger):
-            known = json.loads(ledger.read_text(encoding="utf-8"))["sha256"] if ledger.exists() else None
-            wanted = self.sha256.get(number, known)
+        if not (path.exists() and ledger.exists()):
             if not path.exists():
                 require_network(f"book {number} ({name}) of Project Gutenberg")
-                url = f"{self.mirror}/cache/epub/{number}/pg{number}.txt"
-                report = self.fetching
-                progress = None if report is None else (lambda done, total: report(path.name, done, total))
-                got = download(url, path, sha256=wanted, progress=progress)
-                ledger.write_text(json.dumps({"url": url, "sha256": got}) + "\n", encoding="utf-8")
-            elif wanted is not None and file_checksum(path) != wanted:
-                raise UserError(f"{path} has the wrong checksum: delete it (and {ledger.name}) to fetch it again")
+            with locked(folder / f"pg{number}.lock", remedy=SET_CACHE):
+                if not path.exists():
+                    self._download(number, path, self.sha256.get(number, _ledger(ledger)))
+                if not ledger.exists():
+                    note = {"url": self._address(number), "sha256": file_checksum(path)}
+                    write_atomic(ledger, json.dumps(note) + "\n", remedy=SET_CACHE)
+        wanted = self.sha256.get(number, _ledger(ledger))
+        if wanted is not None and file_checksum(path) != wanted.lower():
+            raise UserError(f"{path} has the wrong checksum: delete it (and {ledger.name}) to fetch it again")
         return path
+
+    def _address(self, number: int) -> str:
+        return f"{self.mirror}/cache/epub/{number}/pg{number}.txt"
+
+    def _download(self, number: int, path: Path, sha256: str | None) -> None:
+        """Fetch a book to ``path``; only a whole file with the right checksum gets there."""
+        import pooch
+        import requests
+
+        url, told = self._address(number), self.fetching
+        known = None if sha256 is None else f"sha256:{sha256.lower()}"
+        pooch.get_logger().setLevel(logging.ERROR)  # it would tell of every retry
+        books = pooch.create(path.parent, "", registry={path.name: known}, urls={path.name: url}, retry_if_failed=4)
+        bar = None if told is None else _Told(path.name, told)
+        try:
+            books.fetch(path.name, downloader=functools.partial(_transfer, bar))
+        except ValueError as error:
+            raise UserError(f"{url} has the wrong checksum (expected sha256 {str(sha256)[:16].lower()}...): the file "
+                            f"changed or was damaged on its way; try again, or {ALTERNATIVES}") from error  # fmt: skip
+        except requests.RequestException as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"{url} failed 5 times ({reason}): try again later, or {ALTERNATIVES}") from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror or error}): {SET_CACHE}") from error
 
     def hub_checksum(self) -> str:
         return " ".join(f"{name}:{file_checksum(self.fetch(name))}" for name in self.names)
@@ -207,6 +278,6 @@ class ScriptsDataModule(CorpusDataModule):
 
 def _rows(style: str, path: Path) -> Iterator[Document]:
     for row in read_records(path, ["text"], ["title"]):
-        title = str(row.get("title") or "").strip()
-        body = str(row["text"]).strip()
+        title = row.text("title").strip()
+        body = row.text("text").strip()
         yield Document(f"{title}\n\n{body}\n" if title else f"{body}\n", style)

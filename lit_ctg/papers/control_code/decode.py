@@ -208,6 +208,13 @@ class CodeGenerator:
     def _continue(
         self, prompts: Sequence[Sequence[int]], blends: Sequence[Blend], *, seed: int | None, max_new_tokens: int
     ) -> list[list[int]]:
+        # the last new token is not read
+        context, needed = self.module.context, max(map(len, prompts)) + max_new_tokens - 1
+        if context is not None and needed > context:
+            raise UserError(
+                f"prompt: {needed} tokens with decoding.new_tokens={max_new_tokens}, but the model takes {context}: "
+                "shorten one of them"
+            )
         decoding, unknown = self.decoding, self.vocabulary.unknown_id
         excluded = [] if unknown is None else [unknown]
         rules = Exclude(excluded) if seed is None else decoding.rules(excluded)

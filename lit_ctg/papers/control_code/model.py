@@ -577,6 +577,13 @@ class ControlCodeModule(LitLanguageModel):
         hidden_BTD = self.backbone(embedded_BTD, state.code_BC, causal)
         return hidden_BTD[:, 1:] if state.token_BD is not None else hidden_BTD
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens the network takes; None where their number has no limit."""
+        if self.position is None or self.by_row:
+            return None
+        return LONGEST - self.places.token
+
     def _positions(self, embedded_BTD: Tensor, alone: bool) -> Tensor:
         """Position vectors [T, D], or with the published fault [B, 1, D]: by row of the batch."""
         size, width, _ = embedded_BTD.shape

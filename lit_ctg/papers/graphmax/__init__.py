@@ -1,11 +1,10 @@
 """Graphmax: softmax pulled towards a scene graph, exact and certified (Liu & Yin, "Graphmax for Text Generation")."""
 
-from lit_ctg.papers.graphmax.baseline import softmax, sparsemax
-from lit_ctg.papers.graphmax.function import GraphmaxResult, NotConverged, certify, graphmax
+from lit_ctg.papers.graphmax.decode import GraphmaxRule
+from lit_ctg.papers.graphmax.equation import GraphmaxResult, NotConverged, certify, graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.rule import GraphmaxRule
-from lit_ctg.papers.graphmax.variant import VariantRule, variants
+from lit_ctg.papers.graphmax.variants import VariantRule, softmax, sparsemax, variants
 
 __all__ = [
     "AlgorithmOne",

@@ -12,8 +12,7 @@ from rich.console import Console
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph
-from lit_ctg.papers.graphmax.scene import SceneGraph
+from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 
 USAGE = (

@@ -1,25 +1,245 @@
 """The scene graph: how often one token follows another in a small corpus, row-normalised and sparse (sec. 2.4).
 
-Shape suffixes: V vocabulary, E edges.
+Top to bottom: counting bigrams, the map M, the graph and its file, the graph of a corpus over a model's vocabulary.
+Shape suffixes: B rows of a batch, V vocabulary, E edges, K hubs, P bigrams of a block.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+from torch import Tensor
 
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.tokenizer import Tokenizer, blocks
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.graphmax.counting import count_bigrams
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.fast import chosen_kernels
+
+if TYPE_CHECKING:
+    from lit_ctg.papers.graphmax.fast.kernels import SlicedRows
+
+
+# Bigram counts of a token stream of any size; memory grows with the number of distinct bigrams only (sec. 2.4).
+#
+# Shape suffixes: V vocabulary, P bigrams of a block.
+
+
+def count_bigrams(sequences: Iterable[Sequence[int]], vocab_size: int, block: int = 2_000_000) -> sp.csr_array:
+    """Return ``count(i, j)``, how often token j follows token i inside a sequence, as a ``[V, V]`` float64 CSR matrix.
+
+    Args:
+        sequences: token ids of one text each (lists, arrays or tensors); bigrams never span two of them.
+        vocab_size: V, the vocabulary of the language model.
+        block: bigrams held before they are added to the matrix.
+
+    Raises:
+        UserError: an id outside the vocabulary, or no bigram in the whole corpus.
+    """
+    total = sp.csr_array((vocab_size, vocab_size), dtype=np.float64)
+    for first_P, second_P in _blocks(_bigrams(sequences, vocab_size), block):
+        counts = sp.coo_array((np.ones(len(first_P)), (first_P, second_P)), shape=total.shape)
+        total = total + counts.tocsr()
+    if total.nnz == 0:
+        raise UserError("the corpus of the scene graph has no two tokens in a row: give it at least one bigram")
+    total.sort_indices()
+    return total
+
+
+def _bigrams(sequences: Iterable[Sequence[int]], vocab_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for number, sequence in enumerate(sequences):
+        ids = np.asarray(sequence, dtype=np.int64).reshape(-1)
+        if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
+            wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
+            raise UserError(
+                f"sequence {number} of the scene corpus holds token {wrong}; the vocabulary has {vocab_size}"
+            )
+        yield ids[:-1], ids[1:]
+
+
+def _blocks(pairs: Iterator[tuple[np.ndarray, np.ndarray]], block: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+    size = 0
+    for pair in pairs:
+        held.append(pair)
+        size += len(pair[0])
+        if size >= block:
+            yield tuple(np.concatenate(side) for side in zip(*held, strict=True))
+            held, size = [], 0
+    if size:
+        yield tuple(np.concatenate(side) for side in zip(*held, strict=True))
+
+
+# The linear map M = (I - A~)^T (I - A~) and what the solver needs to know of it beforehand (Eq. 4).
+#
+# M itself is never formed (one row of it can be full): a product is B = I - A~, then B^T. Shape suffixes: B rows of a
+# batch, V vocabulary, E edges, K hubs.
+
+
+HUBS = 512
+
+
+class Matrices:
+    """A~ and its transpose, in the forms that products read; each is made when first needed, then shared.
+
+    Args:
+        forward: A~, ``[V, V]`` CSR, float32 or float64.
+        fast: ``auto`` or ``off``, see :mod:`lit_ctg.papers.graphmax.fast`.
+    """
+
+    def __init__(self, forward: sp.csr_array, fast: str = "auto"):
+        self.fast = fast
+        self.forward, self.backward = forward, forward.T.tocsr()
+        self.backward.sort_indices()
+        self.largest = float(forward.data.max(initial=0.0))
+        self._wide: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def wide(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return both in float64 as torch CSR (int32 indices) on a device."""
+        if device not in self._wide:
+            pair = (_torch_csr(matrix).to(device) for matrix in (self.forward, self.backward))
+            self._wide[device] = (*pair,)
+        return self._wide[device]
+
+    @property
+    def kernels(self) -> ModuleType | None:
+        """The compiled kernels; None where torch has to do."""
+        return chosen_kernels(self.fast)
+
+    @cached_property
+    def sliced(self) -> tuple[SlicedRows, SlicedRows]:
+        """Both as the compiled product of one vector reads them."""
+        return self.kernels.sliced(self.forward), self.kernels.sliced(self.backward)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, the sliced form included where it is used."""
+        pair = (self.forward, self.backward)
+        parts = [part for matrix in pair for part in (matrix.data, matrix.indices, matrix.indptr)]
+        return sum(part.nbytes for part in parts) + (sum(part.nbytes for part in self.sliced) if self.kernels else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphOperator:
+    """``x -> M x`` for one graph, dtype and device; every sum of a product is float64.
+
+    Attributes:
+        matrices: A~ and its transpose.
+        diagonal_V: ``M_jj = ||(I - A~) e_j||^2``.
+        hubs_K: the tokens with the largest ``M_jj``, where all the stiffness of the problem sits.
+        gram_KK: the block of M on the hubs.
+        is_hub_V: bool.
+    """
+
+    matrices: Matrices
+    diagonal_V: Tensor
+    hubs_K: Tensor
+    gram_KK: Tensor
+    is_hub_V: Tensor
+
+    @classmethod
+    def from_scipy(cls, matrix: sp.csr_array, hubs: int = HUBS, fast: str = "auto") -> GraphOperator:
+        """Prepare ``matrix`` (A~, ``[V, V]``) in float64."""
+        matrices = Matrices(matrix, fast)
+        weights, backward = (sp.csr_array(part, dtype=np.float64) for part in (matrix, matrices.backward))
+        size = weights.shape[0]
+        self_V = weights.diagonal()
+        # ||e_j - A e_j||^2: the column of A squared, its own entry apart
+        diagonal_V = np.asarray(backward.multiply(backward).sum(axis=1)).reshape(-1) - self_V**2 + (1 - self_V) ** 2
+        hubs_K = np.sort(np.argsort(-diagonal_V, kind="stable")[:hubs])
+        columns = (sp.eye_array(size, format="csc") - weights.tocsc())[:, hubs_K].tocsr()
+        return cls(
+            matrices=matrices,
+            diagonal_V=torch.from_numpy(diagonal_V),
+            hubs_K=torch.from_numpy(hubs_K),
+            gram_KK=torch.from_numpy(np.ascontiguousarray((columns.T @ columns).toarray())),
+            is_hub_V=torch.from_numpy(np.isin(np.arange(size), hubs_K)),
+        )
+
+    def like(self, tensor: Tensor) -> GraphOperator:
+        """Return this operator in the dtype and on the device of ``tensor``; the matrices are shared."""
+        return GraphOperator(
+            matrices=self.matrices,
+            diagonal_V=self.diagonal_V.to(tensor),
+            hubs_K=self.hubs_K.to(tensor.device),
+            gram_KK=self.gram_KK.to(tensor),
+            is_hub_V=self.is_hub_V.to(tensor.device),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return len(self.diagonal_V)
+
+    def difference(self, x_BV: Tensor) -> Tensor:
+        """Return ``(I - A~) x`` row by row, ``[B, V]``, in the dtype of x."""
+        return self._less(0, x_BV)
+
+    def adjoint(self, residual_BV: Tensor) -> Tensor:
+        """Return ``(I - A~)^T r`` row by row, ``[B, V]``, in the dtype of r."""
+        return self._less(1, residual_BV)
+
+    def _less(self, which: int, x_BV: Tensor) -> Tensor:
+        wide_VB = x_BV.T.double()
+        return torch.addmm(wide_VB, self.matrices.wide(x_BV.device)[which], wide_VB, alpha=-1).T.to(x_BV.dtype)
+
+    def product(self, x_BV: Tensor) -> Tensor:
+        """Return ``M x`` row by row, ``[B, V]`` in the dtype of x: one full product, summed in float64."""
+        kernels = self.kernels_for(x_BV)
+        if kernels is not None:
+            return torch.from_numpy(kernels.product(self.matrices, x_BV.detach().numpy()))
+        # [V, B] in between: sparse rows then read B neighbours at once
+        x_VB = x_BV.T.double().contiguous()
+        forward_VV, backward_VV = self.matrices.wide(x_BV.device)
+        residual_VB = torch.addmm(x_VB, forward_VV, x_VB, alpha=-1)
+        return torch.addmm(residual_VB, backward_VV, residual_VB, alpha=-1).T.contiguous().to(x_BV.dtype)
+
+    def kernels_for(self, x_BV: Tensor) -> ModuleType | None:
+        """Return the compiled kernels where they can multiply this: float32 on a CPU, with float32 weights."""
+        narrow = x_BV.dtype == torch.float32 and self.matrices.forward.dtype == np.float32
+        return self.matrices.kernels if narrow and x_BV.device.type == "cpu" else None
+
+    @cached_property
+    def extra_diagonal_V(self) -> Tensor:
+        """``M_jj`` of the tokens that are no hubs, 0 for hubs."""
+        return self.diagonal_V * ~self.is_hub_V
+
+    @property
+    def megabytes(self) -> float:
+        """Memory held, in MB."""
+        dense = [self.diagonal_V, self.extra_diagonal_V, self.hubs_K, self.gram_KK, self.is_hub_V]
+        return (self.matrices.nbytes + sum(part.numel() * part.element_size() for part in dense)) / 1e6
+
+
+def _torch_csr(matrix: sp.csr_array) -> Tensor:
+    with warnings.catch_warnings():
+        # torch calls its CSR support beta at every first use
+        warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int32)),
+            torch.from_numpy(matrix.indices.astype(np.int32)),
+            torch.from_numpy(matrix.data.astype(np.float64)),
+            size=matrix.shape,
+            check_invariants=True,
+        )
+
+
+# The scene graph: how often one token follows another in a small corpus, row-normalised and sparse (sec. 2.4).
+#
+# Shape suffixes: V vocabulary, E edges.
+
 
 FORMAT = "lit-ctg scene graph 1"
 NORMALIZATIONS = ("row", "spectral")
@@ -34,11 +254,13 @@ class CooccurrenceGraph:
         information: how it was built (order, normalization, pruning and the mass it dropped, ...), plain values.
         total_V: how often each token was followed by another, float64; None where it is not known. With it a
             row-normalised graph of order 1 gives its counts back.
+        fast: ``auto`` takes compiled kernels where there are any, ``off`` leaves all to torch.
     """
 
     matrix: sp.csr_array
     information: dict[str, object] = field(default_factory=dict)
     total_V: np.ndarray | None = None
+    fast: str = "auto"
 
     @classmethod
     def from_token_ids(
@@ -122,7 +344,7 @@ class CooccurrenceGraph:
         facts = {key: self.information[key] for key in ("minimum_count", "bigrams") if key in self.information}
         transposed_now = bool(self.information.get("transposed")) != transposed
         graph = self._from_counts(counts, order, transposed, normalization, row_edges, **facts)
-        return replace(graph, information={**graph.information, "transposed": transposed_now})
+        return replace(graph, information={**graph.information, "transposed": transposed_now}, fast=self.fast)
 
     @classmethod
     def from_matrix(cls, matrix: sp.sparray | sp.spmatrix | np.ndarray, **information: object) -> CooccurrenceGraph:
@@ -140,7 +362,7 @@ class CooccurrenceGraph:
 
     def __getstate__(self) -> dict[str, object]:
         # copies and pickles leave the prepared operators behind
-        return {"matrix": self.matrix, "information": self.information, "total_V": self.total_V}
+        return {"matrix": self.matrix, "information": self.information, "total_V": self.total_V, "fast": self.fast}
 
     @property
     def vocab_size(self) -> int:
@@ -162,11 +384,23 @@ class CooccurrenceGraph:
         cache = self.__dict__.setdefault("_operators", {})
         key = (like.dtype, like.device)
         if key not in cache:
-            cache[key] = GraphOperator.from_scipy(self.matrix).like(like)
+            cache[key] = GraphOperator.from_scipy(self.matrix, fast=self.fast).like(like)
         return cache[key]
 
     def successors(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``."""
+        """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``.
+
+        Raises:
+            UserError: ids that are no whole numbers, or that this graph does not have.
+        """
+        if not isinstance(last_ids_B, torch.Tensor) or last_ids_B.is_floating_point() or last_ids_B.is_complex():
+            kind = last_ids_B.dtype if isinstance(last_ids_B, torch.Tensor) else type(last_ids_B).__name__
+            raise UserError(f"token ids are a torch tensor of whole numbers, not {kind}")
+        wrong_B = (last_ids_B < 0) | (last_ids_B >= self.vocab_size)
+        if wrong_B.any():
+            raise UserError(
+                f"no token {int(last_ids_B[wrong_B][0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
+            )
         return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
 
     def describe(self) -> dict[str, object]:
@@ -206,7 +440,8 @@ class CooccurrenceGraph:
         """Read a graph that :meth:`save` wrote.
 
         Raises:
-            UserError: no such file, another format, or a checksum that does not agree.
+            UserError: no such file, another format, a checksum that does not agree, or a pointer, column, weight or
+                entry that is missing or wrong.
         """
         if not Path(path).is_file():
             raise UserError(f"no scene graph at {path}: build one with CooccurrenceGraph.from_token_ids and save it")
@@ -220,10 +455,42 @@ class CooccurrenceGraph:
             raise UserError(f"{path} is no scene graph of this version: build it again")
         if metadata.get("sha256") != _checksum(tensors):
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
-        size = int(metadata["vocab_size"])
-        matrix = sp.csr_array((tensors["weight"], tensors["column"], tensors["row"]), shape=(size, size))
-        graph = cls.from_matrix(matrix, **json.loads(metadata["information"]))
-        return replace(graph, total_V=tensors.get("total"))
+        try:
+            size, information = int(metadata["vocab_size"]), json.loads(metadata["information"])
+            matrix, total_V = _checked(tensors, size)
+            if not isinstance(information, dict):
+                raise ValueError("its information is no mapping")
+            return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
+        except KeyError as error:
+            raise UserError(f"the scene graph {path} has no {error}: build it again") from None
+        except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"the scene graph {path} is damaged ({reason}): build it again") from None
+
+
+def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, np.ndarray | None]:
+    """Return matrix and totals of a file.
+
+    Every pointer and column is looked at: scipy and the kernels read memory through them unasked.
+
+    Raises:
+        ValueError: what is wrong.
+        KeyError: a tensor that is missing.
+    """
+    row, column, weight, total_V = tensors["row"], tensors["column"], tensors["weight"], tensors.get("total")
+    if not 1 <= size < 2**31:
+        raise ValueError(f"a vocabulary of {size}")
+    if any(part.ndim != 1 for part in (row, column, weight)) or len(row) != size + 1:
+        raise ValueError(f"{row.shape} row pointers for a vocabulary of {size}")
+    if row.dtype.kind != "i" or column.dtype.kind != "i" or weight.dtype.kind != "f":
+        raise ValueError(f"{row.dtype} pointers, {column.dtype} columns, {weight.dtype} weights")
+    if row[0] != 0 or row[-1] != len(column) or len(column) != len(weight) or (np.diff(row) < 0).any():
+        raise ValueError("row pointers that do not fit its columns")
+    if len(column) and (column.min() < 0 or column.max() >= size):
+        raise ValueError(f"a column outside the vocabulary of {size}")
+    if total_V is not None and (total_V.shape != (size,) or not (np.isfinite(total_V) & (total_V >= 0)).all()):
+        raise ValueError("totals that do not fit its vocabulary")
+    return sp.csr_array((weight, column, row), shape=(size, size)), total_V
 
 
 def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
@@ -285,3 +552,90 @@ def _checksum(tensors: dict[str, np.ndarray]) -> str:
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensors[name]).tobytes())
     return digest.hexdigest()
+
+
+# Where a language model's scene graph comes from: a corpus read in the model's vocabulary, or a file made of it.
+
+
+VOCABULARY = "vocabulary"  # key of ``information``: whose token ids the graph speaks of
+
+
+class SceneGraph:
+    """How to get the graph of a scene corpus over any vocabulary; made once, when first asked for.
+
+    Args:
+        corpus: the scene corpus; its texts are read, its tokenizer is not. None when ``path`` is given.
+        split: which of its splits.
+        path: a graph that ``lit-ctg data graph`` wrote, to read instead.
+        order, transposed, normalization, minimum_count, row_edges: see ``CooccurrenceGraph.from_token_ids``.
+        fast: see ``CooccurrenceGraph``.
+    """
+
+    def __init__(
+        self,
+        corpus: CorpusDataModule | None = None,
+        *,
+        split: str = "train",
+        path: str | Path | None = None,
+        order: int = 1,
+        transposed: bool = False,
+        normalization: str = "row",
+        minimum_count: int = 1,
+        row_edges: int = 256,
+        fast: str = "auto",
+    ):
+        chosen_kernels(fast)  # an unknown setting is told now
+        if corpus is None and path is None:
+            raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
+        # read when it is needed, which may be late in a run
+        if path is not None and not Path(path).is_file():
+            raise UserError(f"no scene graph at path={path}: write one with lit-ctg data graph, or leave path out")
+        self.corpus, self.split, self.path, self.fast = corpus, split, path, fast
+        self.settings = {
+            "order": order,
+            "transposed": transposed,
+            "normalization": normalization,
+            "minimum_count": minimum_count,
+            "row_edges": row_edges,
+        }
+        self._made: dict[str, CooccurrenceGraph] = {}
+
+    def graph(self, vocabulary: Tokenizer) -> CooccurrenceGraph:
+        """Return the graph over ``vocabulary``.
+
+        Raises:
+            UserError: an empty corpus, no such file, a graph over another vocabulary.
+        """
+        key = vocabulary_checksum(vocabulary.tokens)
+        if key not in self._made:
+            made = self._count(vocabulary, key) if self.path is None else self._read(key)
+            self._made[key] = replace(made, fast=self.fast)
+        return self._made[key]
+
+    def _count(self, vocabulary: Tokenizer, key: str) -> CooccurrenceGraph:
+        graph = CooccurrenceGraph.from_token_ids(
+            token_ids(self.corpus, self.split, vocabulary), len(vocabulary), **self.settings
+        )
+        graph.information.update({VOCABULARY: key, "corpus": self.corpus.name, "split": self.split})
+        return graph
+
+    def _read(self, key: str) -> CooccurrenceGraph:
+        graph = CooccurrenceGraph.load(self.path)
+        if graph.information.get(VOCABULARY, key) != key:
+            raise UserError(
+                f"the scene graph {self.path} is over another vocabulary: build it with the experiment of this model"
+            )
+        return graph
+
+
+def token_ids(corpus: CorpusDataModule, split: str, vocabulary: Tokenizer) -> Iterator[Sequence[int]]:
+    """Yield the ids of one document at a time in a vocabulary that need not be the corpus' own."""
+    texts = (document.text for document in corpus.documents(split))
+    for block in blocks(texts):
+        ids_T, counts_N = vocabulary.encode_many(block)
+        yield from np.split(np.asarray(ids_T, dtype=np.int64), np.cumsum(counts_N)[:-1])
+
+
+def vocabulary_checksum(tokens: Sequence[str]) -> str:
+    """Return what tells one vocabulary from another."""
+    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]

@@ -13,9 +13,37 @@ from torch import Tensor
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.certificate import duality_gap
-from lit_ctg.papers.graphmax.operator import GraphOperator
-from lit_ctg.papers.graphmax.simplex import SORTS, project_on_simplex
+from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.solver import Solution
+
+# Euclidean projection on the probability simplex (Eq. 6 and 7), with the sort that is right and the one printed.
+#
+# Shape suffixes: B rows, V vocabulary.
+
+
+SORTS = ("descending", "ascending")
+
+
+def project_on_simplex(a_BV: Tensor, sort: str = "descending") -> Tensor:
+    """Return ``max(a + gamma, 0)`` of each row, gamma from the sorted entries b as in steps 4 to 7 of Algorithm 1.
+
+    Args:
+        a_BV: any finite rows.
+        sort: ``descending`` gives the projection; ``ascending`` is what sec. 3.2 prints (``b_1 <= ... <= b_N``), whose
+            output does not sum to 1.
+    """
+    b_BV = a_BV.sort(dim=-1, descending=sort == "descending").values
+    rank_V = torch.arange(1, a_BV.shape[-1] + 1, dtype=a_BV.dtype, device=a_BV.device)
+    gamma_BV = (1 - b_BV.cumsum(dim=-1)) / rank_V
+    # k: the last rank at which b + gamma is positive (the first always is, as it gives 1)
+    k_B1 = ((b_BV + gamma_BV > 0) * rank_V).amax(dim=-1, keepdim=True).long() - 1
+    return (a_BV + gamma_BV.gather(-1, k_B1.clamp(min=0))).clamp(min=0)
+
+
+# Algorithm 1 of the paper: projected gradient descent from x = 0, every choice spelled out.
+#
+# It does not compute graphmax (see docs/papers/graphmax.md); it is here so that its output can be compared. Shape
+# suffixes: B rows, V vocabulary.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +86,8 @@ class AlgorithmOne:
             open_B1 = open_B1 & ~(moved_B1 < self.threshold)
             if not open_B1.any():
                 break
-        log_x_BV = x_BV.log()
-        y_BV = logits_BV - 2 * strength_B1 * operator.product(x_BV)
+        log_x_BV, wide_BV = x_BV.log(), x_BV.double() / x_BV.double().sum(dim=-1, keepdim=True)
+        y_BV = logits_BV.double() - 2 * strength_B1.double() * operator.product(wide_BV)
         sums_to_one_B = (x_BV.sum(dim=-1) - 1).abs() < 1e-3
-        gap_B = duality_gap(log_x_BV, y_BV).masked_fill(~sums_to_one_B, float("nan"))
+        gap_B = duality_gap(wide_BV.log(), y_BV).masked_fill(~sums_to_one_B, float("nan"))
         return Solution(log_x_BV, gap_B, iterations_B, iterations_B + 1)

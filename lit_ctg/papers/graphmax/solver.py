@@ -11,12 +11,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
-from lit_ctg.papers.graphmax.descent import gradient_slack, needs_search, newton_candidate, segment_minimum
-from lit_ctg.papers.graphmax.linear import solve_tangent
-from lit_ctg.papers.graphmax.logspace import log_normalized
-from lit_ctg.papers.graphmax.operator import GraphOperator
-from lit_ctg.papers.graphmax.reduced import model_step
+from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified, judge
+from lit_ctg.papers.graphmax.graph import GraphOperator
+from lit_ctg.papers.graphmax.model_step import (
+    gradient_slack,
+    log_normalized,
+    model_step,
+    needs_search,
+    newton_candidate,
+    segment_minimum,
+    solve_tangent,
+)
 
 MODEL_STEPS = 8  # then Newton-CG with full products takes over
 PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
@@ -54,31 +59,29 @@ def solve(
         warm_start_BV: log-probabilities to start from (costs a product).
     """
     shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    # no penalty, at most 2 lambda max M_jj, can lift a token from the floor to any mass
-    floor_B1 = _floor(operator, strength_B1)
-    low_B1 = shifted_BV.amin(dim=-1, keepdim=True) < floor_B1
-    z_BV = torch.maximum(shifted_BV, floor_B1) if low_B1.any() else shifted_BV
+    problem = _Problem(operator, logits_BV, _floor(operator, strength_B1), strength_B1)
+    z_BV = torch.maximum(shifted_BV, problem.floor_B1.to(shifted_BV))
     best = _Rows.empty(z_BV)
     open_b = torch.arange(len(z_BV), device=z_BV.device)
-    now = _Point.start(operator, z_BV, strength_B1, warm_start_BV)
+    now = _Point.start(problem, z_BV, warm_start_BV)
     if warm_start_BV is not None:
-        open_b, now = best.keep(open_b, now, tol)
+        open_b, now, stay_b = best.keep(open_b, now, tol)
+        problem = problem.rows(stay_b)
     for step in range(max_iterations):
         if not len(open_b):
             break
-        whole = len(open_b) == len(z_BV)
-        z_bV, strength_b1 = (z_BV, strength_B1) if whole else (z_BV[open_b], strength_B1[open_b])
-        new = (_model if step < MODEL_STEPS else _newton)(operator, z_bV, strength_b1, now, tol)
+        new = (_model if step < MODEL_STEPS else _newton)(problem, now, tol)
         new.counts(now)
-        if now.log_x_BV is not None:
-            new = _search_segment(z_bV, strength_b1, now, new, tol)
-        open_b, now = best.keep(open_b, new, tol)
+        open_b, new, stay_b = best.keep(open_b, new, tol)
+        if not stay_b.all():
+            problem, now = problem.rows(stay_b), now.rows(stay_b)
+        now = new if now.log_x_BV is None else _search_segment(now, new)
     # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
     log_probs_BV = best.log_x_BV
     lost_B = best.gap_B.isnan()
     if lost_B.any():
         log_probs_BV[lost_B] = z_BV[lost_B].log_softmax(dim=-1)
-    if low_B1.any():
+    if (shifted_BV < z_BV).any():
         log_probs_BV = log_probs_BV + (shifted_BV - z_BV)
     return Solution(log_probs_BV, best.gap_B, best.iterations_B, best.products_B)
 
@@ -106,39 +109,44 @@ def solve_carefully(
 
 
 def _floor(operator: GraphOperator, strength_B1: Tensor) -> Tensor:
-    return -(8 * strength_B1 * operator.diagonal_V.max() + 1000)
+    """Return the lowest logit beside the largest that matters: no penalty can lift what is lower to any mass."""
+    return -(8 * strength_B1.double() * operator.diagonal_V.max() + 1000)
+
+
+class _Problem(NamedTuple):
+    """Rows to solve: logits as given, the least that matters of them (float64), and lambda."""
+
+    operator: GraphOperator
+    logits_BV: Tensor
+    floor_B1: Tensor
+    strength_B1: Tensor
+
+    def rows(self, index: Tensor) -> _Problem:
+        """Return some rows."""
+        return _Problem(self.operator, *(part[index] for part in self[1:]))
 
 
 class _Point:
-    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the gap between them."""
+    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the bound of the gap between them."""
 
     def __init__(self, log_x_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
         self.log_x_BV, self.y_BV, self.gap_B = log_x_BV, y_BV, gap_B
         self.products_B, self.iterations_B = cost_B, torch.ones_like(cost_B)
 
     @classmethod
-    def at(
-        cls,
-        operator: GraphOperator,
-        z_BV: Tensor,
-        strength_B1: Tensor,
-        log_x_BV: Tensor,
-        x_BV: Tensor,
-        extra_cost: Tensor | int = 0,
-    ) -> _Point:
+    def at(cls, problem: _Problem, log_x_BV: Tensor, extra_cost: Tensor | int = 0) -> _Point:
         """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
-        y_BV = torch.addcmul(z_BV, operator.product(x_BV), strength_B1, value=-2)
-        cost_B = torch.ones(len(z_BV), dtype=torch.long, device=z_BV.device) + extra_cost
-        return cls(log_x_BV, y_BV, duality_gap(log_x_BV, y_BV, x_BV), cost_B)
+        y_BV, gap_B = judge(*problem, log_x_BV)
+        cost_B = torch.ones(len(y_BV), dtype=torch.long, device=y_BV.device) + extra_cost
+        return cls(log_x_BV, y_BV, gap_B, cost_B)
 
     @classmethod
-    def start(cls, operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, warm_BV: Tensor | None) -> _Point:
+    def start(cls, problem: _Problem, z_BV: Tensor, warm_BV: Tensor | None) -> _Point:
         """Return the beginning: the given log-probabilities, or nothing but z."""
         if warm_BV is not None:
             floor = torch.finfo(warm_BV.dtype).min / 4
-            log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= _floor(operator, strength_B1), floor)
-            log_x_BV = log_normalized(log_x_BV)
-            return cls.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp())
+            log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= problem.floor_B1.to(z_BV), floor)
+            return cls.at(problem, log_normalized(log_x_BV))
         zeros_B = torch.zeros(len(z_BV), dtype=torch.long, device=z_BV.device)
         point = cls(None, z_BV, torch.full_like(zeros_B, float("inf"), dtype=torch.float64), zeros_B)
         point.iterations_B = zeros_B
@@ -156,7 +164,8 @@ class _Point:
 
     def rows(self, index: Tensor) -> _Point:
         """Return some rows."""
-        point = _Point(self.log_x_BV[index], self.y_BV[index], self.gap_B[index], self.products_B[index])
+        log_x_BV = None if self.log_x_BV is None else self.log_x_BV[index]
+        point = _Point(log_x_BV, self.y_BV[index], self.gap_B[index], self.products_B[index])
         point.iterations_B = self.iterations_B[index]
         return point
 
@@ -175,8 +184,8 @@ class _Rows:
         gap_B = torch.full((len(z_BV),), float("nan"), dtype=torch.float64, device=z_BV.device)
         return cls(torch.empty_like(z_BV), gap_B, zeros_B, zeros_B.clone())
 
-    def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point]:
-        """Take the rows of ``point`` that are better than before; return those to go on with."""
+    def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point, Tensor]:
+        """Take the rows of ``point`` that are better than before; return those to go on with, and which they were."""
         self.iterations_B[open_b], self.products_B[open_b] = point.iterations_B, point.products_B
         sound_b = point.gap_B >= 0
         better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
@@ -191,39 +200,38 @@ class _Rows:
             self.gap_B[rows_b] = point.gap_B[better_b]
         stay_b = ~is_certified(point.gap_B, tol) & (self.stale_B[open_b] < PATIENCE)
         if stay_b.all():
-            return open_b, point
-        return open_b[stay_b], point.rows(stay_b)
+            return open_b, point, stay_b
+        return open_b[stay_b], point.rows(stay_b), stay_b
 
 
-def _model(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
-    log_x_BV, x_BV = model_step(operator, now.y_BV, now.log_x_BV, strength_B1, tol / 20)
-    return _Point.at(operator, z_BV, strength_B1, log_x_BV, x_BV)
+def _model(problem: _Problem, now: _Point, tol: float) -> _Point:
+    return _Point.at(problem, model_step(problem.operator, now.y_BV, now.log_x_BV, problem.strength_B1, tol / 20))
 
 
-def _newton(operator: GraphOperator, z_BV: Tensor, strength_B1: Tensor, now: _Point, tol: float) -> _Point:
+def _newton(problem: _Problem, now: _Point, tol: float) -> _Point:
     """Take a Newton-CG step with products by all of M."""
     solution = solve_tangent(
-        operator.product,
-        operator.diagonal_V,
+        problem.operator.product,
+        problem.operator.diagonal_V,
         now.log_x_BV.exp(),
-        strength_B1,
+        problem.strength_B1,
         gradient_slack(now.log_x_BV, now.y_BV),
         tol=CG_TOL,
         max_iterations=CG_ITERATIONS,
     )
-    log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, strength_B1, solution)
-    return _Point.at(operator, z_BV, strength_B1, log_x_BV, log_x_BV.exp(), solution.products_B)
+    log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, problem.strength_B1, solution)
+    return _Point.at(problem, log_x_BV, solution.products_B)
 
 
-def _search_segment(z_BV: Tensor, strength_B1: Tensor, now: _Point, new: _Point, tol: float) -> _Point:
-    """Where f rises again before the new iterate, go to its minimum on the segment between the two."""
-    open_B = ~is_certified(new.gap_B, tol)
-    if not open_B.any():
-        return new
-    far_B = needs_search(now.parts, new.parts, 0.0) & open_B
-    if not far_B.any():
-        return new
-    log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)
-    new.log_x_BV[far_B], new.y_BV[far_B] = log_x_bV, y_bV
-    new.gap_B[far_B] = duality_gap(log_x_bV, y_bV)
+def _search_segment(now: _Point, new: _Point) -> _Point:
+    """Where f rises again before the new iterate, go on from its minimum on the segment between the two.
+
+    M x is linear there, so this costs no product; but it is not what a product has shown, so it is no candidate.
+    """
+    far_B = needs_search(now.parts, new.parts, 0.0)
+    if far_B.any():
+        log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)
+        # the candidate itself may be kept as the best so far
+        new.log_x_BV, new.y_BV = new.log_x_BV.clone(), new.y_BV.clone()
+        new.log_x_BV[far_B], new.y_BV[far_B] = log_x_bV, y_bV
     return new

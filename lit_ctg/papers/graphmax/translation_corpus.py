@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_ctg.data.batching import Batch, ResumableLoader
+from lit_ctg.core.batch import Batch
 from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
+from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.data.packing import PackedCorpus, digest
-from lit_ctg.data.source import column_names, find_optional, read_lines, read_records
+from lit_ctg.data.source import Row, column_names, find_optional, read_lines, read_records
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.sample import parallel
@@ -188,7 +189,7 @@ class TranslationDataModule(CorpusDataModule):
         source, target = self.languages.values()
         if len(files) == 1:
             for row in _rows(files[0], source, target):
-                yield Document(str(row[source]).strip() + "\n", source, {"target": str(row[target]).strip() + "\n"})
+                yield Document(row.text(source).strip() + "\n", source, {"target": row.text(target).strip() + "\n"})
             return
         for number, (left, right) in enumerate(itertools.zip_longest(*map(read_lines, files)), start=1):
             if left is None or right is None:
@@ -221,20 +222,24 @@ class TranslationDataModule(CorpusDataModule):
         )  # fmt: skip
 
     def train_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("train", self.shuffle), seed=self.seed, workers=self.workers)
+        return ResumableLoader(self.pair_batches("train", self.shuffle), seed=self.seed, num_workers=self.num_workers)
 
     def val_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("val", False), workers=self.workers)
+        return ResumableLoader(self.pair_batches("val", False), num_workers=self.num_workers)
 
     def test_dataloader(self) -> ResumableLoader:
         tested = "test" if self.prepare().meta["splits"]["test.source"]["documents"] else "val"
-        return ResumableLoader(self.pair_batches(tested, False), workers=self.workers)
+        return ResumableLoader(self.pair_batches(tested, False), num_workers=self.num_workers)
 
 
-def _rows(path: Path, source: str, target: str) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, source: str, target: str) -> Iterator[Row]:
     """Yield rows with both languages; WMT's parquet keeps them inside a column ``translation``."""
     if "translation" in column_names(path):
         for row in read_records(path, ["translation"]):
-            yield row["translation"]
+            both = row["translation"]
+            missing = [code for code in (source, target) if not isinstance(both, dict) or both.get(code) is None]
+            if missing:
+                raise UserError(f"{row.where}: its 'translation' has no '{missing[0]}': give both languages")
+            yield Row(both, row.where)
     else:
         yield from read_records(path, [source, target])

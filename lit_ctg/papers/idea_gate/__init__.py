@@ -1,5 +1,6 @@
 """Idea-gated Transformer: a head that foretells the coming tokens gates the next one."""
 
-from lit_ctg.papers.idea_gate.module import IdeaGateModule
+from lit_ctg.papers.idea_gate.decode import IdeaGateRule, watch_idea_logits
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, idea_loss
 
-__all__ = ["IdeaGateModule"]
+__all__ = ["GateForm", "IdeaGateModule", "IdeaGateRule", "IdeaHead", "idea_loss", "watch_idea_logits"]

@@ -1,4 +1,4 @@
-"""Corpus of the experiment that can decide: Wikipedia with more of the domains, their terms as single tokens.
+"""Domains, and the corpus of the experiment that can decide: Wikipedia with more of them, their terms single tokens.
 
 The paper's own corpus is WikiText-103 with GPT-2's tokens (sec. 4.1); this one is ours, for models of a few million
 parameters: what they read of the domains is enough to learn them, and the probability of a term is that of one token.
@@ -10,16 +10,79 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer, byte_level
 from lit_ctg.data.document import Document
 from lit_ctg.data.wikipedia import WikipediaDataModule
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.idea_gate.topic.domain import load_domain
 
 Merge = tuple[str, str]
+FOLDER = Path(__file__).resolve().parent / "topic"
+LISTS = ("short", "long")
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One domain.
+
+    Attributes:
+        name: the file's stem.
+        terms: list name (``short``, ``long``) -> terms, lower case, single words; the long list holds the short one.
+        prompts: beginnings of texts; the first is the one the paper prints (or its stand-in).
+    """
+
+    name: str
+    terms: dict[str, frozenset[str]]
+    prompts: tuple[str, ...]
+
+
+def known_domains() -> list[str]:
+    """Return the names of the domains that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_domain(name: str | Path) -> Domain:
+    """Load a domain by name, or from a YAML file of one's own (a path that ends in ``.yaml``).
+
+    The file is a mapping: ``prompts`` (list of texts), ``short`` and ``long`` (list of terms, or one text with terms
+    between blanks).
+
+    Raises:
+        UserError: no such domain or file, not a mapping of these keys, a term that is no single lower-case word.
+    """
+    path = Path(name)
+    if path.suffix != ".yaml":
+        path = FOLDER / f"{name}.yaml"
+        if not path.is_file():
+            known = known_domains()
+            raise UserError(f"no domain '{name}'{did_you_mean(str(name), known)}; there are: {', '.join(known)}")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"domain {path}: cannot be read ({' '.join(str(error).split())})") from None
+    keys = {"prompts", *LISTS}
+    if not isinstance(data, dict) or set(data) != keys:
+        raise UserError(f"domain {path}: expected a mapping with {', '.join(sorted(keys))}")
+    short, long = (_terms(data[key], key, path) for key in LISTS)
+    prompts = tuple(str(prompt) for prompt in data["prompts"] or ())
+    if not prompts:
+        raise UserError(f"domain {path}: give at least one prompt")
+    return Domain(path.stem, {"short": short, "long": short | long}, prompts)
+
+
+def _terms(value: Any, key: str, path: Path) -> frozenset[str]:
+    terms = value.split() if isinstance(value, str) else [str(term) for term in value or ()]
+    for term in terms:
+        if term != term.lower() or len(term.split()) != 1:
+            raise UserError(f"domain {path}, {key}: '{term}' must be one lower-case word")
+    if not terms:
+        raise UserError(f"domain {path}, {key}: no terms")
+    return frozenset(terms)
 
 
 class DomainWikipedia(WikipediaDataModule):
@@ -50,7 +113,7 @@ class DomainWikipedia(WikipediaDataModule):
         for source in self.copies:
             if source not in known:
                 raise UserError(
-                    f"data.copies.{source}: no file of data.root={self.root} has this source{did_you_mean(source, known)}; "
+                    f"data.copies.{source}: no file of data.root={self.root} has it{did_you_mean(source, known)}; "
                     f"there are: {', '.join(known)}"
                 )
         return files
@@ -148,7 +211,7 @@ def _joined(tokens: Sequence[str], merges: Sequence[Merge], words: Sequence[str]
 
 
 def bpe_pieces(characters: Sequence[str], rank: Mapping[Merge, int]) -> list[str]:
-    """Return the pieces that byte-pair encoding makes of one word: again and again the pair of lowest rank is joined."""
+    """Return what byte-pair encoding makes of one word: again and again the pair of lowest rank is joined."""
     pieces = list(characters)
     while len(pieces) > 1:
         best = min(itertools.pairwise(pieces), key=lambda pair: rank.get(pair, len(rank)))

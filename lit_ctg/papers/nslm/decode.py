@@ -7,7 +7,7 @@ classes are single tokens. Shape letters: B rows, T prefix tokens, V vocabulary,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, Temperature
-from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
 from lit_ctg.papers.nslm.model import NSLMModule
@@ -126,22 +125,20 @@ class MicroModelRule(ScoreRule):
         return rows
 
 
-CONTROLS = ("mixture_weight",)
-
-
 @dataclass(frozen=True)
-class GeneratedText:
+class ClassText(GeneratedText):
     """A text and its class tokens.
 
     Attributes:
-        text: prompt and continuation.
-        ids: the same.
         fired: (token, class, earlier member of the class or "") of every class token behind the prompt.
     """
 
-    text: str
-    ids: tuple[int, ...]
-    fired: tuple[tuple[str, str, str], ...]
+    fired: tuple[tuple[str, str, str], ...] = ()
+
+    def note(self) -> str:
+        """Return every class token with its class and the member it was measured against."""
+        parts = (f"{token}: {kind}" + (f" after {before}" if before else "") for token, kind, before in self.fired)
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -164,8 +161,8 @@ class NSLMDecoding:
         return TextGenerator(module, self, getattr(datamodule, "transform", str))
 
 
-class TextGenerator:
-    """Draws texts; row i is a function of (seed, i).
+class TextGenerator(Generator[ClassText]):
+    """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one a row.
 
     Args:
         module, decoding: what is drawn from, and how.
@@ -173,54 +170,41 @@ class TextGenerator:
     """
 
     def __init__(self, module: NSLMModule, decoding: NSLMDecoding, prepare: Callable[[str], str] = str) -> None:
-        self.module, self.decoding, self.prepare = module, decoding, prepare
+        super().__init__(module, max_new_tokens=decoding.max_new_tokens)
+        self.decoding, self.prepare = decoding, prepare
 
-    def generate(
-        self,
-        n: int,
-        prompt: str = "",
-        *,
-        control: Mapping[str, Any] | None = None,
-        paths: Mapping[str, bool] | None = None,
-        seed: int = 0,
-    ) -> list[GeneratedText]:
-        """Continue ``prompt`` ``n`` times.
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        tuned = float(self.module.mixture_weight)
+        meaning = "share of the micro-models: 0 draws from the plain language model, 1 from Eq. 4 alone"
+        return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0),)
 
-        Args:
-            prompt: as the corpus writes it (``New York , 3 @.@ 5``); prepared as its texts are.
-            control: ``mixture_weight``: 0 draws from the NNLM alone, 1 from Eq. 4 alone; default: the tuned weight.
-            paths: nothing to choose here.
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return the ids of a prompt as the corpus writes it (``New York , 3 @.@ 5``), prepared as its texts are.
 
         Raises:
-            UserError: an unknown control, a weight outside [0, 1], a prompt with a word that is not in the vocabulary.
+            UserError: a word that is not in the vocabulary.
         """
-        vocabulary, module = self.module.vocabulary, self.module
-        weight = float(module.mixture_weight)
-        for name, value in (control or {}).items():
-            if name not in CONTROLS:
-                raise UserError(f"control.{name}: nslm has {', '.join(CONTROLS)}{did_you_mean(name, CONTROLS)}")
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise UserError(f"control.{name}={value}: give a number from 0 to 1")
-            weight = float(value)
+        vocabulary = self.module.vocabulary
         # a line end begins the text, as in WikiText
-        ids = [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in self.prepare(prompt).split())]
-        rules = RuleList([Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)])
-        tuned = module.mixture_weight.clone()
-        try:
-            module.mixture_weight.fill_(weight)
-            with evaluating(module):
-                texts = generate(
-                    module, [ids] * n, rules, seed=seed, max_new_tokens=self.decoding.max_new_tokens, eos_id=-1
-                )
-        finally:
-            module.mixture_weight.copy_(tuned)
-        return [GeneratedText(vocabulary.decode(text[1:]), tuple(text), self._fired(text, len(ids))) for text in texts]
+        return [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in self.prepare(text).split())]
 
-    def _fired(self, text: Sequence[int], start: int) -> tuple[tuple[str, str, str], ...]:
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        return RuleList([Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)])
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Tensor:
+        """Return the weight of each row, [B]."""
+        return torch.tensor([control["mixture_weight"] for control in controls], device=self.module.device)
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> ClassText:
+        written = self.module.vocabulary.decode(ids[1:])
+        return ClassText(written, tuple(ids), prompt_length, control, self._fired(ids, prompt_length))
+
+    def _fired(self, ids: Sequence[int], start: int) -> tuple[tuple[str, str, str], ...]:
         """Say which tokens behind the prompt are in a class, and after which earlier member."""
         table, tokens = self.module.table, self.module.vocabulary.tokens
-        contexts, _ = self.module.tracker.read(np.array([text[:-1]]))
-        found = contexts.occurrences(np.array([text[1:]]))
+        contexts, _ = self.module.tracker.read(np.array([ids[:-1]]))
+        found = contexts.occurrences(np.array([ids[1:]]))
         fired = []
         for place, number, index, previous in zip(
             found.position_N, found.class_N, found.index_N, found.evidence.previous_N, strict=True

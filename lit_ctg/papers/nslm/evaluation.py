@@ -5,9 +5,10 @@ Shape letters: N tokens or occurrences, G groups, R stretches of tokens, U keys,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,23 @@ from lit_ctg.core.metric import RatioMetric, float64
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.nslm.classes import ClassTable
+from lit_ctg.papers.nslm.classes import ClassTable, Recogniser
 from lit_ctg.papers.nslm.micro_model import MicroModel
 from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Occurrences
+from lit_ctg.papers.nslm.selection import REFERENCES
 
 STRETCH = 500  # tokens that the interval takes for one sentence
 MOST_KEYS = 2000  # occurrences behind a curve; of more an evenly spaced sample
 CURVES = ("nnlm", "tag")
+RESAMPLES = 2000  # of articles
+# what is set against what on test text
+COMPARED = (
+    *((model, "nnlm") for model in ("hnlm", "crnn", "nslm", "summed", "nnlm_cache")),
+    *((f"nslm_{name}", "nnlm") for name in REFERENCES),
+    *((model, "nnlm_cache") for model in ("nslm", "nslm_cache")),
+    ("nslm", "nslm_repeat"),
+)
 SHOWN = 3  # pairs of each class that are printed
 UNITS = {1: "difference of values", 2: "km"}
 
@@ -81,6 +91,47 @@ class ClassPerplexity(RatioMetric):
         return results
 
 
+class Articles:
+    """Changes of perplexity, with intervals over articles (percentile bootstrap): tokens of one article hang together.
+
+    Args:
+        document_N: article of each token, -1 where that is not known: then there are no intervals.
+        resamples: draws of as many articles as there are.
+        seed: of the draws.
+    """
+
+    def __init__(self, document_N: np.ndarray, *, resamples: int = RESAMPLES, seed: int = 0) -> None:
+        articles, self.place_N = np.unique(document_N, return_inverse=True)
+        self.count = len(articles)
+        known = self.count > 1 and articles[0] >= 0
+        rng = np.random.default_rng(seed)
+        draws = rng.multinomial(self.count, np.full(self.count, 1 / self.count), size=resamples) if known else None
+        self.draw_RD = draws
+
+    def change(self, model_N: np.ndarray, base_N: np.ndarray, member_N: np.ndarray) -> MetricResult:
+        """Return by how many percent the perplexity of a group (bool) is another under ``model_N`` than ``base_N``.
+
+        Args:
+            model_N, base_N: log-probabilities in nats.
+            member_N: the group, with one token at least.
+        """
+        fall_D = np.bincount(self.place_N[member_N], (model_N - base_N)[member_N], minlength=self.count)
+        tokens_D = np.bincount(self.place_N[member_N], minlength=self.count)
+        value, ci95 = _percent(fall_D.sum() / tokens_D.sum()), None
+        if self.draw_RD is not None and (tokens_D > 0).sum() > 1:
+            tokens_R = self.draw_RD @ tokens_D
+            # a draw without any token of the group says nothing about it
+            drawn_R = (self.draw_RD @ fall_D)[tokens_R > 0] / tokens_R[tokens_R > 0]
+            low, high = np.quantile(_percent(drawn_R), [0.025, 0.975])
+            ci95 = (float(low), float(high))
+        return MetricResult(float(value), "percent", "lower", int(tokens_D.sum()), ci95, 1)
+
+
+def _percent(nats: Any) -> Any:
+    """Return the change of a perplexity whose tokens are likelier by so many nats on average."""
+    return 100 * np.expm1(-nats)
+
+
 @dataclass(frozen=True)
 class ClassCount:
     """One class in one split.
@@ -114,6 +165,18 @@ def class_counts(
         first, size = int((found.evidence.previous_N < 0).sum()), int(table.any_class_V.sum())
         counts.append(ClassCount("all", split, len(found), len(found) / totals[split], size, first))
     return counts
+
+
+def unknown_members(datamodule: Any, recognisers: Iterable[Recogniser], split: str) -> int:
+    """Return how many tokens of a split would be in a class but are not in the vocabulary: ``<unk>`` for all models."""
+    known, members = frozenset(datamodule.vocabulary.tokens), tuple(recognisers)
+
+    @functools.cache
+    def lost(token: str) -> bool:
+        return token not in known and any(one.attributes(token) is not None for one in members)
+
+    words = (word for document in datamodule.documents(split) for word in document.text.split())
+    return sum(map(lost, words))
 
 
 def counts_table(counts: list[ClassCount]) -> str:
@@ -168,19 +231,24 @@ class NSLMEvaluation(Callback):
     Args:
         total: what the tokens of all classes are called: numbers, places.
         rarity: lower bounds of the groups by count in training text (Fig. 3).
+        patience: training has converged, and stops, when so many validations in a row have brought no better
+            ``val/perplexity`` (sec. 5.2: "all models converged within 20 training epochs").
 
     Attributes:
         results: ``<split>/<model>[_cache]/<group>`` perplexities: a class, ``total``, ``global``, ``first``, ``later``
             (class tokens without and with an earlier member in the document), ``rarity_<from>_<to>`` (class tokens);
+            ``repeated`` and ``changed`` (later ones that are, or are not, the previous member);
             ``<split>/<model>/<class>/median_error`` and ``mean_error`` of the best guess; ``mixture_weight``;
-            ``val/perplexity`` of the final model; ``grid/...`` and ``micro_model/...`` (see ``Selection.results``).
+            ``val/perplexity`` of the final model; ``grid/...`` and ``micro_model/...`` (see ``Selection.results``);
+            ``inside/<split>/<micro-model>/<group>`` perplexities of the member given its class;
+            ``change/test/<model>/<base>/<group>`` in percent, its interval over articles.
         history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
             the steps, nats a token).
     """
 
-    def __init__(self, *, total: str, rarity: Sequence[int]) -> None:
+    def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:
         super().__init__()
-        self.total, self.rarity = total, tuple(rarity)
+        self.total, self.rarity, self.patience = total, tuple(rarity), patience
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {}
         self._sums: dict[str, Any] = {}
@@ -225,6 +293,9 @@ class NSLMEvaluation(Callback):
         self.results["mixture_weight"] = entry(float(module.mixture_weight), "weight", len(scores))
         if trainer.state.fn == "fit":
             self.history.setdefault(FINAL, []).append([trainer.current_epoch + 1, final["value"]])
+            values = [value for _, value in self.history[FINAL]]
+            if len(values) - 1 - int(np.argmin(values)) >= self.patience:
+                trainer.should_stop = True
         else:
             self.results |= module.selection.results()
             self.evaluate(trainer, module, TokenScores.join(list(self._test(trainer, module))), "test")
@@ -244,31 +315,56 @@ class NSLMEvaluation(Callback):
             minlength=len(module.vocabulary),
         )
         groups = self.groups(scores, module.table.names, count_V)
-        member_NG = torch.from_numpy(np.stack(list(groups.values()), 1))
-        models = scores.models(float(module.mixture_weight))
-        models |= scores.cached(models, module.cache.weight)
+        models = scores.models(float(module.mixture_weight), module.reference_weights)
+        cached = scores.cached(scores.models(float(module.mixture_weight)), module.cache.weight)
+        models |= cached
         for model, log_prob_N in models.items():
-            metric = ClassPerplexity(groups=list(groups), sync_on_compute=False)
-            metric.update(torch.from_numpy(log_prob_N), member_NG)
-            for group, result in metric.result().items():  # type: ignore[union-attr]
-                if result.n:
-                    self.results[f"{split}/{model}/{group}"] = result.to_dict()
+            self._perplexities(f"{split}/{model}", log_prob_N, groups)
+        inside_groups = self.inside_groups(scores, module.table.names)
+        for model, log_prob_N in scores.inside().items():
+            self._perplexities(f"inside/{split}/{model}", log_prob_N, inside_groups)
+        if split == "test":
+            articles = Articles(scores.document_N)
+            for model, base in COMPARED:
+                for name, member_N in groups.items():
+                    if model in models and member_N.any():
+                        result = articles.change(models[model], models[base], member_N)
+                        self.results[f"change/{split}/{model}/{base}/{name}"] = result.to_dict()
         for number, members in enumerate(module.table.classes):
             inside_N = scores.class_N == number
             unit = members.unit or UNITS.get(members.attributes_KD.shape[1], "")
             self._errors(scores, inside_N, f"{split}/{{}}/{members.name}", unit)
+
+    def _perplexities(self, where: str, log_prob_N: np.ndarray, groups: Mapping[str, np.ndarray]) -> None:
+        """Keep the perplexity of one model in every group that has tokens."""
+        metric = ClassPerplexity(groups=list(groups), sync_on_compute=False)
+        metric.update(torch.from_numpy(log_prob_N), torch.from_numpy(np.stack(list(groups.values()), 1)))
+        for group, result in metric.result().items():  # type: ignore[union-attr]
+            if result.n:
+                self.results[f"{where}/{group}"] = result.to_dict()
 
     def groups(self, scores: TokenScores, names: Sequence[str], count_V: np.ndarray) -> dict[str, np.ndarray]:
         """Return which tokens are in which group, [N] bool each."""
         inside_N = scores.class_N >= 0
         groups = {name: scores.class_N == number for number, name in enumerate(names)}
         groups |= {self.total: inside_N, "global": np.ones(len(scores), dtype=bool)}
-        groups |= {"first": inside_N & scores.first_N, "later": inside_N & ~scores.first_N}
+        later_N = inside_N & ~scores.first_N
+        groups |= {"first": inside_N & scores.first_N, "later": later_N}
+        groups |= {"repeated": scores.repeat_N, "changed": later_N & ~scores.repeat_N}
         count_N = count_V[scores.target_N]
         for low, high in itertools.pairwise((*self.rarity, None)):
             below_N = count_N < high if high is not None else True
             groups[f"rarity_{low}_{'more' if high is None else high - 1}"] = inside_N & (count_N >= low) & below_N
         return groups
+
+    def inside_groups(self, scores: TokenScores, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the groups of class tokens that are told apart inside the classes, [N] bool each."""
+        groups = {name: scores.class_N == number for number, name in enumerate(names)} | {
+            self.total: scores.class_N >= 0
+        }
+        kinds = {"first": scores.first_N, "repeated": scores.repeat_N, "changed": ~scores.first_N & ~scores.repeat_N}
+        parts = {f"{name}/{kind}": own & one for name, own in groups.items() for kind, one in kinds.items()}
+        return groups | parts
 
     def _errors(self, scores: TokenScores, inside_N: np.ndarray, name: str, unit: str) -> None:
         """Keep median and mean absolute error of the best guesses at the member."""
@@ -281,12 +377,14 @@ class NSLMEvaluation(Callback):
                 self.results[f"{where}/mean_error"] = entry(error_N.mean(), unit, len(error_N), "lower")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history, so that a resumed run's record holds every epoch."""
-        return {"history": self.history}
+        """Return the history and the sums of the epoch so far, so that a resumed run's record holds every step."""
+        sums = {name: float(total) for name, total in self._sums.items()}
+        return {"history": self.history, "sums": sums, "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the history of the epochs before the interruption."""
+        """Take what there was before the interruption."""
         self.history = state_dict["history"]
+        self._sums, self._steps = dict(state_dict["sums"]), state_dict["steps"]
 
 
 class ClassReport(Callback):
@@ -298,6 +396,7 @@ class ClassReport(Callback):
 
     Attributes:
         results: ``count/<split>/<class>`` and ``share/<split>/<class>`` (of all tokens; "all" for all classes);
+            ``unknown/<split>/all``: class tokens that are ``<unk>``, as training text has none of them;
             ``density/<class>/<observed or density>/<value>``: the share of training occurrences at a metric value, and
             what the best micro-model with that metric and density expects there.
 
@@ -322,6 +421,9 @@ class ClassReport(Callback):
             where = f"{count.split}/{count.class_name}"
             self.results[f"count/{where}"] = entry(count.tokens, "tokens", totals[count.split])
             self.results[f"share/{where}"] = entry(count.share, "rate", totals[count.split])
+            if count.class_name == "all":
+                unknown = unknown_members(datamodule, module.recognisers, count.split)
+                self.results[f"unknown/{where}"] = entry(unknown, "tokens", count.tokens + unknown)
         for name, settings in self.curves.items():
             if name in module.table.names:
                 self._curves(name, settings, module, found["train"].of(module.table.names.index(name)))

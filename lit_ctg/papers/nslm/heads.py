@@ -21,11 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.nslm.classes import ClassTable
+from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
 BLOCK = 64  # positions whose whole vocabulary is computed at one time
 Rows = tuple[Tensor, Tensor]
+Costs = tuple[Tensor, Tensor, Tensor]
+FAST = ("auto", "off")
 
 
 @dataclass
@@ -78,8 +81,8 @@ class ClassHeads(nn.Module, ABC):
         """Create the parameters of words."""
 
     @abstractmethod
-    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed negative log-probabilities of NNLM and tag in nats, () each, for training."""
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
+        """Return summed negative log-probabilities in nats for training: of NNLM and tag together, and of each."""
 
     @abstractmethod
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
@@ -97,9 +100,13 @@ class ClassHeads(nn.Module, ABC):
         """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
 
     def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
-        """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each."""
-        nnlm, tag = self.costs(hidden_ND, target_N, state_N)
-        return {"nnlm": nnlm, "tag": tag, "within": -self.within(hidden_ND, target_N, state_N).sum()}
+        """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each.
+
+        ``all`` is their sum, the only one that is sure to have a gradient.
+        """
+        both, nnlm, tag = self.costs(hidden_ND, target_N, state_N)
+        within = -self.within(hidden_ND, target_N, state_N).sum()
+        return {"nnlm": nnlm, "tag": tag, "within": within, "all": both + within}
 
     def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
         """Return the class of each target where it stands, -1 for none."""
@@ -157,9 +164,11 @@ class OutputHeads(ClassHeads):
         dim, table, init_range: see ``ClassHeads``.
         samples: words that a sampled softmax draws (Jean et al. 2015); None trains the full softmax.
         sparse: a sampled softmax gives sparse gradients (plain SGD takes them, Adam does not).
+        fast: ``auto`` trains the full softmax by ``BothSoftmaxes``, ``off`` by the plain form; costs and gradients are
+            equal but for rounding.
 
     Raises:
-        UserError: no word of the vocabulary is in any class, or ``samples`` is not positive.
+        UserError: no word of the vocabulary is in any class, ``samples`` is not positive, or no such ``fast``.
     """
 
     outside_O: Tensor
@@ -167,12 +176,21 @@ class OutputHeads(ClassHeads):
     column_V: Tensor
 
     def __init__(
-        self, *, dim: int, table: ClassTable, init_range: float, samples: int | None = None, sparse: bool = False
+        self,
+        *,
+        dim: int,
+        table: ClassTable,
+        init_range: float,
+        samples: int | None = None,
+        sparse: bool = False,
+        fast: str = "auto",
     ) -> None:
+        if fast not in FAST:
+            raise UserError(f"model.fast={fast}: use one of {', '.join(FAST)}{did_you_mean(fast, FAST)}")
         if samples is not None and samples < 1:
             raise UserError(f"model.samples={samples}: give a positive number of words, or null for the full softmax")
         super().__init__(dim=dim, table=table, init_range=init_range)
-        self.samples, self.sparse = samples, sparse
+        self.samples, self.sparse, self.fast = samples, sparse, fast
 
     def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
         """Create one row a word, and note which are in no class."""
@@ -187,16 +205,22 @@ class OutputHeads(ClassHeads):
 
     # training ------------------------------------------------------------------------------------------------------
 
-    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed negative log-probabilities of NNLM and tag in nats, () each.
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
+        """Return summed negative log-probabilities in nats: of NNLM and tag together, and of each; () each.
 
         With ``samples``, the denominators are unbiased estimates: the target, and words drawn by a log-uniform law (the
         vocabulary is sorted by frequency) over their expected counts.
         """
-        sampled = self.samples is not None and self.samples < len(self.column_V)
-        return (self._sampled if sampled else self._full)(hidden_ND, target_N, state_N)
+        if self.samples is not None and self.samples < len(self.column_V):
+            nnlm, tag = self._sampled(hidden_ND, target_N, state_N)
+        elif self.fast == "auto":
+            return self._one_pass(hidden_ND, target_N, state_N)
+        else:
+            nnlm, tag = self.plain(hidden_ND, target_N, state_N)
+        return nnlm + tag, nnlm, tag
 
-    def _full(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+    def plain(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the costs of NNLM and tag, () each, as the equations have them."""
         words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         own_N = words_NV.gather(1, target_N.unsqueeze(1)).squeeze(1)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
@@ -204,6 +228,12 @@ class OutputHeads(ClassHeads):
         total_N = torch.cat((outside_NV, tags_NC), 1).logsumexp(1)
         chosen_N = self.tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
         return (words_NV.logsumexp(1) - own_N).sum(), (total_N - chosen_N).sum()
+
+    def _one_pass(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
+        inside_NM = (self.class_of_SV[:, self.member_M] >= 0)[state_N]
+        tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
+        words = self.word_VD, self.word_bias_V1
+        return BothSoftmaxes.apply(hidden_ND, *words, tags_NC, target_N, class_N, self.member_M, inside_NM)
 
     def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
         drawn_J, log_count_V = self._draw()
@@ -309,6 +339,7 @@ def make_heads(
     samples: int | None,
     cutoffs: Sequence[int] | None,
     sparse: bool,
+    fast: str = "auto",
 ) -> ClassHeads:
     """Return the heads with a full, a sampled (``samples``) or an adaptive softmax (``cutoffs``).
 
@@ -316,7 +347,7 @@ def make_heads(
         UserError: both are asked for; see also ``OutputHeads`` and ``AdaptiveHeads``.
     """
     if cutoffs is None:
-        return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse)
+        return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
     if samples is not None:
         raise UserError(f"model.samples={samples} and model.cutoffs are two softmaxes: set one of them to null")
     return AdaptiveHeads(dim=dim, table=table, init_range=init_range, cutoffs=cutoffs)
@@ -355,10 +386,11 @@ class AdaptiveHeads(ClassHeads):
         dead = [inside_SV[:, low:high].all(1, keepdim=True) for low, high in itertools.pairwise(self.edges[1:])]
         self.register_buffer("closed_SH", torch.cat((inside_SV[:, : self.edges[1]], *dead), 1), persistent=False)
 
-    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed negative log-probabilities of NNLM and tag in nats, () each; exact."""
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
+        """Return summed negative log-probabilities in nats: of NNLM and tag together, and of each; exact."""
         nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
-        return -nnlm_N.sum(), -tag_N.sum()
+        nnlm, tag = -nnlm_N.sum(), -tag_N.sum()
+        return nnlm + tag, nnlm, tag
 
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
         """Return exact log-probabilities of the targets under every head."""

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
+from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.baselines import read_vectors
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
@@ -52,6 +51,7 @@ class IncrementDataModule(LightningDataModule):
         held_out: share of each of the two held-out parts.
         batch_size: pairs in a batch; None: a fiftieth of n, 50 at least.
         seed: of the split and of the training order.
+        num_workers: processes that read batches.
 
     Attributes:
         vocabulary: the integers 0 to n.
@@ -62,12 +62,13 @@ class IncrementDataModule(LightningDataModule):
 
     splits = SPLITS
 
-    def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int) -> None:
+    def __init__(self, *, n: int, held_out: float, batch_size: int | None, seed: int, num_workers: int = 0) -> None:
         super().__init__()
         size = int(n * held_out)
         if size < 1 or n - 2 * size < 1:
             raise UserError(f"data.n={n} with data.held_out={held_out} leaves a part empty: give n >= 10, held_out 0.1")
         self.n, self.batch_size, self.seed = n, batch_size or max(50, n // 50), seed
+        self.num_workers = num_workers
         self.vocabulary = IntegerVocabulary(n)
         order = np.random.default_rng(seed).permutation(n)
         self.first = {"test": order[:size], "val": order[size : 2 * size], "train": order[2 * size :]}
@@ -77,32 +78,32 @@ class IncrementDataModule(LightningDataModule):
         first_N = torch.from_numpy(np.sort(self.first[split]))
         return torch.stack([first_N, first_N + 1], dim=1)
 
-    def train_dataloader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> ResumableLoader:
         """Return shuffled batches."""
         return self._loader("train")
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> ResumableLoader:
         """Return the validation pairs."""
         return self._loader("val")
 
-    def test_dataloader(self) -> DataLoader[Any]:
+    def test_dataloader(self) -> ResumableLoader:
         """Return the unseen pairs of the test."""
         return self._loader("test")
 
-    def _loader(self, split: str) -> DataLoader[Any]:
+    def _loader(self, split: str) -> ResumableLoader:
         pairs_N2 = self.pairs(split)
         # no word stands for padding: all sentences are equally long
         batches = SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
         trainer = self.trainer
-        sampler = EpochBatches(
-            len(pairs_N2),
-            self.batch_size,
+        return sentence_loader(
+            batches,
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
             seed=self.seed,
             shuffle=split == "train",
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,
         )
-        return whole_batch_loader(batches, sampler, 0)
 
     def fingerprint(self) -> Fingerprint:
         """Return the checksums of the pairs of all splits and of the vocabulary."""

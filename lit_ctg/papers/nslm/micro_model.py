@@ -579,6 +579,70 @@ class MicroModel:
                 "base": self.base, "fallback_smoothing": self.fallback_smoothing, **fitted}  # fmt: skip
 
 
+class Repeat:
+    """Same as previous, before a micro-model (ours): a share for the previous member, the rest by the micro-model.
+
+    P(w) = repeat where w is the previous member, else (1 - repeat) P_MM(w) / (1 - P_MM(previous)). Without a previous
+    member in the document it is the micro-model alone. Over a unigram it needs neither values nor coordinates.
+
+    Args:
+        inner: a fitted micro-model.
+
+    Attributes:
+        repeat: the share of repeats among the training occurrences that have a previous member, by Laplace's rule.
+    """
+
+    def __init__(self, inner: MicroModel) -> None:
+        self.inner, self.members, self.base = inner, inner.members, inner.base
+        plain = isinstance(inner.metric, Frequency) and isinstance(inner.density, Unigram)
+        self.metric_name = "repeat" if plain else f"repeat+{inner.metric.name}"
+        self.density_name = inner.density.name
+
+    def fit(self, occurrences: Occurrences) -> Repeat:
+        """Count the repeats of the training occurrences of the class; returns itself."""
+        previous_N = occurrences.evidence.previous_N
+        self.repeat = float(((previous_N == occurrences.index_N).sum() + 1) / ((previous_N >= 0).sum() + 2))
+        return self
+
+    def log_prob(self, evidence: Evidence) -> np.ndarray:
+        """Return log_probs_NK, see ``MicroModel.log_prob``."""
+        log_probs_NK = self.inner.log_prob(evidence).copy()
+        if len(self.members) == 1:
+            return log_probs_NK
+        seen_X = np.flatnonzero(evidence.previous_N >= 0)
+        previous_X = evidence.previous_N[seen_X]
+        log_probs_NK[seen_X] += self._others(log_probs_NK[seen_X, previous_X])[:, None]
+        log_probs_NK[seen_X, previous_X] = np.log(self.repeat)
+        return log_probs_NK
+
+    def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
+        """Return log_probs_N, see ``MicroModel.log_prob_of``."""
+        log_probs_N = self.inner.log_prob_of(index_N, evidence)
+        if len(self.members) == 1:
+            return log_probs_N
+        seen_X = np.flatnonzero(evidence.previous_N >= 0)
+        previous_X = evidence.previous_N[seen_X]
+        log_previous_X = self.inner.log_prob_of(previous_X, evidence.where(seen_X))
+        other_X = log_probs_N[seen_X] + self._others(log_previous_X)
+        log_probs_N[seen_X] = np.where(previous_X == index_N[seen_X], np.log(self.repeat), other_X)
+        return log_probs_N
+
+    def _others(self, log_previous_X: np.ndarray) -> np.ndarray:
+        """Return by what the micro-model's log-probabilities of the other members rise or fall."""
+        # an inner model that is sure of the previous member leaves the others next to nothing
+        rest_X = np.maximum(-np.expm1(log_previous_X), np.finfo(np.float64).tiny)
+        return np.log1p(-self.repeat) - np.log(rest_X)
+
+    def forget(self) -> None:
+        """Free the kept rows."""
+        self.inner.forget()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the pair and what was fitted, as plain values."""
+        names = {"metric": self.metric_name, "density": self.density_name}
+        return self.inner.describe() | names | {"repeat": self.repeat}
+
+
 class Blend:
     """A mixture of micro-models of one class (the paper's outlook: several densities for one class).
 
@@ -587,7 +651,7 @@ class Blend:
         weight_P: their weights, summing to 1; models with a weight below ``least`` are dropped.
     """
 
-    def __init__(self, models: Sequence[MicroModel], weight_P: np.ndarray, least: float = 1e-3) -> None:
+    def __init__(self, models: Sequence[MicroModel | Repeat], weight_P: np.ndarray, least: float = 1e-3) -> None:
         kept = [place for place, weight in enumerate(weight_P) if weight >= least]
         self.models = [models[place] for place in kept]
         self.weight_P = np.asarray(weight_P)[kept] / np.asarray(weight_P)[kept].sum()

@@ -37,10 +37,11 @@ from lit_ctg.papers.nslm.classes import Recogniser, before_others, class_table, 
 from lit_ctg.papers.nslm.heads import make_heads
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import Selection, select
+from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
+CARRIED = "nslm_carried"  # in checkpoints: what goes from step to step
 MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
 # whose best guess at the member is measured
 GUESSERS = ("nnlm", "hnlm", "nslm", "mixture")
@@ -80,18 +81,23 @@ class TokenScores:
     Attributes:
         target_N: token ids.
         class_N: their classes where they stand, -1 for none.
+        document_N: their documents, -1 where batches do not say.
         first_N: no earlier member of the class in the document (False outside the classes).
+        repeat_N: the member is the previous one of its class in the document (False outside the classes).
         nnlm_N, tag_N, mass_N: see ``HeadScores``.
         within_N, characters_N, micro_N: log P(w | c) of HNLM, character RNN (NaN: not computed) and micro-model; 0
             outside the classes.
         cache_N: log P of the neural cache; NaN where it is empty.
         error_NG: distance of the best guess at the member (years, km, ...) from the target, a column for each of
             ``GUESSERS``; NaN outside the classes and where members have no numbers.
+        reference_NR: log P(w | c) of each of ``REFERENCES``; 0 outside the classes.
     """
 
     target_N: np.ndarray
     class_N: np.ndarray
+    document_N: np.ndarray
     first_N: np.ndarray
+    repeat_N: np.ndarray
     nnlm_N: np.ndarray
     tag_N: np.ndarray
     mass_N: np.ndarray
@@ -100,6 +106,7 @@ class TokenScores:
     micro_N: np.ndarray
     cache_N: np.ndarray
     error_NG: np.ndarray
+    reference_NR: np.ndarray
 
     def __len__(self) -> int:
         return len(self.target_N)
@@ -110,14 +117,15 @@ class TokenScores:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def models(self, weight: float) -> dict[str, np.ndarray]:
+    def models(self, weight: float, reference_weights: Mapping[str, float] = {}) -> dict[str, np.ndarray]:
         """Return log P(w) of each model, [N]: the columns of Tables 2 and 3.
 
         ``nslm_alone`` is Eq. 4; ``nslm`` its mixture with the NNLM, the paper's final model; ``summed`` has P(c) summed
-        over the NNLM's members instead of a tag's.
+        over the NNLM's members instead of a tag's; ``nslm_<reference>`` is the final model with a simpler micro-model.
 
         Args:
             weight: of Eq. 4 in the mixture.
+            reference_weights: the same for those of ``REFERENCES`` that are wanted.
         """
         alone_N = self.tag_N + self.micro_N
         models = {
@@ -128,7 +136,15 @@ class TokenScores:
             "nslm": mix(self.nnlm_N, alone_N, weight),
             "summed": self.mass_N + self.micro_N,
         }
+        for name, own in reference_weights.items():
+            inside_N = self.reference_NR[:, REFERENCES.index(name)]
+            models[f"nslm_{name}"] = mix(self.nnlm_N, self.tag_N + inside_N, own)
         return {name: values_N for name, values_N in models.items() if not np.isnan(values_N).any()}
+
+    def inside(self) -> dict[str, np.ndarray]:
+        """Return log P(w | c) of HNLM (``hnlm``), the chosen micro-models (``micro``) and the simpler ones, [N]."""
+        references = dict(zip(REFERENCES, self.reference_NR.T, strict=True))
+        return {"hnlm": self.within_N, "micro": self.micro_N, **references}
 
     def cached(self, models: dict[str, np.ndarray], weight: float) -> dict[str, np.ndarray]:
         """Return the same models mixed with the neural cache."""
@@ -142,17 +158,41 @@ def distance(guess_XD: np.ndarray, truth_XD: np.ndarray) -> np.ndarray:
     return EARTH_RADIUS_KM * arc(np.radians(guess_XD), np.radians(truth_XD))
 
 
+def _documents(batch: Batch) -> np.ndarray:
+    """Return the document of each target of a batch, [B, T]; -1 where it does not say."""
+    if "document_BT" in batch:
+        return batch["document_BT"].cpu().numpy()
+    return np.full(batch["target_ids_BT"].shape, -1)
+
+
 def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().double().cpu().numpy()
 
 
 @dataclass
 class Stream:
-    """State of the network, what stood before, and the neural cache; None at the beginning."""
+    """State of the network, what stood before, and the neural cache; None at the beginning.
+
+    In generation also each row's weight of Eq. 4 in the mixture; None: the module's.
+    """
 
     state: Any = None
     contexts: Carry | None = None
     cache: Any = None
+    weight_B: Tensor | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return state and contexts as tensors, for a checkpoint."""
+        state = None if self.state is None else [part.detach() for part in self.state]
+        contexts = None if self.contexts is None else list(map(torch.from_numpy, dataclasses.astuple(self.contexts)))
+        return {"state": state, "contexts": contexts}
+
+    @classmethod
+    def of_plain(cls, kept: Mapping[str, Any]) -> Stream:
+        """Return a stream that goes on where ``plain`` was asked for."""
+        state = None if kept["state"] is None else tuple(kept["state"])
+        contexts = None if kept["contexts"] is None else Carry(*(part.numpy() for part in kept["contexts"]))
+        return cls(state, contexts)
 
     def enter(self, batch: Batch) -> None:
         """Forget everything before rows that are no streams, or other streams: they begin anew each time."""
@@ -187,7 +227,8 @@ class NSLMModule(LitLanguageModel):
         renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
-        bases, blend: see ``select``.
+        bases, blend, repeat: see ``select``.
+        fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
 
@@ -195,6 +236,7 @@ class NSLMModule(LitLanguageModel):
         table: classes over the vocabulary.
         micro_models: the chosen micro-model of each class, in the table's order; None until ``choose_micro_models``.
         mixture_weight: the present weight, a tensor that checkpoints keep.
+        reference_weights: the same for the simpler micro-models of ``REFERENCES``.
         validation: scores of the validation text so far; of all of it, in one, once its epoch is over.
 
     Raises:
@@ -224,9 +266,11 @@ class NSLMModule(LitLanguageModel):
         character_rate: float = 0.3,
         bases: tuple[str, ...] = ("uniform",),
         blend: bool = False,
+        repeat: bool = False,
         grounding: bool = False,
         embedding_file: str | None = None,
         class_file: str | None = None,
+        fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
     ) -> None:
@@ -245,18 +289,22 @@ class NSLMModule(LitLanguageModel):
             )
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
-        self.table = class_table(vocabulary.tokens, before_others(own, classes))
+        self.recognisers = before_others(own, classes)
+        self.table = class_table(vocabulary.tokens, self.recognisers)
         self.tracker = ContextTracker(self.table)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
-        self.optimizer_name, self.bases, self.blend = optimizer, tuple(bases), blend
+        self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
         self.character_rate = character_rate
         window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
         self.cache = NeuralCache(int(window), float(weight), float(temperature))
         self.tuned = mixture_weight is None
+        self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
-        sparse = (samples is not None or cutoffs is not None) and optimizer == "sgd"
+        sampled = samples is not None or cutoffs is not None
+        # a step meets a few hundred words
+        sparse = optimizer == "sgd" and (sampled or fast == "auto")
         grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
         self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
@@ -265,7 +313,13 @@ class NSLMModule(LitLanguageModel):
             vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, self.embedding.embedding_dim)
             self.embedding.weight.data[found_V] = vectors_VD[found_V]
         self.heads = make_heads(
-            dim=backbone.dim, table=self.table, init_range=init_range, samples=samples, cutoffs=cutoffs, sparse=sparse
+            dim=backbone.dim,
+            table=self.table,
+            init_range=init_range,
+            samples=samples,
+            cutoffs=cutoffs,
+            sparse=sparse,
+            fast=fast,
         )
         self.characters = CharacterRNNs(
             [part.tokens for part in self.table.classes] if character_dim else [],
@@ -278,6 +332,7 @@ class NSLMModule(LitLanguageModel):
         self.selection: Selection | None = None
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
+        self._carried: dict[str, Any] | None = None
 
     # micro-models --------------------------------------------------------------------------------------------------
 
@@ -289,7 +344,8 @@ class NSLMModule(LitLanguageModel):
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
         train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
-        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend)
+        options = {"bases": self.bases, "blend": self.blend, "repeat": self.repeat}
+        self.selection = select(self.table, train, validation, **options)
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
@@ -339,13 +395,20 @@ class NSLMModule(LitLanguageModel):
 
     # the method ----------------------------------------------------------------------------------------------------
 
-    def log_probs(self, hidden_BTD: Tensor, contexts: Contexts, names: Sequence[str] = MODELS) -> dict[str, Tensor]:
+    def log_probs(
+        self,
+        hidden_BTD: Tensor,
+        contexts: Contexts,
+        names: Sequence[str] = MODELS,
+        weight_B: Tensor | None = None,
+    ) -> dict[str, Tensor]:
         """Return log P of the whole vocabulary [B, T, V] under some of ``MODELS``, float32.
 
         Args:
             hidden_BTD: states of the positions.
             contexts: what stands before the token after each.
             names: of ``MODELS`` (see ``TokenScores.models``).
+            weight_B: of Eq. 4 in the mixture of each row; None: the present weight in all.
 
         Raises:
             UserError: the micro-models are asked for and are not fitted yet.
@@ -364,8 +427,9 @@ class NSLMModule(LitLanguageModel):
                 columns_K = torch.from_numpy(members.ids_K).to(rows_X.device)
                 log_NV[rows_X.unsqueeze(1), columns_K] = tags_NC[rows_X, number].unsqueeze(1) + inside_XK
             if name == "nslm":
-                weight = self.mixture_weight.float()
-                log_NV = torch.logaddexp((1 - weight).log() + words_NV, weight.log() + log_NV)
+                own_B = self.mixture_weight.expand(len(hidden_BTD)) if weight_B is None else weight_B
+                weight_N1 = own_B.float().repeat_interleave(hidden_BTD.shape[1]).unsqueeze(1)
+                log_NV = torch.logaddexp((1 - weight_N1).log() + words_NV, weight_N1.log() + log_NV)
             result[name] = log_NV
         return {name: result[name].unflatten(0, hidden_BTD.shape[:2]) for name in names}
 
@@ -419,7 +483,9 @@ class NSLMModule(LitLanguageModel):
         scores = TokenScores(
             target_N,
             class_N,
+            document_N=_documents(batch)[counted_BT],
             first_N=nothing_N.astype(bool),
+            repeat_N=nothing_N.astype(bool),
             nnlm_N=_numpy(heads.nnlm_N),
             tag_N=_numpy(heads.tag_N),
             mass_N=_numpy(heads.mass_N),
@@ -428,6 +494,7 @@ class NSLMModule(LitLanguageModel):
             micro_N=nothing_N.copy(),
             cache_N=cache_N,
             error_NG=np.full((len(target_N), len(GUESSERS)), np.nan),
+            reference_NR=np.zeros((len(target_N), len(REFERENCES))),
         )
         places_N = np.flatnonzero(counted_BT)
         for number in np.unique(class_N[class_N >= 0]):
@@ -447,13 +514,16 @@ class NSLMModule(LitLanguageModel):
         evidence: Evidence,
         characters: bool,
     ) -> None:
-        """Fill in what is said about the targets of one class: within, characters, micro, first and error."""
+        """Fill in what is said about the targets of one class."""
         members, each_X = self.table.classes[number], np.arange(len(rows_X))
         index_X = self.table.index_CV[number, scores.target_N[rows_X]]
         micro_XK = self.micro_models[number].log_prob(evidence)
         within_XK = _numpy(self.heads.within_class(hidden_XD, number))
         scores.micro_N[rows_X], scores.within_N[rows_X] = micro_XK[each_X, index_X], within_XK[each_X, index_X]
-        scores.first_N[rows_X] = evidence.previous_N < 0
+        scores.first_N[rows_X], scores.repeat_N[rows_X] = evidence.previous_N < 0, evidence.previous_N == index_X
+        for column, name in enumerate(REFERENCES):
+            reference = self.selection.references[name][members.name]
+            scores.reference_NR[rows_X, column] = reference.log_prob_of(index_X, evidence)
         if characters:
             log_X = self.characters.log_prob_of(hidden_XD, torch.from_numpy(index_X), number)
             scores.characters_N[rows_X] = _numpy(log_X)
@@ -468,8 +538,11 @@ class NSLMModule(LitLanguageModel):
 
     def tune(self, scores: TokenScores) -> None:
         """Set the weight of Eq. 4 in the mixture to what makes these tokens likeliest, unless it was given."""
-        if self.tuned:
-            self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
+        if not self.tuned:
+            return
+        self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
+        for name, inside_N in zip(REFERENCES, scores.reference_NR.T, strict=True):
+            self.reference_weights[name] = likeliest_weight(scores.nnlm_N, scores.tag_N + inside_N)
 
     # training ------------------------------------------------------------------------------------------------------
 
@@ -477,6 +550,32 @@ class NSLMModule(LitLanguageModel):
         """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
         self.streams["train"] = Stream()
         self.characters.forget()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what is carried from step to step, so that a run goes on inside an epoch."""
+        gathered = [
+            (hidden_XD, torch.from_numpy(class_X), torch.from_numpy(index_X))
+            for hidden_XD, class_X, index_X in self.characters.gathered
+        ]
+        checkpoint[CARRIED] = {"stream": self.streams["train"].plain(), "gathered": gathered}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take it up again; an epoch that begins forgets it."""
+        self._carried = checkpoint.get(CARRIED)
+
+    def on_train_start(self) -> None:
+        """Go on inside the epoch, on the device that training is on."""
+        if self._carried is None or self.trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0:
+            return
+        kept, self._carried = self.transfer_batch_to_device(self._carried, self.device, 0), None
+        contexts = kept["stream"]["contexts"]
+        if contexts is not None:
+            kept["stream"]["contexts"] = [part.cpu() for part in contexts]
+        self.streams["train"] = Stream.of_plain(kept["stream"])
+        self.characters.gathered = [
+            (hidden_XD, class_X.cpu().numpy(), index_X.cpu().numpy())
+            for hidden_XD, class_X, index_X in kept["gathered"]
+        ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
@@ -493,8 +592,7 @@ class NSLMModule(LitLanguageModel):
         found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
         losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
         losses["within"] = sums["within"] / max(1, len(found))
-        total = sums["nnlm"] + sums["tag"] + sums["within"]
-        loss = total / (len(mask_BT) if self.sum_over_time else tokens)
+        loss = sums["all"] / (len(mask_BT) if self.sum_over_time else tokens)
         if len(self.characters) and len(found):
             position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
@@ -559,15 +657,15 @@ class NSLMModule(LitLanguageModel):
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: Any = None) -> Stream:
-        """Return the state of empty texts."""
-        return Stream(contexts=self.tracker.start(batch_size))
+        """Return the state of empty texts; ``controls`` are the rows' weights of Eq. 4 in the mixture, [B], or None."""
+        return Stream(contexts=self.tracker.start(batch_size), weight_B=controls)
 
     def step(self, ids_B1: Tensor, state: Stream) -> tuple[Tensor, Stream]:
         """Take the newest token of each row; return the final mixture's scores [B, V] of the next ones."""
         contexts, carry = self.tracker.read(ids_B1.cpu().numpy(), None, state.contexts)
         hidden_BD, grown = self.backbone.step(self.embed(ids_B1[:, 0]), state.state)
-        scores_B1V = self.log_probs(hidden_BD.unsqueeze(1), contexts, ("nslm",))["nslm"]
-        return scores_B1V[:, 0], Stream(grown, carry)
+        scores_B1V = self.log_probs(hidden_BD.unsqueeze(1), contexts, ("nslm",), state.weight_B)["nslm"]
+        return scores_B1V[:, 0], Stream(grown, carry, weight_B=state.weight_B)
 
 
 def sgd_with_decay(

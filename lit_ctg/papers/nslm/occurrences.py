@@ -32,6 +32,10 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.previous_N)
 
+    def where(self, chosen_N: np.ndarray) -> Evidence:
+        """Return what is known at some of the places (bool or numbers)."""
+        return Evidence(self.previous_N[chosen_N], self.source_value_N[chosen_N], self.source_unit_N[chosen_N])
+
     @classmethod
     def of_previous(cls, previous: Sequence[int] | np.ndarray) -> Evidence:
         """Return evidence of previous members alone."""
@@ -64,10 +68,7 @@ class Occurrences:
 
     def where(self, chosen_N: np.ndarray) -> Occurrences:
         """Return some of the occurrences (bool or places)."""
-        evidence = self.evidence
-        part = Evidence(
-            evidence.previous_N[chosen_N], evidence.source_value_N[chosen_N], evidence.source_unit_N[chosen_N]
-        )
+        part = self.evidence.where(chosen_N)
         return Occurrences(self.position_N[chosen_N], self.class_N[chosen_N], self.index_N[chosen_N], part)
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,17 @@ from lit_ctg.papers.nslm.micro_model import (
     Frequency,
     MetricFunction,
     MicroModel,
+    Repeat,
     Unigram,
     mixture_weights,
 )
 from lit_ctg.papers.nslm.occurrences import Occurrences
 
+AnyModel = MicroModel | Repeat | Blend
 BLEND = "blend"
+# simpler micro-models than the chosen one, which say where a gain comes from: how frequent members are; the same as
+# before, without values or coordinates; the best pair with one Gaussian; the best pair that measures something
+REFERENCES = ("unigram", "repeat", "gaussian", "metric")
 NAMES = ("class", "metric", "density", "base")  # of what a micro-model describes: no parameters
 
 
@@ -50,7 +55,7 @@ class Trial:
     parameters: dict[str, float]
     perplexity: float
     n: int
-    model: MicroModel
+    model: MicroModel | Repeat
 
     @property
     def label(self) -> str:
@@ -67,11 +72,13 @@ class Selection:
         trials: every cell of the grid, in the order tried.
         blends: perplexity inside the class, on validation occurrences, of the classes that have a blend; its weights
             were found on the same.
+        references: what each class's micro-model is compared with, by name of ``REFERENCES`` and class.
     """
 
-    models: dict[str, MicroModel | Blend]
+    models: dict[str, AnyModel]
     trials: list[Trial]
     blends: dict[str, float]
+    references: dict[str, dict[str, AnyModel]] = field(default_factory=dict)
 
     def best(self, class_name: str) -> list[Trial]:
         """Return the best trial of every (metric, density, base) of a class, the best first."""
@@ -120,7 +127,7 @@ def _label(metric: str, density: str, base: str) -> str:
     return f"{metric}/{density}" + ("" if base == "uniform" else f"/{base}")
 
 
-def _plain_parameters(model: MicroModel | Blend) -> dict[str, float]:
+def _plain_parameters(model: AnyModel) -> dict[str, float]:
     """Return ``<metric>/<density>/<parameter>`` of all parts of a micro-model."""
     found = model.describe()
     plain: dict[str, float] = {}
@@ -147,6 +154,7 @@ def select(
     *,
     bases: Sequence[str] = ("uniform",),
     blend: bool = False,
+    repeat: bool = False,
 ) -> Selection:
     """Fit every pair of every class to training text and keep the best on validation text.
 
@@ -158,27 +166,31 @@ def select(
         train, validation: class tokens of the two splits.
         bases: see ``MicroModel``.
         blend: instead of one pair, all pairs of a class mixed, with weights by EM on validation text (ours).
+        repeat: try every pair behind "same as previous", too (ours; see ``Repeat``).
 
     Raises:
         UserError: a class does not occur in training text.
     """
-    models: dict[str, MicroModel | Blend] = {}
+    models: dict[str, AnyModel] = {}
     trials: list[Trial] = []
     blends: dict[str, float] = {}
+    references: dict[str, dict[str, AnyModel]] = {name: {} for name in REFERENCES}
     for number, members in enumerate(table.classes):
-        own = _class_trials(members, train.of(number), validation.of(number), bases)
+        own = _class_trials(members, train.of(number), validation.of(number), bases, repeat)
         trials += own
+        for name, model in _references(own, train.of(number)).items():
+            references[name][members.name] = model
         ranked = Selection({}, own, {}).best(members.name)
         models[members.name] = ranked[0].model if ranked else own[0].model
         if blend and len(ranked) > 1 and len(validation.of(number)):
             mixed = fit_blend([trial.model for trial in ranked], validation.of(number))
             models[members.name] = mixed
             blends[members.name] = class_perplexity(mixed, validation.of(number))
-    return Selection(models, trials, blends)
+    return Selection(models, trials, blends, references)
 
 
 def _class_trials(
-    members: ClassMembers, train: Occurrences, validation: Occurrences, bases: Sequence[str]
+    members: ClassMembers, train: Occurrences, validation: Occurrences, bases: Sequence[str], repeat: bool
 ) -> list[Trial]:
     """Try all pairs of one class; the smoothing of the unigram, which all fall back on, is chosen first."""
     unigrams = []
@@ -196,6 +208,9 @@ def _class_trials(
             parameters = dict(zip(density_type.grid, values, strict=True))
             density = density_type(**parameters)
             trials.append(_trial(members, train, validation, metric_type(), density, smoothing, base, parameters))
+    if repeat:
+        # of the unigrams only the one that all fall back on
+        trials += [_repeating(trial, train, validation) for trial in [trials[0], *trials[len(unigrams) :]]]
     return trials
 
 
@@ -216,14 +231,41 @@ def _trial(
     return Trial(members.name, metric.name, density.name, base, parameters, perplexity, len(validation), model)
 
 
-def class_perplexity(model: MicroModel | Blend, occurrences: Occurrences) -> float:
+def _repeating(trial: Trial, train: Occurrences, validation: Occurrences) -> Trial:
+    """Return the trial of "same as previous" before the micro-model of another."""
+    assert isinstance(trial.model, MicroModel)
+    model = Repeat(trial.model).fit(train)
+    perplexity = class_perplexity(model, validation)
+    model.forget()
+    names = {"metric": model.metric_name, "density": model.density_name}
+    return replace(trial, **names, perplexity=perplexity, model=model)
+
+
+def _references(trials: list[Trial], train: Occurrences) -> dict[str, AnyModel]:
+    """Return the micro-models of ``REFERENCES``; the smoothed unigram stands for what a class has no pair for."""
+    unigram = trials[0].model
+    assert isinstance(unigram, MicroModel)
+    # as in the paper: no base, nothing mixed, nothing before it
+    pairs = [t for t in trials if isinstance(t.model, MicroModel) and t.base == "uniform" and t.metric != "frequency"]
+    pairs = sorted((t for t in pairs if not np.isnan(t.perplexity)), key=lambda trial: trial.perplexity)
+    gaussian = [trial.model for trial in pairs if trial.density == "gaussian"]
+    metric = [trial.model for trial in pairs]
+    return {
+        "unigram": unigram,
+        "repeat": Repeat(unigram).fit(train),
+        "gaussian": gaussian[0] if gaussian else unigram,
+        "metric": metric[0] if metric else unigram,
+    }
+
+
+def class_perplexity(model: AnyModel, occurrences: Occurrences) -> float:
     """Return exp of the mean -log P_MM over occurrences of the class; NaN where there are none."""
     if not len(occurrences):
         return float("nan")
     return float(np.exp(-model.log_prob_of(occurrences.index_N, occurrences.evidence).mean()))
 
 
-def fit_blend(models: Sequence[MicroModel], validation: Occurrences) -> Blend:
+def fit_blend(models: Sequence[MicroModel | Repeat], validation: Occurrences) -> Blend:
     """Return the mixture of micro-models whose weights EM finds on validation occurrences."""
     log_NP = np.stack([model.log_prob_of(validation.index_N, validation.evidence) for model in models], axis=1)
     return Blend(models, mixture_weights(log_NP))

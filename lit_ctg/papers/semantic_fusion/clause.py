@@ -1,314 +1,466 @@
-"""The synthetic clause corpus of semantic fusion (sec. 3.1) as a LightningDataModule, with its exact floor.
+"""The clause corpus: its words, its probabilities, and the one sampler of its plain and its coupled variant (sec. 3.1).
 
-``ClauseDataModule`` is the paper's corpus. Everything but the probability tables is in
-``ClauseCorpusDataModule``, which the coupled variant (``clause_coupled``) shares.
+A sentence is ``SUBJ VERB the OBJ , INTENS ADJ [CONJ PRON VERB the OBJ , INTENS ADJ] PUNCT`` between ``<bos>`` and
+``<eos>``, so 10 or 18 tokens of a vocabulary of 41. Everything that is random is drawn from a row of ``ClauseTables``.
+
+Axis letters: N sentences, T positions, S subject, V verb, O object, I intensifier, P polarity (0 positive,
+1 negative), A adjective inside its class, C conjunction, Q punctuation mark, K outcomes of a draw.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import math
+import random
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import torch
-from lightning import LightningDataModule
-from torch import Tensor
-from torch.utils.data import DataLoader
 
-from lit_ctg.core.batch import Fingerprint, checksum
-from lit_ctg.data.loader import EpochBatches, SentenceBatches, whole_batch_loader
-from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion.clause_corpus import (
-    ONE_CLAUSE,
-    TWO_CLAUSES,
-    ClauseTables,
-    generate_clauses,
-    uncoupled_tables,
-    word_table,
-)
-from lit_ctg.papers.semantic_fusion.clause_floor import EntropyFloor, Floor, entropy_floor
-from lit_ctg.papers.semantic_fusion.clause_likelihood import sentence_nats
-from lit_ctg.papers.semantic_fusion.clause_vocabulary import (
-    NEGATIVE,
-    POSITIVE,
-    ClauseVocabulary,
-    check_words,
-    resolve_held_out,
-)
+from lit_ctg.errors import UserError, did_you_mean
 
-__all__ = ["ClauseCorpusDataModule", "ClauseDataModule", "ClauseVocabulary", "EntropyFloor", "Overlap"]
+# words ----------------------------------------------------------------------------------------------------------------
 
-# spawn keys of the seed: each split is drawn from a stream of its own
-_STREAMS = {"train": 0, "val": 1, "test": 2}
-CorpusTransform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+SUBJECTS = ("Alice", "Bob", "Carol", "Dave", "Eve")
+VERBS = ("finishes", "reviews", "trains", "starts", "cooks")
+OBJECTS = ("task", "paper", "model", "project", "meal")
+INTENSIFIERS = ("slightly", "moderately", "very", "extremely")
+POSITIVE = ("good", "great", "excellent", "pleasant", "wonderful")
+NEGATIVE = ("bad", "poor", "terrible", "unpleasant", "awful")
+PUNCTUATION = (".", "!", "?")
+CONJUNCTIONS = ("and", "but")
+PRONOUNS = ("she", "he")
+
+# insertion order of the groups is the order of a sentence's slots; ids(group) keeps the order of the words here
+GROUPS: dict[str, tuple[str, ...]] = {
+    "subject": SUBJECTS,
+    "verb": VERBS,
+    "the": ("the",),
+    "object": OBJECTS,
+    "comma": (",",),
+    "intensifier": INTENSIFIERS,
+    "adjective_positive": POSITIVE,
+    "adjective_negative": NEGATIVE,
+    "punctuation": PUNCTUATION,
+    "conjunction": CONJUNCTIONS,
+    "pronoun": PRONOUNS,
+}
+SPECIALS = ("<pad>", "<bos>", "<eos>")
+
+
+# what `data.words` may add to: its key, the group, and what a word comes with
+_OPEN = {
+    "positive": ("adjective_positive", ""),
+    "negative": ("adjective_negative", ""),
+    "verb": ("verb", ""),
+    "object": ("object", ""),
+    "intensifier": ("intensifier", "its strength, above 0 and at most 1"),
+    "subject": ("subject", "its pronoun, she or he"),
+}
+
+
+class ClauseVocabulary:
+    """Three specials and the words of the corpus (the paper's 38, and those added) in Python's sort order.
+
+    Args:
+        words: words beyond the paper's: ``positive``, ``negative``, ``verb``, ``object`` -> list,
+            ``intensifier`` -> {word: strength}, ``subject`` -> {name: pronoun}.
+        held_out: adjectives kept out of training.
+
+    Attributes:
+        tokens: the tokens by id, 41 in the paper; ``<pad>``, ``<bos>``, ``<eos>`` are 0, 1, 2 (``pad_id``, ``bos_id``,
+            ``eos_id``).
+        groups: words of each grammar group, the paper's first and in its order.
+        polarity: +1 or -1 for each adjective.
+        intensity: strength in (0, 1] of each intensifier (the paper's strength map).
+        pronoun_of: the pronoun that takes up each subject.
+        held_out: the adjectives that training does not show.
+
+    Raises:
+        UserError: a word that is there already or is no word, an unknown group, a strength or pronoun that is none.
+    """
+
+    def __init__(self, words: Mapping[str, Any] | None = None, held_out: Iterable[str] = ()) -> None:
+        added = _added_words(words or {})
+        self.groups = {group: (*known, *added.get(group, {})) for group, known in GROUPS.items()}
+        self.tokens = SPECIALS + tuple(sorted(word for members in self.groups.values() for word in members))
+        self.pad_id, self.bos_id, self.eos_id = 0, 1, 2
+        self.polarity = dict.fromkeys(self.groups["adjective_positive"], 1)
+        self.polarity |= dict.fromkeys(self.groups["adjective_negative"], -1)
+        self.intensity = {"slightly": 0.2, "moderately": 0.5, "very": 0.8, "extremely": 1.0}
+        self.intensity |= added.get("intensifier", {})
+        self.pronoun_of = {"Alice": "she", "Bob": "he", "Carol": "she", "Dave": "he", "Eve": "she"}
+        self.pronoun_of |= added.get("subject", {})
+        self.held_out = tuple(held_out)
+        self._id = {token: index for index, token in enumerate(self.tokens)}
+        self._folded = {token.lower(): token for token in self.tokens}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def id(self, token: str) -> int:
+        """Return the id of one token, spelled exactly.
+
+        Raises:
+            UserError: not one of the tokens.
+        """
+        if token not in self._id:
+            raise UserError(f"'{token}' is not a token of the clause corpus{did_you_mean(token, self.tokens)}")
+        return self._id[token]
+
+    def ids(self, group: str) -> tuple[int, ...]:
+        """Return the ids of a grammar group, in the paper's order of words (e.g. slightly before extremely).
+
+        Raises:
+            UserError: no such group.
+        """
+        if group not in self.groups:
+            raise UserError(f"'{group}' is no token group of the clause corpus{did_you_mean(group, self.groups)}")
+        return tuple(self._id[word] for word in self.groups[group])
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text's words and marks, without ``<bos>`` and ``<eos>``; letter case does not matter.
+
+        Raises:
+            UserError: a word or sign that is not in the vocabulary; names it.
+        """
+        ids = []
+        for piece in re.findall(r"[A-Za-z]+|[^\sA-Za-z]", text):
+            token = self._folded.get(piece.lower())
+            if token is None:
+                hint = did_you_mean(piece.lower(), self._folded)
+                raise UserError(f"'{piece}' in the text '{text}' is not in the clause corpus's vocabulary{hint}")
+            ids.append(self._id[token])
+        return ids
+
+    def decode(self, ids: Iterable[Any]) -> str:
+        """Return the text of some ids (ints or 0-d tensors): specials dropped, marks glued to the word before.
+
+        Raises:
+            UserError: an id outside the vocabulary.
+        """
+        text = ""
+        for index in map(int, ids):
+            if not 0 <= index < len(self):
+                raise UserError(f"token id {index} is outside the clause corpus's vocabulary (0..{len(self) - 1})")
+            token = self.tokens[index]
+            if token in SPECIALS:
+                continue
+            text += token if token in PUNCTUATION or token == "," or not text else f" {token}"
+        return text
+
+
+def _added_words(words: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return group -> added word -> strength, pronoun or None."""
+    if not isinstance(words, Mapping):
+        raise UserError(f"data.words={words!r}: give a mapping with some of the keys {', '.join(_OPEN)}")
+    check_words("data.words", words, _OPEN)
+    taken = {word.lower() for members in GROUPS.values() for word in members}
+    added: dict[str, dict[str, Any]] = {}
+    for key, given in words.items():
+        group, wanted = _OPEN[key]
+        if isinstance(given, str) or not isinstance(given, Iterable) or isinstance(given, Mapping) != bool(wanted):
+            shape = f"a mapping from each word to {wanted}" if wanted else "a list of words"
+            raise UserError(f"data.words.{key}={given!r}: give {shape}")
+        entries = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+        for word, value in entries.items():
+            if not isinstance(word, str) or not re.fullmatch(r"[A-Za-z]+", word):
+                raise UserError(f"data.words.{key}: {word!r} is not one word of the letters a to z")
+            if word.lower() in taken:
+                raise UserError(f"data.words.{key}: the clause corpus has '{word}' already")
+            taken.add(word.lower())
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            fits = {"intensifier": number and 0 < value <= 1, "subject": value in PRONOUNS}.get(group, True)
+            if not fits:
+                raise UserError(f"data.words.{key}.{word}={value!r}: give {wanted}")
+        added[group] = {word: float(value) if key == "intensifier" else value for word, value in entries.items()}
+    return added
+
+
+def check_words(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that are not among the known ones.
+
+    Raises:
+        UserError: an unknown name; says where, and the closest known one.
+    """
+    options = tuple(known)
+    for word in given:
+        if word not in options:
+            raise UserError(f"{what}: unknown '{word}'{did_you_mean(str(word), options)}; use {', '.join(options)}")
+
+
+# the paper's words
+PAPER = ClauseVocabulary()
+
+
+def resolve_held_out(
+    held_out: Mapping[str, Iterable[str]] | str, seed: int, vocabulary: ClauseVocabulary = PAPER
+) -> tuple[str, ...]:
+    """Return the adjectives kept out of training, positive ones first.
+
+    Args:
+        held_out: ``{"positive": [...], "negative": [...]}``, or ``"shuffled"``: each class is shuffled by Python's
+            ``random.Random(seed)`` and all but its first ``len // 2`` words are held out (the published way; seed 111
+            gives the paper's split).
+        seed: the run's seed.
+        vocabulary: whose adjectives.
+
+    Raises:
+        UserError: not such a mapping or word; a word that is no adjective of that class; a whole class held out.
+    """
+    classes = {name: vocabulary.groups[f"adjective_{name}"] for name in ("positive", "negative")}
+    if isinstance(held_out, str):
+        return _shuffled(held_out, seed, classes)
+    if not isinstance(held_out, Mapping):
+        raise UserError(f"held_out={held_out!r}: give 'shuffled' or a mapping with the keys positive and negative")
+    check_words("held_out", held_out, classes)
+    chosen: list[str] = []
+    for name, words in classes.items():
+        if name not in held_out:
+            raise UserError(f"held_out has no key '{name}': give a list, [] to hold out none of that class")
+        given = held_out[name]
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise UserError(f"held_out.{name}={given!r}: give a list of adjectives")
+        given = tuple(given)
+        for word in given:
+            if word not in words:
+                raise UserError(
+                    f"held_out.{name}: '{word}' is no {name} adjective of this corpus ({', '.join(words)})"
+                    f"{did_you_mean(str(word), words)}; a new one is added with '+data.words.{name}=[{word}]'"
+                )
+        if set(given) >= set(words):
+            raise UserError(f"held_out.{name} holds out all {name} adjectives: leave at least one for training")
+        chosen += [word for word in words if word in given]
+    return tuple(chosen)
+
+
+def _shuffled(rule: str, seed: int, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Split each class at random, as the authors' code does: one generator, positive words first."""
+    check_words("held_out", [rule], ["shuffled"])
+    generator = random.Random(seed)
+    chosen: list[str] = []
+    for words in classes.values():
+        order = list(words)
+        generator.shuffle(order)
+        chosen += [word for word in words if word in order[len(order) // 2 :]]
+    return tuple(chosen)
+
+
+# probabilities and the sampler ----------------------------------------------------------------------------------------
+
+ONE_CLAUSE, TWO_CLAUSES = 10, 18
+_DRAWS = 14
+
+
+def pronoun_table(vocabulary: ClauseVocabulary) -> np.ndarray:
+    """Return pronoun_SR, which pronoun takes up which subject, as a table of certain outcomes."""
+    rows = [[vocabulary.pronoun_of[s] == r for r in PRONOUNS] for s in vocabulary.groups["subject"]]
+    return np.array(rows, dtype=float)
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """How many sentences of a split occur word for word in training."""
-
-    count: int
-    size: int
-
-    @property
-    def share(self) -> float:
-        """Fraction of the split."""
-        return self.count / self.size
-
-
-class ClauseCorpusDataModule(LightningDataModule):
-    """Sentences from probability tables, held in tensors and served in whole batches.
-
-    Training sentences use the trained adjectives only; validation and test sentences (two streams, same distribution)
-    use all ten. Batches are dicts as ``SentenceBatches`` makes them.
-
-    Args:
-        tables: the generator's probabilities.
-        train_size, val_size: sentences; the test split has ``val_size`` too.
-        max_length: length cap in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
-        batch_size: sentences in a batch.
-        held_out: adjectives kept out of training, see ``resolve_held_out``.
-        seed: of the three corpora and of the training order, each a stream of its own.
-        crop: cut batches to their longest sentence.
-        num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
+class ClauseTables:
+    """All probabilities of the corpus but the choice of word inside a polarity class; every last axis sums to 1.
 
     Attributes:
-        vocabulary: the ``ClauseVocabulary``.
-        held_out_words, held_out_ids: the adjectives kept out of training.
-        corpus_transform: None, or a function of (ids_NT, lengths_N) returning tensors with N rows that batches carry
-            along; called once per split, by ``setup``.
+        second_clause: probability that a second clause follows.
+        subject_S, object_O, intensifier_I, polarity_P, conjunction_C: unconditional draws.
+        verb_SV: verb given the sentence's subject, in both clauses.
+        intensifier_next_II: second clause's intensifier given the first's.
+        polarity_next_CPP: second clause's polarity given the conjunction and the first's.
+        punctuation_IPQ: final mark given intensifier and polarity of the last clause.
+    """
+
+    second_clause: float
+    subject_S: np.ndarray
+    verb_SV: np.ndarray
+    object_O: np.ndarray
+    intensifier_I: np.ndarray
+    intensifier_next_II: np.ndarray
+    polarity_P: np.ndarray
+    conjunction_C: np.ndarray
+    polarity_next_CPP: np.ndarray
+    punctuation_IPQ: np.ndarray
+
+    def __post_init__(self) -> None:
+        sizes = {"S": len(self.subject_S), "V": self.verb_SV.shape[-1], "O": len(self.object_O)}
+        sizes |= {"I": len(self.intensifier_I), "P": 2, "C": 2, "Q": 3}
+        probability("second_clause_probability", self.second_clause)
+        for field in fields(self)[1:]:
+            table = getattr(self, field.name)
+            shape = tuple(sizes[letter] for letter in field.name.rpartition("_")[2])
+            if table.shape != shape or (table < 0).any() or not np.allclose(table.sum(-1), 1.0, atol=1e-12):
+                raise ValueError(f"{field.name}: not a probability table of shape {shape}")
+
+
+def probability(what: str, value: Any) -> float:
+    """Return ``value`` as a float.
 
     Raises:
-        UserError: sizes below 1, a cap too small for the grammar, a seed or a held-out set that is none.
+        UserError: not a number in [0, 1].
     """
-
-    splits = tuple(_STREAMS)
-
-    def __init__(
-        self,
-        *,
-        tables: ClauseTables,
-        train_size: int,
-        val_size: int,
-        max_length: int,
-        batch_size: int,
-        held_out: Mapping[str, Iterable[str]] | str,
-        seed: int,
-        crop: bool = True,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__()
-        sizes = {"train_size": train_size, "val_size": val_size, "batch_size": batch_size}
-        for name, value in sizes.items():
-            _check_whole(name, value, 1, "sentences")
-        longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
-        _check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
-        _check_whole("seed", seed, 0)
-        _check_whole("num_workers", num_workers, 0)
-        self.vocabulary = ClauseVocabulary()
-        self.tables = tables
-        self.sizes = {"train": train_size, "val": val_size, "test": val_size}
-        self.max_length, self.batch_size, self.seed = max_length, batch_size, seed
-        self.crop, self.num_workers = crop, num_workers
-        self.held_out_words = resolve_held_out(held_out, seed)
-        self.held_out_ids = tuple(sorted(self.vocabulary.id(word) for word in self.held_out_words))
-        self._corpora: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._datasets: dict[str, SentenceBatches] = {}
-        self._corpus_transform: CorpusTransform | None = None
-
-    @property
-    def corpus_transform(self) -> CorpusTransform | None:
-        """Function called once per split on the whole padded corpus; a new one takes effect at the next use."""
-        return self._corpus_transform
-
-    @corpus_transform.setter
-    def corpus_transform(self, transform: CorpusTransform | None) -> None:
-        self._corpus_transform = transform
-        self._datasets.clear()
-
-    def setup(self, stage: str | None = None) -> None:
-        """Generate the splits of the stage (None: all) and their extra tensors, each only once."""
-        every = tuple(_STREAMS)
-        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}.get(stage or "", every)
-        for split in splits:
-            self.dataset(split)
-
-    def corpus(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids_NT, lengths_N) of "train", "val" or "test", generated on first use.
-
-        Raises:
-            UserError: no such split.
-        """
-        check_words("split", [split], _STREAMS)
-        if split not in self._corpora:
-            stream = np.random.SeedSequence(self.seed, spawn_key=(_STREAMS[split],))
-            # one column more than the longest sentence, so that a cropped input can end with its <eos>
-            self._corpora[split] = generate_clauses(
-                self.tables,
-                self._words_PA(split),
-                size=self.sizes[split],
-                rng=np.random.default_rng(stream),
-                width=max(self.max_length, TWO_CLAUSES + 1),
-            )
-        return self._corpora[split]
-
-    def dataset(self, split: str) -> SentenceBatches:
-        """Return a split as tensors, with what ``corpus_transform`` makes of it."""
-        if split not in self._datasets:
-            ids_NT, lengths_N = (torch.from_numpy(array) for array in self.corpus(split))
-            extras = self._corpus_transform(ids_NT, lengths_N) if self._corpus_transform else {}
-            self._datasets[split] = SentenceBatches(
-                ids_NT, lengths_N, pad_id=self.vocabulary.pad_id, extras=extras, crop=self.crop
-            )
-        return self._datasets[split]
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return shuffled batches; the order of an epoch depends on (seed, epoch) only."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """Return the validation sentences in order."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return fresh sentences of the validation distribution, in order."""
-        return self._loader("test")
-
-    def _loader(self, split: str) -> DataLoader[Any]:
-        trainer = getattr(self, "trainer", None)
-        sampler = EpochBatches(
-            self.sizes[split],
-            self.batch_size,
-            seed=self.seed,
-            shuffle=split == "train",
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
-        )
-        return whole_batch_loader(self.dataset(split), sampler, self.num_workers)
-
-    def _words_PA(self, split: str) -> np.ndarray:
-        return word_table(self.held_out_words if split == "train" else ())
-
-    @property
-    def _trained_PA(self) -> np.ndarray:
-        return np.array([[word not in self.held_out_words for word in words] for words in (POSITIVE, NEGATIVE)], float)
-
-    def entropy_floor(self, split: str = "val") -> EntropyFloor:
-        """Return the exact floor of the split's distribution (nothing is sampled)."""
-        return self._floor(split, polarity_known=True)
-
-    def floor_given_polarity_unknown(self, split: str = "val") -> EntropyFloor:
-        """Return the floor of the best predictor that cannot tell the polarity of held-out adjectives it has read.
-
-        Its distance to ``entropy_floor`` is all that a channel which knows that polarity can gain; it is 0 where
-        nothing depends on an adjective.
-        """
-        return self._floor(split, polarity_known=False)
-
-    def _floor(self, split: str, polarity_known: bool) -> EntropyFloor:
-        check_words("split", [split], _STREAMS)
-        words_PA, trained_PA = self._words_PA(split), self._trained_PA
-        return entropy_floor(self.tables, words_PA, trained_PA, split=split, polarity_known=polarity_known)
-
-    def sentence_nats(self, ids_NT: Any, split: str = "val", *, trained_only: bool = False) -> np.ndarray:
-        """Return nats_NT, the exact -log probability of each token of given sentences (ids with bos, eos, padding).
-
-        Row sums are sentence costs; what the generator cannot produce costs +inf where it leaves the grammar.
-        ``trained_only`` puts all adjective mass on the trained words.
-        """
-        check_words("split", [split], _STREAMS)
-        only_PA = self._trained_PA if trained_only else None
-        return sentence_nats(np.asarray(ids_NT), self.tables, self._words_PA(split), only_PA=only_PA)
-
-    def oracle(self, split: str = "val") -> EntropyFloor:
-        """Return the generator's own cost on the *sampled* split: what the exact floor comes to on these sentences."""
-        ids_NT, lengths_N = self.corpus(split)
-        seen_NT = ~np.isin(ids_NT, self.held_out_ids)
-        tokens = float(lengths_N.mean() - 1)
-        seen_tokens = tokens - float((~seen_NT).sum(1).mean())
-        floors = {}
-        for name in ("exact", "trained_only"):
-            nats_NT = self.sentence_nats(ids_NT, split, trained_only=name == "trained_only")
-            seen_nats = np.where(seen_NT, nats_NT, 0.0).sum(1).mean()
-            floors[name] = Floor(float(nats_NT.sum(1).mean()), float(seen_nats), tokens, seen_tokens)
-        return EntropyFloor(split=split, **floors)
-
-    def overlap(self, split: str = "val") -> Overlap:
-        """Count the sentences of a split that occur in training (in the paper's set-up 106 of 1,200 do)."""
-        train = {row.tobytes() for row in self.corpus("train")[0]}
-        rows = self.corpus(split)[0]
-        return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
-
-    def fingerprint(self) -> Fingerprint:
-        """Return the checksums of the sentences of all splits and of the vocabulary."""
-        ids = {
-            split: hashlib.sha256(self.corpus(split)[0].astype("<i8").tobytes()).hexdigest() for split in self.splits
-        }
-        return {"text": checksum(ids), "vocabulary": checksum(self.vocabulary.tokens)}
-
-    def texts(self, n: int, split: str = "train") -> list[str]:
-        """Return the first ``n`` sentences of a split as text."""
-        return [self.vocabulary.decode(row) for row in self.corpus(split)[0][:n]]
-
-    def facts(self) -> dict[str, str]:
-        """Return what `lit-ctg data info` prints: sizes, held-out words, overlap, exact floors."""
-        shown = {"vocabulary": f"{len(self.vocabulary)} tokens", "held out": ", ".join(self.held_out_words)}
-        for split in _STREAMS:
-            lengths_N = self.corpus(split)[1]
-            shown[split] = f"{len(lengths_N):,} sentences, {int((lengths_N - 1).sum()):,} predicted tokens"
-        overlap = self.overlap()
-        shown["val sentences in train"] = f"{overlap.count} of {overlap.size}"
-        floors = self.entropy_floor().metrics()
-        return shown | {f"floor {name}": f"{value:.4f}" for name, value in floors.items()}
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise UserError(f"{what}={value!r}: give a probability between 0 and 1")
+    return float(value)
 
 
-class ClauseDataModule(ClauseCorpusDataModule):
-    """The paper's corpus: every slot is drawn on its own; only the pronoun depends on what came before.
+def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) -> np.ndarray:
+    """Return the probabilities (in the order of ``words``) that a mapping word -> weight stands for.
+
+    Raises:
+        UserError: not a mapping, a word missing or unknown, a weight negative or no number, or all weights zero.
+    """
+    if not isinstance(weights, Mapping) or not weights:
+        raise UserError(f"{what}={weights!r}: give a weight for each of {', '.join(words)}")
+    check_words(what, weights, words)
+    for word in words:
+        if word not in weights:
+            raise UserError(f"{what} has no weight for '{word}'; give one with '+data.{what}.{word}=<number from 0>'")
+        value = weights[word]
+        bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
+        if bad or value < 0:
+            raise UserError(f"{what}: weight {value!r} of '{word}' must be a number from 0")
+    row = np.array([float(weights[word]) for word in words])
+    if row.sum() == 0:
+        raise UserError(f"{what}: all weights are zero; give at least one of {', '.join(words)} a weight")
+    return row / row.sum()
+
+
+def uncoupled_tables(
+    *,
+    second_clause_probability: float,
+    intensifier_weights: Mapping[str, float],
+    punctuation_weights: Mapping[str, float],
+    vocabulary: ClauseVocabulary = PAPER,
+) -> ClauseTables:
+    """Return the paper's tables (sec. 3.1): no slot depends on another, but the pronoun on the subject.
+
+    Raises:
+        UserError: weights or probability that are none.
+    """
+    groups = vocabulary.groups
+    intensifier_I = weight_row("intensifier_weights", intensifier_weights, groups["intensifier"])
+    punctuation_Q = weight_row("punctuation_weights", punctuation_weights, PUNCTUATION)
+    return ClauseTables(
+        second_clause=probability("second_clause_probability", second_clause_probability),
+        subject_S=uniform(groups["subject"]),
+        verb_SV=np.tile(uniform(groups["verb"]), (len(groups["subject"]), 1)),
+        object_O=uniform(groups["object"]),
+        intensifier_I=intensifier_I,
+        intensifier_next_II=np.tile(intensifier_I, (len(intensifier_I), 1)),
+        polarity_P=np.full(2, 0.5),
+        conjunction_C=uniform(CONJUNCTIONS),
+        polarity_next_CPP=np.full((2, 2, 2), 0.5),
+        punctuation_IPQ=np.tile(punctuation_Q, (len(intensifier_I), 2, 1)),
+    )
+
+
+def uniform(words: Sequence[str]) -> np.ndarray:
+    """Return the uniform row over some words."""
+    return np.full(len(words), 1 / len(words))
+
+
+def adjectives(vocabulary: ClauseVocabulary) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the adjectives by polarity, the shorter class filled up with "" to the length A of the longer."""
+    classes = vocabulary.groups["adjective_positive"], vocabulary.groups["adjective_negative"]
+    longest = max(map(len, classes))
+    positive, negative = ((*words, *[""] * (longest - len(words))) for words in classes)
+    return positive, negative
+
+
+def word_table(without: Collection[str] = (), vocabulary: ClauseVocabulary = PAPER) -> np.ndarray:
+    """Return words_PA: each class uniform over its adjectives that are not in ``without``."""
+    rows = [[word != "" and word not in without for word in words] for words in adjectives(vocabulary)]
+    allowed_PA = np.array(rows, dtype=float)
+    return allowed_PA / allowed_PA.sum(-1, keepdims=True)
+
+
+def generate_clauses(
+    tables: ClauseTables,
+    words_PA: np.ndarray,
+    *,
+    size: int,
+    rng: np.random.Generator,
+    width: int,
+    vocabulary: ClauseVocabulary = PAPER,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw sentences, all at once.
+
+    Each sentence takes a fixed number of uniform variates, so the first n sentences do not depend on ``size``.
 
     Args:
-        second_clause_probability: that a sentence has two clauses.
-        intensifier_weights: weight of each intensifier.
-        punctuation_weights: weight of each final mark.
-        others: see ``ClauseCorpusDataModule``.
+        tables: the probabilities.
+        words_PA: probability of each adjective inside its class (``word_table``).
+        size: number of sentences N.
+        rng: source of the variates; advanced by 14 N.
+        width: number of columns T, at least 18 (10 when no second clause can occur).
+        vocabulary: whose words stand behind the tables' outcomes.
+
+    Returns:
+        ids_NT (int64, with ``<bos>`` and ``<eos>``, padded) and lengths_N (int64, 10 or 18).
     """
+    u_KN = np.ascontiguousarray(rng.random((size, _DRAWS)).T)
+    word = {group: np.array(vocabulary.ids(group)) for group in ("subject", "verb", "object", "intensifier")}
+    word |= {group: np.array(vocabulary.ids(group)) for group in ("punctuation", "conjunction", "pronoun")}
+    adjective_PA = np.array([[vocabulary.id(word or "<pad>") for word in words] for words in adjectives(vocabulary)])
+    the, comma = vocabulary.id("the"), vocabulary.id(",")
 
-    def __init__(
-        self,
-        *,
-        second_clause_probability: float,
-        intensifier_weights: Mapping[str, float],
-        punctuation_weights: Mapping[str, float],
-        train_size: int,
-        val_size: int,
-        max_length: int,
-        batch_size: int,
-        held_out: Mapping[str, Iterable[str]] | str,
-        seed: int,
-        crop: bool = True,
-        num_workers: int = 0,
-    ) -> None:
-        tables = uncoupled_tables(
-            second_clause_probability=second_clause_probability,
-            intensifier_weights=intensifier_weights,
-            punctuation_weights=punctuation_weights,
-        )
-        super().__init__(
-            tables=tables,
-            train_size=train_size,
-            val_size=val_size,
-            max_length=max_length,
-            batch_size=batch_size,
-            held_out=held_out,
-            seed=seed,
-            crop=crop,
-            num_workers=num_workers,
-        )
+    subject_N = _draw(u_KN[0], tables.subject_S)
+    first = _clause_draws(u_KN[1:6], tables, subject_N, tables.intensifier_I, tables.polarity_P, words_PA)
+    two_N = u_KN[6] < tables.second_clause
+    conjunction_N = _draw(u_KN[7], tables.conjunction_C)
+    second = _clause_draws(
+        u_KN[8:13],
+        tables,
+        subject_N,
+        tables.intensifier_next_II[first["intensifier"]],
+        tables.polarity_next_CPP[conjunction_N, first["polarity"]],
+        words_PA,
+    )
+    last_I = np.where(two_N, second["intensifier"], first["intensifier"])
+    last_P = np.where(two_N, second["polarity"], first["polarity"])
+    mark_N = word["punctuation"][_draw(u_KN[13], tables.punctuation_IPQ[last_I, last_P])]
+
+    ids_NT = np.full((size, max(width, TWO_CLAUSES)), vocabulary.pad_id, dtype=np.int64)
+    ids_NT[:, 0] = vocabulary.bos_id
+    heads = (word["subject"][subject_N], word["pronoun"][pronoun_table(vocabulary).argmax(-1)[subject_N]])
+    for start, head_N, clause in zip((1, 9), heads, (first, second), strict=True):
+        ids_NT[:, start] = head_N
+        ids_NT[:, start + 1] = word["verb"][clause["verb"]]
+        ids_NT[:, start + 2] = the
+        ids_NT[:, start + 3] = word["object"][clause["object"]]
+        ids_NT[:, start + 4] = comma
+        ids_NT[:, start + 5] = word["intensifier"][clause["intensifier"]]
+        ids_NT[:, start + 6] = adjective_PA[clause["polarity"], clause["word"]]
+    ids_NT[:, 8] = np.where(two_N, word["conjunction"][conjunction_N], mark_N)
+    ids_NT[:, 16], ids_NT[:, 17] = mark_N, vocabulary.eos_id
+    ids_NT[~two_N, 9] = vocabulary.eos_id
+    ids_NT[~two_N, ONE_CLAUSE:] = vocabulary.pad_id
+    return ids_NT[:, :width], np.where(two_N, TWO_CLAUSES, ONE_CLAUSE)
 
 
-def _check_whole(name: str, value: Any, least: int, unit: str = "") -> None:
-    """Refuse what is not a whole number from ``least`` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        note = f" ({unit})" if unit else ""
-        raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
+def _clause_draws(
+    u_KN: np.ndarray,
+    tables: ClauseTables,
+    subject_N: np.ndarray,
+    intensifier: np.ndarray,
+    polarity: np.ndarray,
+    words_PA: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Draw the five random slots of a clause as indices into their groups."""
+    polarity_N = _draw(u_KN[3], polarity)
+    return {
+        "verb": _draw(u_KN[0], tables.verb_SV[subject_N]),
+        "object": _draw(u_KN[1], tables.object_O),
+        "intensifier": _draw(u_KN[2], intensifier),
+        "polarity": polarity_N,
+        "word": _draw(u_KN[4], words_PA[polarity_N]),
+    }
+
+
+def _draw(u_N: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the outcomes (N) that uniform variates pick from rows (K) or (N, K) by the inverse distribution."""
+    cumulative = np.cumsum(rows, axis=-1)
+    cumulative = cumulative / cumulative[..., -1:]  # ends at exactly 1 > u, so an impossible last outcome stays so
+    return (np.atleast_2d(cumulative) <= u_N[:, None]).sum(-1)

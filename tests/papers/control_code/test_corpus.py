@@ -107,6 +107,44 @@ def test_a_book_that_changes_is_noticed(book_server, tmp_path: Path) -> None:
         books_of(tmp_path / "b", source="hub", mirror=book_server.address, sha256={100: "0" * 64}).prepare()
 
 
+def test_a_download_that_breaks_off_is_tried_again(network, tmp_path: Path) -> None:
+    serve(network)
+    data = books_of(tmp_path, source="hub", mirror=network.address)
+    told = []
+    data.fetching = lambda *state: told.append(state)
+    network.cut_after, network.refuse = [100], [503, 429]
+    path = data.fetch("greatgatsby")
+    whole = network.files["/cache/epub/64317/pg64317.txt"]
+    assert path.read_bytes() == whole and len(network.requests) == 4
+    assert told[-1] == ("pg64317.txt", len(whole), len(whole))
+    assert {file.name for file in path.parent.iterdir()} == {"pg64317.txt", "pg64317.json", "pg64317.lock"}
+
+
+def test_what_cannot_be_fetched_is_one_line(network, tmp_path: Path, monkeypatch) -> None:
+    serve(network)
+    data = books_of(tmp_path, source="hub", mirror=network.address)
+    cases = [([404], r"HTTP 404: check data\.books and data\.mirror", 1), ([503] * 9, "failed 5 times", 5)]
+    for refused, message, asked in cases:
+        network.refuse, network.requests = list(refused), []
+        with pytest.raises(UserError, match=message) as error:
+            data.fetch("greatgatsby")
+        assert "\n" not in str(error.value) and len(network.requests) == asked
+    network.refuse = []
+    with pytest.raises(UserError, match=r"failed 5 times .*data\.source=sample"):
+        books_of(tmp_path, source="hub", mirror="http://127.0.0.1:9").fetch("greatgatsby")
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", full)
+    with pytest.raises(UserError, match=r"No space left on device.*data\.cache_root"):
+        data.fetch("greatgatsby")
+    assert {file.suffix for file in (tmp_path / "cache" / "gutenberg").iterdir()} == {".lock"}
+    (tmp_path / "cache" / "gutenberg" / "pg100.json").write_text("{")
+    with pytest.raises(UserError, match=r"pg100\.json is damaged"):
+        data.fetch("shakespeare")
+
+
 def test_wrong_names(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'books2'"):
         books_of(tmp_path, collection="books22")
@@ -155,6 +193,12 @@ def test_texts_are_cut_and_rows_are_documents(tmp_path: Path) -> None:
             if document.source == "news"]  # fmt: skip
     assert "".join(news) == NEWS
     assert [document.text for document in data.documents("test")][1] == "Day 36\n\nI slept 36 hours.\n"
+
+
+def test_styles_give_the_order_of_codes_and_of_training(tmp_path: Path) -> None:
+    assert styles_of(tmp_path, source="sample", sample_size=4000, styles=["blog", "news"]).sources == ("blog", "news")
+    with pytest.raises(UserError, match=r"data\.styles=\['news', 'blogs'\]: give news and blog, each once"):
+        styles_of(tmp_path, styles=["news", "blogs"])
 
 
 def test_sample_has_both_styles(tmp_path: Path) -> None:

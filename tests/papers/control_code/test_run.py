@@ -36,6 +36,24 @@ def test_grids_have_the_papers_cells(name, cells):
     assert count == cells
 
 
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+def test_published_constants_are_those_of_the_authors_code(regime):
+    """Deviations 5, 6, 8 to 10: the start of codes, the loader, the GRU's scale, start, windows and clipping."""
+    published = regime == "as_published"
+    words = [f"regime={regime}", "size=paper"]
+    transformer = compose(["experiment=control_code/transformer", *words])
+    assert transformer.model.code_start == ("normal" if published else "word")
+    assert transformer.data.batching == ("whole_batches" if published else "chunks")
+    assert transformer.trainer.precision == "bf16-mixed" and transformer.trainer.gradient_clip_val == 0.5
+    books6 = compose(["experiment=control_code/transformer", "data=control_code/books6", *words])
+    names = list(books6.data.collections.books6)
+    assert (names == sorted(names)) is published
+    gru = compose(["experiment=control_code/gru", *words])
+    assert gru.model.scale_words is not published and (gru.model.init_range is None) is published
+    assert (gru.trainer.gradient_clip_val is None) is published
+    assert gru.data.batching == ("equal_windows" if published else "chunks")
+
+
 def fit(folder, *words):
     experiment = build(compose([*WORDS, CALLBACKS, *words]), folder, loggers=False)
     experiment.trainer.fit(experiment.module, experiment.datamodule)

@@ -15,7 +15,16 @@ from lit_ctg.config import compose
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
-from lit_ctg.papers.control_code.trial import CodeTrial, cut, prompts_of, source_texts, train_judge, unigram_nats
+from lit_ctg.papers.control_code.trial import (
+    CodeTrial,
+    TrainingCurve,
+    cut,
+    frequency_nats,
+    prompts_of,
+    source_texts,
+    train_judge,
+    unigram_nats,
+)
 from lit_ctg.run.build import build_datamodule, instantiate
 
 
@@ -249,3 +258,54 @@ def test_bad_input(trainer_of, corpus):
     )
     with pytest.raises(UserError, match="by_source=true"):
         callback.on_validation_batch_end(SimpleNamespace(), Toy(corpus), None, {}, 0)
+
+
+def test_the_training_curve_is_the_mean_and_what_the_authors_log():
+    """Deviation 9: the authors divide the sum of n batch losses by n - 1."""
+    curve = TrainingCurve()
+    for loss, tokens in ((2.0, 10), (4.0, 30)):
+        curve.add(torch.tensor(loss), torch.tensor(tokens))
+    resumed = TrainingCurve()
+    resumed.load_state_dict(json.loads(json.dumps(curve.state_dict())))
+    resumed.add(torch.tensor(3.0), torch.tensor(20))
+    one_process = SimpleNamespace(reduce=lambda sums, reduce_op: sums)
+    found = resumed.close(one_process)
+    nats, logged = (2 * 10 + 4 * 30 + 3 * 20) / 60, (2 + 4 + 3) / 2
+    expected = {
+        "train/cross_entropy": nats,
+        "train/perplexity": math.exp(nats),
+        "train/logged_loss": logged,
+        "train/logged_perplexity": math.exp(logged),
+    }
+    assert found == pytest.approx(expected)
+    resumed.add(torch.tensor(1000.0), torch.tensor(5))
+    assert resumed.close(one_process)["train/perplexity"] == math.inf, "begins anew, and does not overflow"
+
+
+def test_breakthrough_is_the_epoch_from_which_on_context_is_used(corpus):
+    """Costs of training text against word frequencies of each source, the best without context."""
+    floor = frequency_nats(corpus)
+    counts = [np.bincount(ids) for ids in source_texts(corpus, "train").values()]
+    shares = [count[count > 0] / count.sum() for count in counts]
+    sizes = np.array([count.sum() for count in counts])
+    entropies = np.array([-(share * np.log(share)).sum() for share in shares])
+    assert floor == pytest.approx((sizes * entropies).sum() / sizes.sum())
+    for offsets, expected in (((1, -1, 1, -1, -1), 4), ((-1, -1), 1), ((-1, 1), math.inf), ((0,), math.inf)):
+        callback = trial()
+        costs = [[epoch, floor + offset] for epoch, offset in enumerate(offsets, start=1)]
+        callback.history = dict.fromkeys(("train/cross_entropy", "train/perplexity"), costs)
+        callback.history |= dict.fromkeys(("train/logged_loss", "train/logged_perplexity"), costs)
+        callback._keep_curve(corpus)
+        assert callback.results["trial/breakthrough_epoch"]["value"] == expected
+        assert callback.results["train/cross_entropy"]["value"] == costs[-1][1]
+
+
+def test_a_run_records_its_training_curve(trainer_of, corpus):
+    callback = trial(prompts=2)
+    trainer = trainer_of(callback, max_epochs=2)
+    module = Toy(corpus)
+    trainer.fit(module, corpus)
+    assert [epoch for epoch, _ in callback.history["train/cross_entropy"]] == [1, 2]
+    trainer.validate(module, corpus, verbose=False)
+    for name in ("train/cross_entropy", "train/logged_perplexity", "trial/breakthrough_epoch"):
+        assert name in callback.results

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from lit_ctg.papers.graphmax import CooccurrenceGraph, acceleration
+from lit_ctg.papers.graphmax import CooccurrenceGraph, fast
 
 
 def random_matrix(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -71,7 +71,7 @@ def slow() -> Reference:
 def arithmetic(request, monkeypatch) -> str:
     """The compiled kernels, and what runs where numba is not installed."""
     if request.param == "torch":
-        monkeypatch.setattr(acceleration, "_kernels", lambda: None)
+        monkeypatch.setattr(fast, "_kernels", lambda: None)
     else:
         pytest.importorskip("numba")
     return request.param

@@ -11,7 +11,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
 from lit_ctg.papers.graphmax.command import main
-from lit_ctg.papers.graphmax.scene import SceneGraph
+from lit_ctg.papers.graphmax.graph import SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 
 

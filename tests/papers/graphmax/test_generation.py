@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.generation: sampling through every output layer."""
+"""lit_ctg.papers.graphmax.decode: sampling through every output layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.generation import GraphmaxDecoding, GraphmaxGenerator
-from lit_ctg.papers.graphmax.module import GraphmaxModule
+from lit_ctg.papers.graphmax.decode import GraphmaxDecoding, GraphmaxGenerator
+from lit_ctg.papers.graphmax.model import GraphmaxModule
 
 WORDS = "the food was good and the staff was kind"
 

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.gradient and lit_ctg.papers.graphmax.linear: implicit differentiation against differences."""
+"""lit_ctg.papers.graphmax.equation and .model_step: implicit differentiation against differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_ctg.papers.graphmax import CooccurrenceGraph, graphmax
-from lit_ctg.papers.graphmax.linear import solve_tangent
+from lit_ctg.papers.graphmax.model_step import solve_tangent
 
 TIGHT = {"tol": 1e-18, "max_iterations": 100}
 

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.counting, lit_ctg.papers.graphmax.operator."""
+"""lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.graph, lit_ctg.papers.graphmax.graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.counting import count_bigrams
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import GraphOperator, _checksum, count_bigrams
 
 TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
 SIZE = 5
@@ -159,6 +158,72 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         CooccurrenceGraph.load(tmp_path / "missing")
 
 
+def crafted(path, change) -> None:
+    """Write a graph file whose tensors and metadata ``change`` altered, with the checksum that belongs to them."""
+    graph = CooccurrenceGraph.from_token_ids([[0, 1, 2, 1, 0]], 3)
+    graph.save(path)
+    with safe_open(path, framework="numpy") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    change(tensors, metadata)
+    if "sha256" in metadata:
+        metadata["sha256"] = _checksum(tensors)
+    save_file(tensors, path, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # read as it stands, this column is a segmentation fault
+        (lambda t, m: t.update(column=np.full_like(t["column"], 2**30)), "a column outside the vocabulary of 3"),
+        (lambda t, m: t.update(column=-t["column"]), "a column outside"),
+        (lambda t, m: t.update(row=np.array([0, 9, 1, 4], np.int32)), "row pointers that do not fit"),
+        (lambda t, m: t.update(row=np.array([0, 2, 3, 2**30], np.int32)), "row pointers that do not fit"),
+        (lambda t, m: t.update(row=t["row"][:2]), "row pointers for a vocabulary of 3"),
+        (lambda t, m: t.update(weight=t["weight"][:2]), "row pointers that do not fit"),
+        (lambda t, m: t.update(column=t["column"].astype(np.float32)), "float32 columns"),
+        (lambda t, m: t.update(weight=np.full_like(t["weight"], np.nan)), "finite and not negative"),
+        (lambda t, m: t.update(total=t["total"][:1]), "totals that do not fit"),
+        (lambda t, m: t.pop("weight"), "has no 'weight'"),
+        (lambda t, m: m.pop("vocab_size"), "has no 'vocab_size'"),
+        (lambda t, m: m.pop("information"), "has no 'information'"),
+        (lambda t, m: m.update(vocab_size="many"), "damaged .*'many'"),
+        (lambda t, m: m.update(vocab_size="1" * 30), "damaged .a vocabulary of 1111"),
+        (lambda t, m: m.update(vocab_size="-3"), "damaged"),
+        (lambda t, m: m.update(information="[" * 100_000), "damaged"),
+        (lambda t, m: m.update(information='{"order": '), "damaged"),
+        (lambda t, m: m.update(information='["cls", "matrix"]'), "its information is no mapping"),
+        (lambda t, m: m.pop("sha256"), "checksum"),
+        (lambda t, m: m.pop("format"), "no scene graph of this version"),
+    ],
+)
+def test_a_hostile_file_is_one_line(tmp_path, change, message) -> None:
+    path = tmp_path / "graph.safetensors"
+    crafted(path, change)
+    with pytest.raises(UserError, match=message) as caught:
+        CooccurrenceGraph.load(path)
+    assert str(path) in str(caught.value) and "build it again" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_information_may_bear_any_name(tmp_path) -> None:
+    path = tmp_path / "graph.safetensors"
+    crafted(path, lambda t, m: m.update(information='{"matrix": 1, "cls": 2}'))
+    graph = CooccurrenceGraph.load(path)
+    assert graph.edges == 4 and graph.information == {"matrix": 1, "cls": 2}
+
+
+def test_successors_of_ids_that_are_none(zipf_graph: CooccurrenceGraph) -> None:
+    like = torch.zeros(1)
+    assert zipf_graph.successors(torch.tensor([0, 2999]), like).shape == (2, 3000)
+    for ids, message in (
+        (torch.tensor([5, 3000]), "no token 3000 in a scene graph of 3000 tokens"),
+        (torch.tensor([-1, 2]), "no token -1"),
+        (torch.tensor([1.0]), "whole numbers, not torch.float32"),
+        ([1, 2], "whole numbers, not list"),
+    ):
+        with pytest.raises(UserError, match=message):
+            zipf_graph.successors(ids, like)
+
+
 def test_copies_work_after_use(zipf_graph: CooccurrenceGraph) -> None:
     zipf_graph.operator(torch.zeros(1))
     for other in (copy.deepcopy(zipf_graph), pickle.loads(pickle.dumps(zipf_graph))):
@@ -174,8 +239,7 @@ def test_the_operator_is_m(slow) -> None:
     x = np.random.default_rng(1).random((3, 40))
     np.testing.assert_allclose(operator.product(torch.from_numpy(x)), x @ m, atol=1e-12)
     np.testing.assert_allclose(operator.product(torch.from_numpy(x[:1])), x[:1] @ m, atol=1e-12)
-    shared = operator._scipy[0].data.ctypes.data == operator.forward_VV.values().data_ptr()
-    assert shared, "the second form of the matrix must not cost memory"
+    assert operator.like(torch.zeros(1)).matrices is operator.matrices, "another dtype must not cost memory"
     np.testing.assert_allclose(operator.adjoint(operator.difference(torch.from_numpy(x))), x @ m, atol=1e-12)
     np.testing.assert_allclose(operator.diagonal_V, np.diag(m), atol=1e-12)
     hubs = operator.hubs_K.numpy()

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.module, .scene and .bayesian: the language model, its output layers and its graph."""
+"""lit_ctg.papers.graphmax.model, .scene and .bayesian: the language model, its output layers and its graph."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from lit_ctg.data.wikipedia import WikipediaDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, graphmax
-from lit_ctg.papers.graphmax.bayesian import KernelBayesianSoftmax
-from lit_ctg.papers.graphmax.module import GraphmaxModule
-from lit_ctg.papers.graphmax.scene import VOCABULARY, SceneGraph, token_ids, vocabulary_checksum
+from lit_ctg.papers.graphmax.graph import VOCABULARY, SceneGraph, token_ids, vocabulary_checksum
+from lit_ctg.papers.graphmax.model import GraphmaxModule, KernelBayesianSoftmax
 
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
 
@@ -96,7 +95,7 @@ def test_training_through_an_optimum_that_is_none_is_told(make, corpus, monkeypa
         found = graphmax(*given, **settings)
         return found._replace(converged_B=torch.arange(len(found.gap_B)) > 1)
 
-    monkeypatch.setattr("lit_ctg.papers.graphmax.module.graphmax", poor)
+    monkeypatch.setattr("lit_ctg.papers.graphmax.model.graphmax", poor)
     with pytest.warns(RuntimeWarning, match="training through graphmax: graphmax certified 6 of 8 rows"):
         losses = make(training_output="graphmax", training_positions=8).losses(batch_of(corpus))
     assert losses["certified"] == 0.75

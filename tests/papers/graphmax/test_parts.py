@@ -1,6 +1,6 @@
-"""Parts of the solver: lit_ctg.papers.graphmax.certificate, lit_ctg.papers.graphmax.separable,
-lit_ctg.papers.graphmax.reduced, lit_ctg.papers.graphmax.descent, lit_ctg.papers.graphmax.simplex,
-lit_ctg.papers.graphmax.baseline."""
+"""Parts of the solver: lit_ctg.papers.graphmax.certificate, lit_ctg.papers.graphmax.model_step,
+lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.published,
+lit_ctg.papers.graphmax.variants."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import torch
 
 from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, graphmax, softmax, sparsemax
 from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
-from lit_ctg.papers.graphmax.descent import needs_search, segment_minimum
-from lit_ctg.papers.graphmax.logspace import log_normalized
-from lit_ctg.papers.graphmax.operator import GraphOperator
-from lit_ctg.papers.graphmax.reduced import model_step
-from lit_ctg.papers.graphmax.separable import log_wright_omega, solve_separable
-from lit_ctg.papers.graphmax.simplex import project_on_simplex
+from lit_ctg.papers.graphmax.graph import GraphOperator
+from lit_ctg.papers.graphmax.model_step import (
+    log_normalized,
+    log_wright_omega,
+    model_step,
+    needs_search,
+    segment_minimum,
+    solve_separable,
+)
+from lit_ctg.papers.graphmax.published import project_on_simplex
 
 
 def kl(log_x: np.ndarray, y: np.ndarray) -> float:
@@ -105,7 +109,7 @@ def test_a_model_step_is_exact_when_every_token_is_a_hub(slow) -> None:
     graph = CooccurrenceGraph.from_matrix(matrix)
     z = torch.from_numpy(rng.normal(0, 3, (2, 25)))
     operator = GraphOperator.from_scipy(graph.matrix)
-    _, x = model_step(operator, z, None, torch.full((2, 1), 3.0, dtype=torch.float64), 1e-13)
+    x = model_step(operator, z, None, torch.full((2, 1), 3.0, dtype=torch.float64), 1e-13).exp()
     for row in range(2):
         best = slow.solve(z[row].numpy(), graph.matrix.toarray().astype(float), 3.0)
         np.testing.assert_allclose(x[row], best, atol=1e-5)
@@ -161,7 +165,7 @@ def test_baselines() -> None:
 
 
 def test_the_log_domain_is_normalised_to_rounding() -> None:
-    # lit_ctg.papers.graphmax.logspace: torch's own float32 log_softmax misses this by 1e-5
+    # lit_ctg.papers.graphmax.model_step: torch's own float32 log_softmax misses this by 1e-5
     flat = torch.zeros(1, 50_257).index_fill(1, torch.tensor([9]), 700.0)
     flat = torch.cat([flat, flat.clamp(max=10), 0.1 * flat.sin()])
     for rows in (flat, flat + 1000):

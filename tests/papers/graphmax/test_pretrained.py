@@ -14,7 +14,7 @@ from transformers import CTRLConfig, CTRLLMHeadModel, GPT2Config, GPT2LMHeadMode
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
-from lit_ctg.papers.graphmax.generation import GraphmaxDecoding
+from lit_ctg.papers.graphmax.decode import GraphmaxDecoding
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
 

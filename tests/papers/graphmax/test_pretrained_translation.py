@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.pretrained_translation: BART, T5 and mBART in miniature, against their own way of use."""
+"""lit_ctg.papers.graphmax.translation: BART, T5 and mBART in miniature, against their own way of use."""
 
 from __future__ import annotations
 

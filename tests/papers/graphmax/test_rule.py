@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.rule: graphmax in our loop's contract and in Hugging Face's generate."""
+"""lit_ctg.papers.graphmax.decode: graphmax in our loop's contract and in Hugging Face's generate."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, GraphmaxRule, NotConverged, graphmax
-from lit_ctg.papers.graphmax.rule import MAX_ITERATIONS
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, GraphmaxRule, NotConverged, certify, graphmax
+from lit_ctg.papers.graphmax.decode import MAX_ITERATIONS
 
 IDS = torch.zeros(12, 1, dtype=torch.long)
 
@@ -29,11 +29,15 @@ def test_strength_zero_leaves_scores_alone_and_rows_may_differ(zipf_graph, zipf_
         GraphmaxRule(zipf_graph, [0.0, 1.0, 2.0])(IDS, zipf_logits)
 
 
-def test_half_precision_scores_keep_their_dtype(zipf_graph, zipf_logits) -> None:
-    scores = GraphmaxRule(zipf_graph, 1.0)(IDS, zipf_logits.bfloat16())
-    assert scores.dtype == torch.bfloat16
-    exact = graphmax(zipf_logits.bfloat16().float(), zipf_graph).probs_BV
-    assert (scores.float().softmax(-1) - exact).abs().sum(-1).max() < 0.05
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scores_come_back_certified(zipf_graph, zipf_logits, dtype, arithmetic) -> None:
+    logits = zipf_logits.to(dtype)
+    scores = GraphmaxRule(zipf_graph, 1.0)(IDS, logits)
+    # in bfloat16 the gap of what is handed out would be 6e-5
+    gap = certify(scores, logits, zipf_graph)
+    assert scores.dtype == torch.float32 and ((gap >= 0) & (gap <= 1e-6)).all()
+    mixed = GraphmaxRule(zipf_graph, [0.0, 1.0] * 6)(IDS, logits)
+    assert torch.equal(mixed[::2], logits[::2].float())
 
 
 def test_top_k_solves_over_the_best_tokens(zipf_graph, zipf_logits) -> None:

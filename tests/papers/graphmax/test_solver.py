@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.solver, lit_ctg.papers.graphmax.function: agreement, certificates, invariances, bad input."""
+"""lit_ctg.papers.graphmax.solver, lit_ctg.papers.graphmax.equation: agreement, certificates, invariances, bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
-from lit_ctg.papers.graphmax.operator import GraphOperator
+from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.solver import solve
 
 STRENGTHS = (0.1, 1.0, 10.0)
@@ -100,6 +100,58 @@ def test_adversarial_logits_are_certified(zipf_graph, strength, arithmetic) -> N
     assert result.probs_BV[4, hubs[0]] == 1
 
 
+def assert_bounds(result, logits, graph, strength) -> None:
+    """The gap that is told is at least that of the very array handed out, in float64."""
+    again = certify(result.log_probs_BV, logits, graph, strength)
+    # the solver's lambda is a float32 number, that of certify is not
+    assert (again <= result.gap_B * (1 + 1e-6) + 1e-12).all(), (again, result.gap_B)
+    assert (again[result.converged_B] >= 0).all()
+
+
+@pytest.mark.parametrize("strength", [0.1, 3.0, 10.0, 100.0])
+def test_the_gap_bounds_that_of_what_is_handed_out(zipf_graph, zipf_logits, strength, arithmetic) -> None:
+    assert_bounds(graphmax(zipf_logits, zipf_graph, strength), zipf_logits, zipf_graph, strength)
+    # contexts in which a few hubs are as likely as they can be
+    generator = torch.Generator().manual_seed(11)
+    hubs = zipf_graph.operator(torch.zeros(1)).diagonal_V.topk(20).indices
+    logits = torch.randn(64, zipf_graph.vocab_size, generator=generator)
+    logits[:, hubs] += 30 * torch.rand(64, 20, generator=generator)
+    result = graphmax(logits, zipf_graph, strength)
+    assert result.converged_B.all()
+    assert_bounds(result, logits, zipf_graph, strength)
+
+
+@pytest.fixture(scope="module")
+def wide_graph() -> CooccurrenceGraph:
+    """50,000 tokens; one of them follows 16,740 others, so that a float32 sum of its column is off by 6e-3."""
+    rng = np.random.default_rng(2)
+    size, column = 50_000, 16_740
+    rows = np.concatenate([np.arange(column), rng.integers(0, size, 150_000)])
+    columns = np.concatenate([np.zeros(column, int), rng.integers(1, size, 150_000)])
+    counts = sp.coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size)).tocsr()
+    inverse = 1 / np.maximum(counts.sum(axis=1), 1)
+    return CooccurrenceGraph.from_matrix(sp.diags_array(inverse) @ counts)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_a_hub_of_many_words_in_a_batch(wide_graph, rows, arithmetic) -> None:
+    logits = torch.randn(rows, wide_graph.vocab_size, generator=torch.Generator().manual_seed(0))
+    logits[0, 0] = 1000.0
+    logits[-1, :3] = 12.0
+    result = graphmax(logits, wide_graph, strict=True)
+    assert_bounds(result, logits, wide_graph, 1.0)
+
+
+def test_products_are_summed_in_float64(wide_graph, arithmetic) -> None:
+    x = torch.rand(3, wide_graph.vocab_size, generator=torch.Generator().manual_seed(0))
+    expected = wide_graph.operator(x.double()).product(x.double())
+    found = wide_graph.operator(x).product(x)
+    assert found.dtype == torch.float32
+    # (I - A~) x and M x are rounded once each
+    np.testing.assert_allclose(found, expected, atol=3e-7 * float(expected.abs().max()))
+    assert (found[:, 0].double() - expected[:, 0]).abs().max() < 3e-7 * expected[:, 0].abs().max()
+
+
 def test_a_shift_of_the_logits_changes_nothing(zipf_graph, zipf_logits) -> None:
     # a power of two apart from which every sum is exact in float64
     logits = zipf_logits.double()
@@ -178,10 +230,13 @@ def test_what_is_not_certified_says_so(zipf_graph, zipf_logits) -> None:
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1e-3])
 def test_a_wrong_certificate_never_passes(zipf_graph, zipf_logits, monkeypatch, wrong) -> None:
-    def broken(log_probs_BV: torch.Tensor, y_BV: torch.Tensor, x_BV: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.full((len(y_BV),), wrong, dtype=torch.float64)
+    def broken(operator, logits_BV, floor_B1, strength_B1, log_probs_BV) -> tuple[torch.Tensor, torch.Tensor]:
+        return logits_BV, torch.full((len(logits_BV),), wrong, dtype=torch.float64)
 
-    monkeypatch.setattr("lit_ctg.papers.graphmax.solver.duality_gap", broken)
+    monkeypatch.setattr("lit_ctg.papers.graphmax.solver.judge", broken)
+    monkeypatch.setattr(
+        "lit_ctg.papers.graphmax.solver.duality_gap", lambda log_x_BV, y_BV: torch.full((len(y_BV),), wrong).double()
+    )
     assert not graphmax(zipf_logits[:2], zipf_graph, max_iterations=3).converged_B.any()
     with pytest.raises(NotConverged):
         graphmax(zipf_logits[:2], zipf_graph, max_iterations=3, strict=True)
@@ -228,6 +283,9 @@ def test_an_empty_graph_leaves_a_ridge() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"logits": [[0.0, 1, 2]]}, "a torch tensor of floating-point numbers, not a list"),
+        ({"logits": np.zeros((2, 3))}, "not a ndarray: use torch.as_tensor"),
+        ({"logits": torch.zeros(2, 3, dtype=torch.long)}, "not a tensor of torch.int64"),
         ({"logits": torch.zeros(2, 5)}, "do not fit a scene graph of 3 tokens"),
         ({"logits": torch.tensor([[0.0, 1, 2], [0, float("nan"), 1]])}, "NaN logits in row 1"),
         ({"logits": torch.full((1, 3), float("-inf"))}, "all logits are -inf"),

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.variant and .successor: every variant against a restatement, its limits, and as a rule."""
+"""lit_ctg.papers.graphmax.variants and .successor: every variant against a restatement, its limits, and as a rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, successor, variants
-from lit_ctg.papers.graphmax.variant import NAMES, Certificates, checked_name, chosen
+from lit_ctg.papers.graphmax.variants import NAMES, Certificates, checked_name, chosen
 
 SIZE = 40
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
@@ -139,7 +139,7 @@ def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeyp
     assert not recwarn.list
     assert counted.rows == counted.certified == {"graphmax": 6, "transposed": 6}
     too_little = {"tol": 1e-30, "max_iterations": 1}
-    monkeypatch.setattr("lit_ctg.papers.graphmax.variant.graphmax", lambda *a, **k: graphmax(*a, **too_little, **k))
+    monkeypatch.setattr("lit_ctg.papers.graphmax.variants.graphmax", lambda *a, **k: graphmax(*a, **too_little, **k))
     worst = float(graphmax(logits.float(), graph, 10.0, **too_little).gap_B.max())
     with pytest.warns(RuntimeWarning, match=rf"graphmax certified \d of 6 rows, the largest gap is {worst:.2g} nats"):
         found["graphmax"](logits.float(), LAST, 10.0)
@@ -162,7 +162,6 @@ def test_as_a_rule(graph, logits) -> None:
     scores = rule(ids, logits)
     assert torch.equal(scores[0], logits[0])
     np.testing.assert_allclose(scores[1:], found["successor"](logits, LAST, 1.0)[1:], atol=1e-9)
-    assert rule(ids, logits.bfloat16()).dtype == torch.bfloat16
 
 
 def test_bad_input(graph, logits) -> None:
@@ -197,3 +196,22 @@ def test_the_pull_is_found_in_few_steps(zipf_graph, zipf_logits, strength, steps
     monkeypatch.setattr(successor, "_pulled", lambda *given, _one=successor._pulled: taken.append(1) or _one(*given))
     variants(zipf_graph)["successor_divergence"](zipf_logits, torch.arange(len(zipf_logits)), strength)
     assert 0 < len(taken) <= steps
+
+
+def test_a_rule_wants_prefixes_that_the_graph_knows(zipf_graph, zipf_logits) -> None:
+    rule = VariantRule(variants(zipf_graph)["successor"], 0.5)
+    for ids, message in (
+        (torch.zeros(12, 0, dtype=torch.long), r"shape \(12, 0\) have no last token"),
+        (torch.zeros(12, dtype=torch.long), r"shape \(12,\) have no last token"),
+        (torch.full((12, 2), -1), "no token -1 in a scene graph of 3000 tokens"),
+        (torch.full((12, 2), 3000), "no token 3000"),
+        (torch.zeros(12, 2), "whole numbers, not torch.float32"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            rule(ids, zipf_logits)
+        assert "\n" not in str(caught.value)
+
+
+def test_half_precision_scores_come_back_in_float32(zipf_graph, zipf_logits) -> None:
+    scores = VariantRule(variants(zipf_graph)["graphmax"], 1.0)(torch.zeros(12, 1).long(), zipf_logits.bfloat16())
+    assert scores.dtype == torch.float32

@@ -10,6 +10,7 @@ import torch
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
+from tests.metric.conftest import counted_nlls, make_batch, nll, split  # noqa: F401 - fixtures of all metrics
 
 SETTINGS = {
     "gated": True,

@@ -92,7 +92,7 @@ def test_the_trained_gate_takes_what_the_regime_lets_it(regime) -> None:
     """Deviation 1: at most alpha |beta| = 1 nat as published, |beta| = 2 nats by Eq. 4 and 5."""
     import torch
 
-    from lit_ctg.papers.idea_gate.gate import GateForm
+    from lit_ctg.papers.idea_gate import GateForm
 
     model = experiment(regime=regime).model
     form = GateForm(clamp=model.clamp, epsilon=model.epsilon)

@@ -85,8 +85,8 @@ ARTICLE = """
 
 
 def test_numbers_and_places_make_corpora_of_their_own(tmp_path: Path) -> None:
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(ARTICLE, encoding="utf-8")
+    for name, text in (("train", ARTICLE), ("valid", " = Lobster = \n"), ("test", " = Crab = \n")):
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
     options: dict[str, Any] = {
         "source": "local", "root": tmp_path, "cache_root": tmp_path / "cache", "version": 2, "raw": False,
         "batching": "streams", "length": 5, "batch_size": 2, "seed": 0,

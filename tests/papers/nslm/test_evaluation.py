@@ -19,6 +19,7 @@ from lit_ctg.core.model import LitLanguageModel
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.evaluation import (
+    Articles,
     ClassPerplexity,
     ClassReport,
     NSLMEvaluation,
@@ -29,7 +30,7 @@ from lit_ctg.papers.nslm.evaluation import (
 from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel, Multinomial
 from lit_ctg.papers.nslm.model import GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import select
+from lit_ctg.papers.nslm.selection import REFERENCES, select
 
 
 def scores() -> TokenScores:
@@ -42,6 +43,9 @@ def scores() -> TokenScores:
     return TokenScores(
         target_N=np.array([5, 1, 6, 5, 2, 7, 6, 3]),
         class_N=in_class,
+        document_N=np.array([0, 0, 0, 0, 1, 1, 2, 2]),
+        repeat_N=np.array([False, False, False, True, False, False, False, False]),
+        reference_NR=np.where(inside[:, None], np.log(rng.uniform(0.01, 1, (8, len(REFERENCES)))), 0.0),
         first_N=np.array([True, False, True, False, False, False, False, False]),
         nnlm_N=nnlm,
         tag_N=tag,
@@ -83,6 +87,8 @@ def test_groups() -> None:
         "global": list(range(8)),
         "first": [0, 2],
         "later": [3, 5, 6],
+        "repeated": [3],
+        "changed": [5, 6],
         "rarity_1_9": [0, 3],
         "rarity_10_more": [2, 5, 6],
     }
@@ -116,6 +122,11 @@ def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -
     assert metrics["test/nnlm/city/mean_error"]["unit"] == "km"
     assert metrics["share/test/city"]["value"] > 0 and "share/city" not in metrics
     assert metrics["count/test/all"]["value"] == metrics["test/nnlm/places"]["n"]
+    parts = [metrics.get(f"test/nslm/{name}", {"n": 0})["n"] for name in ("first", "repeated", "changed")]
+    assert sum(parts) == metrics["test/nslm/places"]["n"]
+    assert metrics["change/test/nslm_cache/nnlm_cache/places"]["ci95"] is not None
+    assert metrics["unknown/test/all"]["n"] == metrics["count/test/all"]["value"] + metrics["unknown/test/all"]["value"]
+    assert math.isfinite(metrics["inside/test/repeat/places"]["value"])
     for name in ("city", "state", "country"):
         shares = [
             e["value"] for key, e in metrics.items() if key.startswith(f"micro_model/{name}/") and "/share" in key
@@ -144,6 +155,30 @@ def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
 
 
+def test_changes_have_intervals_over_articles() -> None:
+    rng = np.random.default_rng(3)
+    document_N = np.repeat(np.arange(30), rng.integers(5, 60, 30))
+    # what the model gains is a matter of the article, not of the token
+    gain_D = rng.normal(0.5, 0.4, 30)
+    base_N = rng.normal(-5, 1, len(document_N))
+    model_N, member_N = base_N + gain_D[document_N], rng.random(len(document_N)) < 0.5
+    found = Articles(document_N).change(model_N, base_N, member_N)
+    assert found.unit == "percent" and found.n == member_N.sum()
+    assert found.value == pytest.approx(100 * (math.exp(-(model_N - base_N)[member_N].mean()) - 1))
+    # against a bootstrap that puts articles together one by one
+    means = []
+    for _ in range(2000):
+        tokens = np.concatenate([np.flatnonzero((document_N == d) & member_N) for d in rng.integers(0, 30, 30)])
+        means.append(100 * (math.exp(-(model_N - base_N)[tokens].mean()) - 1))
+    assert found.ci95 == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=1.0)
+    # far wider than if tokens were drawn one by one
+    spread = 1.96 * gain_D[document_N[member_N]].std() / math.sqrt(member_N.sum()) * (100 + found.value)
+    assert found.ci95[1] - found.ci95[0] > 2 * 2 * spread
+    assert Articles(np.full(len(document_N), -1)).change(model_N, base_N, member_N).ci95 is None
+    one_N = member_N & (document_N == 3)
+    assert Articles(document_N).change(model_N, base_N, one_N).ci95 is None
+
+
 class Scored(NSLMModule):
     """A module that has scored its validation text; its test text is dearer for the NNLM by one nat a token."""
 
@@ -155,6 +190,7 @@ class Scored(NSLMModule):
         self.table = SimpleNamespace(names=("a", "b"), classes=classes)
         self.selection = SimpleNamespace(results=dict)
         self.streams, self.characters = {}, []
+        self.reference_weights = dict.fromkeys(REFERENCES, 0.5)
 
     def log_dict(self, values: dict[str, float]) -> None:
         self.logged = values
@@ -165,6 +201,28 @@ class Scored(NSLMModule):
             assert not self.training
             return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
         return scores()
+
+
+def test_training_stops_when_it_has_converged() -> None:
+    """Three validations in a row without a better perplexity, however the run came to know of them."""
+    stopped = []
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1])
+    for epoch, nats in enumerate([5.0, 4.0, 4.2, 3.9, 4.0, 3.9, 3.95, 3.8]):
+        module: Any = Scored(tuned=False)
+        flat_N = np.full(8, -nats)
+        module.validation = [dataclasses.replace(scores(), nnlm_N=flat_N, tag_N=flat_N, micro_N=np.zeros(8))]
+        trainer: Any = SimpleNamespace(
+            state=SimpleNamespace(fn="fit"),
+            current_epoch=epoch,
+            datamodule=SimpleNamespace(prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8))),
+            should_stop=False,
+        )
+        evaluation.on_validation_end(trainer, module)
+        stopped.append(trainer.should_stop)
+        again = NSLMEvaluation(total="numbers", rarity=[1])
+        again.load_state_dict(evaluation.state_dict())
+        evaluation = again
+    assert stopped == [False] * 6 + [True, False]
 
 
 @pytest.mark.parametrize("tuned", [True, False])
@@ -192,9 +250,20 @@ def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it
     best = weights[int(np.argmin(costs))]
     assert abs(best - 0.5) > 0.05 and weight == (pytest.approx(best, abs=2e-3) if tuned else 0.5)
     assert found["mixture_weight"]["value"] == weight == module.logged["val/mixture_weight"]
+    change = found["change/test/nslm/nnlm/global"]
+    nnlm, nslm = (found[f"test/{name}/global"]["value"] for name in ("nnlm", "nslm"))
+    assert change["value"] == pytest.approx(100 * (nslm / nnlm - 1)) and change["ci95"] is not None
+    assert "change/val/nslm/nnlm/global" not in found
     for split, nats in (("val", 0), ("test", 1)):
         expected = math.exp(-np.mean(scores().nnlm_N) + nats)
         assert found[f"{split}/nnlm/global"]["value"] == pytest.approx(expected)
+    # every simpler micro-model has a weight of its own
+    for column, name in enumerate(REFERENCES):
+        simpler = dataclasses.replace(scores(), micro_N=scores().reference_NR[:, column])
+        least = min(-simpler.models(tried)["nslm"].mean() for tried in weights)
+        reached = -simpler.models(module.reference_weights[name])["nslm"].mean()
+        assert reached == pytest.approx(least, abs=1e-5) if tuned else module.reference_weights[name] == 0.5
+        assert found[f"val/nslm_{name}/global"]["value"] == pytest.approx(math.exp(reached))
     moved = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1).models(weight)["nslm"]
     assert found["test/nslm/global"]["value"] == pytest.approx(math.exp(-moved.mean()))
 
@@ -280,7 +349,8 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
     rng = np.random.default_rng(0)
     ids_T = np.zeros(2000, dtype=np.int64)
     ids_T[1::2] = (np.cumsum(rng.choice([0, 1, 1, 2], 1000)) % 60) + 1
-    table = class_table(TOKENS, [make_recogniser("year", {"pattern": r"19\d\d", **GRID})])
+    year = make_recogniser("year", {"pattern": r"19\d\d", **GRID})
+    table = class_table(TOKENS, [year])
     found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
     texts = {"train": ids_T, "val": ids_T, "test": ids_T[:1600]}
     packed = SimpleNamespace(ids=texts.get)
@@ -288,8 +358,16 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
         table=table,
         selection=select(table, found, found),
         occurrences=lambda datamodule, split: Occurrences.from_documents(texts[split], np.zeros(1, dtype=int), table),
+        recognisers=[year],
     )
-    trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=SimpleNamespace(prepare=lambda: packed))
+    # two years that training text does not have, one of them twice; a number that is no year
+    unseen = {"train": "in 1901", "val": "in 1999", "test": "1998 in 1999 and 1999 , 1905 , 27 <unk>"}
+    datamodule = SimpleNamespace(
+        prepare=lambda: packed,
+        vocabulary=SimpleNamespace(tokens=TOKENS),
+        documents=lambda split: [SimpleNamespace(text=unseen[split])],
+    )
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=datamodule)
     report = ClassReport(curves=curves)
     report.on_validation_end(trainer, module)
     return report, ids_T
@@ -301,6 +379,8 @@ def test_counts_and_curves() -> None:
     assert report.results["count/train/year"]["value"] == 1000
     assert report.results["share/val/all"]["value"] == pytest.approx(0.5)
     assert report.results["count/test/year"]["value"] == 800 and report.results["count/test/year"]["n"] == 1600
+    unknown = {split: report.results[f"unknown/{split}/all"] for split in ("train", "val", "test")}
+    assert [unknown[split]["value"] for split in unknown] == [0, 1, 3] and unknown["test"]["n"] == 803
     steps = np.diff(ids_T[1::2])
     for value in range(-2, 4):
         observed = report.results[f"density/year/observed/{value}"]["value"]

@@ -81,6 +81,86 @@ def test_full_losses_are_the_negative_scores() -> None:
     losses, scores = heads.losses(hidden, target, state), heads.score(hidden, target, state)
     for name in ("nnlm", "tag", "within"):
         torch.testing.assert_close(losses[name], -getattr(scores, f"{name}_N").sum())
+    torch.testing.assert_close(losses["all"], losses["nnlm"] + losses["tag"] + losses["within"])
+
+
+Step = tuple[dict[str, torch.Tensor], list[torch.Tensor]]
+
+
+def step(heads: OutputHeads, *, scale: float = 1.0) -> Step:
+    """Return the costs of 300 positions in all states, and the gradients of their sum for states and parameters."""
+    hidden, target, state = positions(count=300)
+    hidden = (scale * hidden).requires_grad_()
+    heads.zero_grad()
+    names = ("all", "nnlm", "tag")
+    losses = dict(zip(names, heads.costs(hidden, target, state), strict=True))
+    (losses["all"] / 7).backward()
+    return losses, [hidden.grad, *(getattr(heads, name).grad.clone() for name in WORDS)]
+
+
+WORDS = ("word_VD", "word_bias_V1", "tag_CD", "tag_bias_C1")
+
+
+def exact_step(heads: OutputHeads, *, scale: float = 1.0) -> Step:
+    """The same in float64, by two softmaxes that are written out."""
+    hidden, target, state = positions(count=300)
+    hidden = (scale * hidden).double().requires_grad_()
+    word, bias, tag, tag_bias = (getattr(heads, name).detach().double().requires_grad_() for name in WORDS)
+    words, tags = hidden @ word.T + bias.T, hidden @ tag.T + tag_bias.T
+    each = torch.arange(len(target))
+    nnlm = -words.log_softmax(1)[each, target].sum()
+    classes = heads.class_of_SV[state]
+    tagged = torch.cat(
+        (words.masked_fill(classes >= 0, -torch.inf), tags.masked_fill(~heads.available_SC[state], -torch.inf)), 1
+    ).log_softmax(1)
+    of_target = classes[each, target]
+    place = torch.where(of_target >= 0, words.shape[1] + of_target, target)
+    cost = -tagged[each, place].sum()
+    ((nnlm + cost) / 7).backward()
+    return {"all": nnlm + cost, "nnlm": nnlm, "tag": cost}, [p.grad for p in (hidden, word, bias, tag, tag_bias)]
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_one_pass_has_the_costs_and_gradients_of_the_plain_form(scale: float) -> None:
+    heads = make()
+    expected, gradients = exact_step(heads, scale=scale)
+    for fast in ("off", "auto"):
+        heads.fast = fast
+        found, own = step(heads, scale=scale)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name].double(), value, rtol=2e-6, atol=0)
+        for exact, gradient in zip(gradients, own, strict=True):
+            assert float((gradient - exact).abs().max() / exact.abs().max()) < 2e-6
+
+
+def test_one_pass_in_half_precision_is_as_near_as_the_plain_form() -> None:
+    heads = make()
+    exact, gradients = exact_step(heads)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, half = step(heads)
+        heads.fast = "off"
+        plain, plain_half = step(heads)
+    for name, value in exact.items():
+        torch.testing.assert_close(found[name], plain[name], rtol=1e-5, atol=0)
+        torch.testing.assert_close(found[name].double(), value, rtol=2e-2, atol=0)
+    for full, one, other in zip(gradients, half, plain_half, strict=True):
+        error, own = (float((part - full).norm() / full.norm()) for part in (one, other))
+        assert error < max(0.01, 1.5 * own)
+
+
+def test_one_pass_where_a_class_has_nearly_all_mass() -> None:
+    """What is left for the other words is summed up, not a difference from one."""
+    heads = make()
+    with torch.no_grad():
+        heads.word_bias_V1[heads.member_M] = 18.0
+    for fast in ("off", "auto"):
+        heads.fast = fast
+        losses, gradients = step(heads)
+        if fast == "off":
+            expected = losses, gradients
+    torch.testing.assert_close(losses["tag"], expected[0]["tag"], rtol=1e-5, atol=0)
+    for found, other in zip(gradients, expected[1], strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-4, atol=1e-5)
 
 
 def test_every_vocabulary_sums_to_one_in_every_state() -> None:
@@ -113,7 +193,7 @@ def test_members_of_an_absent_class_stand_for_themselves() -> None:
     scores = heads.score(hidden, target, plain)
     torch.testing.assert_close(scores.tag_N, scores.nnlm_N)
     losses = heads.losses(hidden.requires_grad_(), target, plain)
-    losses["tag"].backward()
+    losses["all"].backward()
     assert hidden.grad is not None and hidden.grad.isfinite().all()
 
 

@@ -28,6 +28,7 @@ from lit_ctg.papers.nslm.micro_model import (
     GreatCircle,
     MicroModel,
     Multinomial,
+    Repeat,
     Training,
     Unigram,
     Value,
@@ -233,6 +234,51 @@ def test_sums_to_one_everywhere_and_single_equals_batch(metric: str, density: st
     assert np.allclose(single_N, log_probs_NK[np.arange(50), tried.index_N], atol=1e-12)
     for place in (0, 17, 49):
         assert np.allclose(model.log_prob(tried.where(np.array([place])).evidence)[0], log_probs_NK[place], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "density", "base"),
+    [("difference", "gaussian", "uniform"), ("frequency", "unigram", "uniform"), ("euclidean", "mixture", "unigram")],
+)
+def test_same_as_previous_before_a_micro_model(metric: str, density: str, base: str) -> None:
+    inner, tried, train = fitted(metric, density, base), occurrences(50, seed=2), occurrences()
+    model = Repeat(inner).fit(train)
+    seen_N = train.evidence.previous_N >= 0
+    hits = (train.evidence.previous_N[seen_N] == train.index_N[seen_N]).sum()
+    assert model.repeat == (hits + 1) / (seen_N.sum() + 2)
+    log_probs_NK, plain_NK = model.log_prob(tried.evidence), np.exp(inner.log_prob(tried.evidence))
+    assert np.abs(np.exp(log_probs_NK).sum(1) - 1).max() < 1e-9
+    for row, previous in enumerate(tried.evidence.previous_N):
+        if previous < 0:
+            expected = plain_NK[row]
+        else:
+            expected = plain_NK[row] / (1 - plain_NK[row, previous]) * (1 - model.repeat)
+            expected[previous] = model.repeat
+        assert np.allclose(np.exp(log_probs_NK[row]), expected, atol=1e-12)
+    single_N = model.log_prob_of(tried.index_N, tried.evidence)
+    assert np.allclose(single_N, log_probs_NK[np.arange(50), tried.index_N], atol=1e-9)
+    # the inner model's kept rows are left alone
+    assert np.array_equal(np.exp(inner.log_prob(tried.evidence)), plain_NK)
+    found = model.describe()
+    assert (
+        found["metric"] == ("repeat" if metric == "frequency" else f"repeat+{metric}")
+        and found["repeat"] == model.repeat
+    )
+
+
+def test_same_as_previous_of_one_member_or_a_sure_model_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = ClassMembers("city", np.arange(1), ("a",), np.zeros((1, 1)), (), ())
+    one = Occurrences(np.arange(2), np.zeros(2, int), np.zeros(2, int), Evidence.of_previous([-1, 0]))
+    model = Repeat(MicroModel(Frequency(), Unigram()).fit(one, alone)).fit(one)
+    assert model.log_prob(one.evidence).tolist() == [[0.0], [0.0]] and model.log_prob_of(
+        one.index_N, one.evidence
+    ).tolist() == [0.0, 0.0]
+    sure = Repeat(fitted("frequency", "unigram")).fit(occurrences())
+    certain_1K = np.where(np.arange(40) == 3, 0.0, -1e9)[None]
+    monkeypatch.setattr(sure.inner, "_compute", lambda keys_UJ: certain_1K.repeat(len(keys_UJ), 0))
+    sure.inner.forget()
+    found = sure.log_prob(Evidence.of_previous([3]))
+    assert np.isfinite(found).all() and found[0, 3] == math.log(sure.repeat)
 
 
 def test_difference_gaussian_against_the_equation() -> None:

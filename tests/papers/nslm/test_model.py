@@ -41,6 +41,7 @@ from lit_ctg.papers.nslm.model import (
     with_cache,
 )
 from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence
+from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.run.build import build as experiment_of
 from lit_ctg.run.build import build_datamodule, build_model
 
@@ -520,6 +521,16 @@ class Micro:
         return np.log([MICRO[previous] for previous in evidence.previous_N.tolist()])
 
 
+class Reference:
+    """Gives one probability to every member."""
+
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
+        return np.full(len(index_N), np.log(self.probability))
+
+
 class Characters:
     def log_prob_of(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
         return (0.05 * (1 + index_X.double())).log()
@@ -537,6 +548,10 @@ def module() -> Any:
         mixture_weight=torch.tensor(0.5, dtype=torch.float64),
         cache=SimpleNamespace(weight=0.25),
         vocabulary=TOKENS,
+        selection=SimpleNamespace(
+            references={name: {"year": Reference((3 + n) / 10)} for n, name in enumerate(REFERENCES)}
+        ),
+        reference_weights=dict.fromkeys(REFERENCES, 0.5),
     )
     found._score_class = partial(NSLMModule._score_class, found)
     return found
@@ -546,7 +561,11 @@ def module() -> Any:
 def scores(module: Any) -> TokenScores:
     contexts, _ = ContextTracker(module.table).read(np.array([INPUT]), np.array([DOCUMENT]))
     hidden = [WITHIN.get(place, [1.0] * 3) + NEURAL.get(place, [1.0] * 3) for place in range(6)]
-    batch = {"target_ids_BT": torch.tensor([TARGET]), "mask_target_BT": torch.tensor([COUNTED])}
+    batch = {
+        "target_ids_BT": torch.tensor([TARGET]),
+        "mask_target_BT": torch.tensor([COUNTED]),
+        "document_BT": torch.tensor([DOCUMENT]),
+    }
     cached_N = np.log([0.1, 0.2, 0.3, 0.4, np.nan])
     hidden_BTD = torch.tensor([hidden], dtype=torch.float64)
     return NSLMModule.score_states(module, batch, hidden_BTD, contexts, cached_N, characters=True)
@@ -556,6 +575,8 @@ def test_what_is_said_of_every_token(scores: TokenScores) -> None:
     assert scores.target_N.tolist() == TARGET[1:]
     assert scores.class_N.tolist() == [0, -1, 0, -1, 0]
     assert scores.first_N.tolist() == [True, False, False, False, True]
+    assert scores.repeat_N.tolist() == [False] * 5 and scores.document_N.tolist() == DOCUMENT[1:]
+    np.testing.assert_allclose(np.exp(scores.reference_NR[0]), [0.3, 0.4, 0.5, 0.6])
     for found_N, expected in (
         (scores.within_N, [0.7, 1, 0.5, 1, 0.1]),
         (scores.micro_N, [0.2, 1, 0.7, 1, 0.2]),
@@ -588,11 +609,24 @@ def test_the_numbers_of_the_record(module: Any, scores: TokenScores) -> None:
         "nslm/later": (0.395,),
         "nslm/rarity_1_2": (0.395,),
         "nslm/rarity_3_more": (0.11, 0.33),
+        "nslm_unigram/numbers": (0.14, 0.255, 0.37),
+        "nslm_repeat/global": ((0.1 + 0.24) / 2, 0.2, (0.3 + 0.28) / 2, 0.4, (0.5 + 0.32) / 2),
+        "nslm/changed": (0.395,),
         "nnlm_cache/numbers": (0.75 * 0.1 + 0.25 * 0.1, 0.75 * 0.3 + 0.25 * 0.3, 0.5),
         "nslm_cache/later": (0.75 * 0.395 + 0.25 * 0.3,),
     }
     for name, probabilities in expected.items():
         assert found[name] == pytest.approx(np.prod(probabilities) ** (-1 / len(probabilities)), rel=1e-12), name
+    assert "nslm/repeated" not in found
+    inside = {name: e["value"] for name, e in evaluation.results.items() if name.startswith("inside/val/")}
+    for name, probabilities in {
+        "micro/year": (0.2, 0.7, 0.2),
+        "micro/year/first": (0.2, 0.2),
+        "hnlm/numbers/changed": (0.5,),
+        "gaussian/numbers": (0.5,) * 3,
+    }.items():
+        expected_value = np.prod(probabilities) ** (-1 / len(probabilities))
+        assert inside[f"inside/val/{name}"] == pytest.approx(expected_value, rel=1e-12), name
     errors = {"nnlm": (5, 11 / 3), "hnlm": (0, 1 / 3), "nslm_alone": (1, 2 / 3), "nslm": (1, 2 / 3)}
     for name, (median, mean) in errors.items():
         assert found[f"{name}/year/median_error"] == median and found[f"{name}/year/mean_error"] == pytest.approx(mean)

@@ -9,7 +9,7 @@ import pytest
 
 from lit_ctg.papers.nslm.classes import ClassTable, PatternRecogniser
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
-from lit_ctg.papers.nslm.selection import class_perplexity, fit_blend, select
+from lit_ctg.papers.nslm.selection import REFERENCES, class_perplexity, fit_blend, select
 
 GRID = {"metrics": ["difference", "value", "frequency"], "densities": ["multinomial", "gaussian", "unigram"]}
 
@@ -105,3 +105,38 @@ def test_a_class_without_validation_text_keeps_its_unigram(table: ClassTable) ->
     )
     assert selection.models["small"].metric.name == "frequency"
     assert math.isnan(class_perplexity(selection.models["small"], validation.where(np.zeros(200, bool))))
+
+
+def test_same_as_previous_is_tried_and_wins_where_members_are_repeated(table: ClassTable) -> None:
+    def often_the_same(count: int, seed: int) -> Occurrences:
+        found, same_N = made(count, seed), np.random.default_rng(seed).random(count) < 0.7
+        index_N = np.where(same_N, found.evidence.previous_N, found.index_N)
+        return Occurrences(found.position_N, found.class_N, index_N, found.evidence)
+
+    train, validation = often_the_same(1500, 0), often_the_same(800, 1)
+    plain, selection = select(table, train, validation), select(table, train, validation, repeat=True)
+    labels = {trial.label for trial in plain.best("year")}
+    assert {trial.label for trial in selection.best("year")} - labels == {
+        "repeat/unigram", *(f"repeat+{label}" for label in labels if label != "frequency/unigram")
+    }  # fmt: skip
+    # what is no repeat is near in years and anything in small numbers
+    assert selection.best("year")[0].metric == "repeat+difference"
+    assert selection.best("small")[0].metric.startswith("repeat")
+    assert selection.best("year")[0].perplexity < plain.best("year")[0].perplexity
+    # what was tried without it has not moved
+    for trial in plain.best("year"):
+        (same,) = [t for t in selection.best("year") if t.label == trial.label]
+        assert same.perplexity == trial.perplexity
+
+
+def test_references_are_the_simple_micro_models(table: ClassTable) -> None:
+    validation = made(800, 1)
+    selection = select(table, made(1500, 0), validation, bases=("uniform", "unigram"), blend=True)
+    assert tuple(selection.references) == REFERENCES
+    best = {trial.label: trial for trial in selection.best("year")}
+    found = {name: class_perplexity(models["year"], validation.of(0)) for name, models in selection.references.items()}
+    assert found["unigram"] == best["frequency/unigram"].perplexity
+    assert found["gaussian"] == best["difference/gaussian"].perplexity
+    uniform = [t for t in best.values() if t.base == "uniform" and t.metric != "frequency"]
+    assert found["metric"] == min(trial.perplexity for trial in uniform)
+    assert selection.references["repeat"]["year"].describe()["metric"] == "repeat"

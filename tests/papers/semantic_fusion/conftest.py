@@ -9,8 +9,9 @@ import torch
 
 from lit_ctg.network.transformer import TransformerBackbone
 from lit_ctg.papers.semantic_fusion import SemanticFusionModule
-from lit_ctg.papers.semantic_fusion.clause import ClauseDataModule
-from lit_ctg.papers.semantic_fusion.clause_vocabulary import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.corpus import ClauseDataModule
+from tests.metric.conftest import counted_nlls, make_batch, nll, split  # noqa: F401 - fixtures
 
 PUBLISHED = {
     "causal": False,
@@ -71,7 +72,7 @@ def make_module(vocabulary):
             norm_position="post",
             causal=options["causal"],
         )
-        return SemanticFusionModule(vocabulary=vocabulary, backbone=backbone, **options)
+        return SemanticFusionModule(**{"vocabulary": vocabulary, "backbone": backbone, **options})
 
     return make
 
@@ -91,8 +92,8 @@ def clause_data(size: int = 48, seed: int = 3) -> ClauseDataModule:
 
 
 @pytest.fixture
-def make_batch():
-    """Return a factory: ``make_batch(module, size=48)`` gives a validation batch with the module's features."""
+def model_batch():
+    """Return a factory: ``model_batch(module, size=48)`` gives a validation batch with the module's features."""
 
     def make(module: SemanticFusionModule, size: int = 48, seed: int = 3) -> dict[str, torch.Tensor]:
         data = clause_data(size, seed)

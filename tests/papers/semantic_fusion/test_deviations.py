@@ -28,12 +28,12 @@ def test_an_untrained_model_is_perfect_under_hard_control(regime: str) -> None:
     cfg, datamodule, module = parts(MAIN, f"regime={regime}")
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
-    hard = {"hard": True, "soft": True}
-    positive = generator.generate(200, control=POSITIVE, paths=hard, seed=1)
+    hard = ("hard", "soft")
+    positive = generator.generate(200, control=POSITIVE, routes=hard, seed=1)
     assert {(text.polarity, text.punctuation) for text in positive} == {("positive", "!")}
-    negative = generator.generate(200, control=NEGATIVE_QUESTION, paths=hard, seed=1)
+    negative = generator.generate(200, control=NEGATIVE_QUESTION, routes=hard, seed=1)
     assert {(text.polarity, text.punctuation) for text in negative} == {("negative", "?")}
-    off = generator.generate(200, control={}, paths={}, seed=1)
+    off = generator.generate(200, control={}, routes=(), seed=1)
     # without the masks the same model does neither
     assert sum((text.polarity, text.punctuation) == ("positive", "!") for text in off) < 180
     assert sum((text.polarity, text.punctuation) == ("negative", "?") for text in off) < 180
@@ -54,7 +54,7 @@ def test_a_constant_predictor_has_a_low_mse() -> None:
         valid.append(batch["mask_input_BT"].sum())
     features_NF = torch.cat(features).double()
     constant = float((features_NF - features_NF.mean(0)).square().mean())
-    # FACTS: .0455 against a printed .0087
+    # .0455 against a printed .0087
     assert constant == pytest.approx(0.0455, abs=0.001)
     graded = features_NF[:, 10:16]
     assert float(graded.min()) >= 0.74 and float(graded.max()) <= 1.0

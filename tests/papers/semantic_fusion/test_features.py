@@ -1,4 +1,4 @@
-"""The feature bank against a slow restatement, token by token, of what FACTS says; no leak in the corrected one."""
+"""The feature bank against a slow restatement, token by token (sec. 2, Appendix A); no leak when corrected."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from lit_ctg.papers.semantic_fusion.clause_vocabulary import ClauseVocabulary
-from lit_ctg.papers.semantic_fusion.features import NAMES, ClauseAnnotator, Memberships, assemble, membership
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.model import NAMES, ClauseAnnotator, Memberships, assemble, membership
 
 SUBJECTS = {"Alice", "Bob", "Carol", "Dave", "Eve"}
 VERBS = {"finishes", "reviews", "trains", "starts", "cooks"}
@@ -153,7 +153,7 @@ def test_membership_is_equation_1():
 
 
 def test_a_neutral_token_has_high_polarity_membership():
-    """FACTS, fault 6: memberships lie in [.74, 1]."""
+    """Deviation 6: memberships lie in [.74, 1]."""
     neutral = memberships()(torch.zeros(1, 3))[0]
     assert neutral[2] == pytest.approx(0.74, abs=0.001)
     assert memberships()(torch.linspace(0, 1, 101)[:, None].expand(-1, 3)).min() > 0.73

@@ -1,111 +1,160 @@
+"""Grammars from YAML: the paper's two against masks written out by hand, files of one's own, and what is refused."""
+
 from __future__ import annotations
 
-import re
+import copy
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from lit_ctg.decoding.filters import repetition_penalty, sample
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion.clause_vocabulary import ClauseVocabulary
-from lit_ctg.papers.semantic_fusion.grammar import LENGTHS, build_grammar, one_clause, two_clause
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.decode import build_grammar
+from lit_ctg.papers.semantic_fusion.grammar import Lexis, compile_grammar, load_grammar, names
 
-VOCABULARY = ClauseVocabulary()
-SUBJECT = r"(Alice|Bob|Carol|Dave|Eve)"
-PREDICATE = (
-    r"(finishes|reviews|trains|starts|cooks) the (task|paper|model|project|meal) , "
-    r"(slightly|moderately|very|extremely) (good|great|excellent|pleasant|wonderful|bad|poor|terrible|unpleasant|awful)"
-)
-ONE = re.compile(rf"<bos> {SUBJECT} {PREDICATE} [.!?] <eos>")
-TWO = re.compile(
-    rf"<bos> (?:{SUBJECT} {PREDICATE}|(?:Alice|Carol|Eve) {PREDICATE} (?:and|but) she {PREDICATE}"
-    rf"|(?:Bob|Dave) {PREDICATE} (?:and|but) he {PREDICATE}) [.!?] <eos>"
-)
+V = ClauseVocabulary()
+SLOTS = {"VERB": ["verb"], "THE": ["the"], "OBJ": ["object"], "COMMA": ["comma"], "INTENS": ["intensifier"]}
+SLOTS["ADJ"] = ["adjective_positive", "adjective_negative"]
 
 
-def walks(grammar: FiniteStateGrammar, rows: int, steps: int) -> torch.Tensor:
-    """Uniform random sentences of a grammar."""
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.full((rows, 1), VOCABULARY.bos_id)
-    for _ in range(steps):
-        scores = GrammarMask(grammar)(ids, torch.zeros(rows, len(VOCABULARY)))
-        new = sample(scores, torch.rand(rows, generator=generator))
-        ids = torch.cat([ids, new.unsqueeze(1)], dim=1)
-    return ids
+def chain(suffix: str, after: str) -> dict[str, dict[str, str]]:
+    names = [*(slot + suffix for slot in SLOTS), after]
+    return {a: dict.fromkeys(groups, b) for a, b, groups in zip(names, names[1:], SLOTS.values(), strict=False)}
 
 
-def spelled(row: list[int]) -> str:
-    return " ".join(VOCABULARY.tokens[i] for i in row if i != VOCABULARY.pad_id)
+def written_out(two: bool) -> FiniteStateGrammar:
+    """The grammars of sec. 2, state by state."""
+    arrows: dict[str, dict[str, str]] = {"BOS": {"bos": "SUBJ"}, "EOS": {"eos": "END"}}
+    if two:
+        arrows["SUBJ"] = {"she_subject": "VERB/she", "he_subject": "VERB/he"}
+        for pronoun in ("she", "he"):
+            arrows |= chain(f"/{pronoun}", f"PUNCT/{pronoun}")
+            arrows[f"PUNCT/{pronoun}"] = {"punctuation": "EOS", "conjunction": f"PRON/{pronoun}"}
+            arrows[f"PRON/{pronoun}"] = {pronoun: "VERB/2"}
+        arrows |= chain("/2", "PUNCT/2") | {"PUNCT/2": {"punctuation": "EOS"}}
+    else:
+        arrows |= {"SUBJ": {"subject": "VERB"}, **chain("", "PUNCT"), "PUNCT": {"punctuation": "EOS"}}
+    classes = {group: V.ids(group) for group in V.groups}
+    classes |= {"bos": (V.bos_id,), "eos": (V.eos_id,), "she": (V.id("she"),), "he": (V.id("he"),)}
+    classes |= {f"{p}_subject": tuple(V.id(n) for n, q in V.pronoun_of.items() if q == p) for p in ("she", "he")}
+    return FiniteStateGrammar(
+        tokens=V.tokens, classes=classes, transitions=arrows, start="BOS", end="END", pad_id=V.pad_id
+    )
 
 
-def test_one_clause_makes_clauses_of_the_paper_and_nothing_else():
-    sentences = [spelled(row) for row in walks(one_clause(VOCABULARY), 300, 9).tolist()]
-    assert all(ONE.fullmatch(s) for s in sentences)
-    assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:]) - {"and", "but", "she", "he"}
-    assert all(len(s.split()) == LENGTHS["one_clause"] for s in sentences)
+@pytest.mark.parametrize(("name", "longest"), [("one_clause", 10), ("two_clause", 18)])
+def test_the_files_compile_to_the_masks_of_the_paper(name, longest):
+    compiled, expected = build_grammar(name, V), written_out(name == "two_clause")
+    ours = compiled.machine
+    assert compiled.longest == longest and set(ours.states) == set(expected.states) and set(names()) >= {name}
+    for state in expected.states:
+        a, b = ours.states.index(state), expected.states.index(state)
+        assert torch.equal(ours.allowed_SV[a], expected.allowed_SV[b]), state
+        for token in expected.allowed_SV[b].nonzero().flatten().tolist():
+            assert ours.states[ours.next_SV[a, token]] == expected.states[expected.next_SV[b, token]]
 
 
-def test_two_clauses_have_a_pronoun_that_agrees():
-    sentences = [spelled(row) for row in walks(two_clause(VOCABULARY), 600, 17).tolist()]
-    assert all(TWO.fullmatch(s) for s in sentences)
-    assert {word for s in sentences for word in s.split()} == set(VOCABULARY.tokens[1:])
-    assert {len(s.split()) for s in sentences} == {10, LENGTHS["two_clause"]}
+OWN = {
+    "start": "SUBJ",
+    "agreement": {"number": {"one": ["Alice", "she"], "many": ["Bob", "he"]}},
+    "groups": {"who": ["Alice", "Bob"]},
+    "slots": {
+        "SUBJ": {"words": "who", "remember": "number", "next": "VERB"},
+        "VERB": {"words": ["cooks", "trains"], "next": "MARK"},
+        "MARK": [{"words": "punctuation", "next": "END"}, {"words": "and", "next": "PRON"}],
+        "PRON": {"words": "pronoun", "agree": "number", "next": "VERB/2"},
+        "VERB/2": {"words": "verb", "next": "MARK/2"},
+        "MARK/2": {"words": ".", "next": "END"},
+    },
+}
 
 
-def test_the_pronoun_follows_from_the_subject():
-    grammar = two_clause(VOCABULARY)
-    for subject, pronoun in VOCABULARY.pronoun_of.items():
-        ids = [VOCABULARY.bos_id, *VOCABULARY.encode(f"{subject} starts the model, very good and")]
-        assert grammar.expected(grammar.state_after(ids)) == (pronoun,)
+def write(folder: Path, content: object) -> str:
+    path = folder / "own.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return str(path)
+
+
+def changed(**slots) -> dict:
+    content = copy.deepcopy(OWN)
+    content["slots"] |= slots
+    return content
+
+
+def test_a_grammar_of_ones_own_has_slots_alternatives_and_agreement(tmp_path):
+    compiled = build_grammar(write(tmp_path, OWN), V)
+    machine = compiled.machine
+    assert compiled.longest == 8  # <bos> Alice cooks and she trains . <eos>
+    for name, pronoun in (("Alice", "she"), ("Bob", "he")):
+        ids = [V.bos_id, *V.encode(f"{name} cooks and")]
+        assert machine.expected(machine.state_after(ids)) == (pronoun,)
+    with pytest.raises(UserError, match=r"'Eve' .*expected one of 'Alice', 'Bob'"):
+        machine.state_after([V.bos_id, V.id("Eve")])
+    assert machine.in_slot(torch.tensor([[V.bos_id, *V.encode("Alice cooks and she")]]), "VERB").all()
+
+
+def test_a_circle_has_no_longest_sentence(tmp_path):
+    circle = changed(MARK=[{"words": "punctuation", "next": "END"}, {"words": "and", "next": "VERB"}])
+    assert build_grammar(write(tmp_path, circle), V).longest is None
+
+
+def test_a_word_of_several_pieces_is_a_chain_of_states():
+    tokens = ["<pad>", "<bos>", "<eos>", "un", "well", "able", "good", "."]
+    spelled = {"unable": [(3, 5)], "unwell": [(3, 4)], "good": [(6,)], "ungood": [(3, 6), (3, 4, 6)], ".": [(7,)]}
+    lexis = Lexis(tokens, lambda word: spelled.get(word, []), {}, {}, 1, 2, 0)
+    content = {
+        "start": "ADJ",
+        "slots": {
+            "ADJ": {"words": ["unable", "unwell", "good"], "next": "MARK"},
+            "MARK": {"words": ".", "next": "END"},
+        },
+    }
+    compiled = compile_grammar("g", content, lexis)
+    allowed = {tuple(row): compiled.machine.allowed(torch.tensor([row]))[0].nonzero().flatten().tolist()
+               for row in ([1], [1, 3], [1, 3, 5], [1, 6])}  # fmt: skip
+    assert allowed == {(1,): [3, 6], (1, 3): [4, 5], (1, 3, 5): [7], (1, 6): [7]}
+    assert compiled.longest == 5
+    assert not compiled.machine.in_slot(torch.tensor([[1, 3]]), "ADJ").any()  # in the middle of a word
+    GrammarMask(compiled.machine)(torch.tensor([[1, 3]]), torch.zeros(1, 8))
+    # a word that goes on where another of the same beginning ends leads two ways
+    content["slots"]["ADJ"]["words"] = ["unwell", "ungood"]
+    with pytest.raises(UserError, match=r"g: .*one word cannot lead two ways"):
+        compile_grammar("g", content, lexis)
 
 
 @pytest.mark.parametrize(
-    ("name", "prompt", "state"),
+    ("content", "message"),
     [
-        ("one_clause", "", "SUBJ"),
-        ("one_clause", "Carol starts the model,", "INTENS"),
-        ("one_clause", "Carol starts the model, very good", "PUNCT"),
-        ("one_clause", "Carol starts the model, very good!", "EOS"),
-        ("two_clause", "Carol starts the model, very good", "PUNCT/she"),
-        ("two_clause", "Bob starts the model, very good but he cooks", "THE/2"),
+        ("[1, 2", "cannot be read as YAML"),
+        ("just a text", "give a mapping with start and slots"),
+        ({"start": "A"}, "slots is empty"),
+        ({**OWN, "strat": 1}, "unknown key 'strat'"),
+        ({**OWN, "start": "SUJB"}, "start='SUJB' is no slot; did you mean 'SUBJ'"),
+        (changed(VERB={"words": "verb"}), "slot VERB: give words and next"),
+        (changed(VERB={"words": "verb", "next": "MRAK"}), "slot VERB: next='MRAK' is no slot; did you mean 'MARK'"),
+        (changed(VERB={"words": "vreb", "next": "MARK"}), "'vreb' is neither a group nor a word.*did you mean 'verb'"),
+        (changed(VERB={"words": [], "next": "MARK"}), "slot VERB: words is empty"),
+        (changed(VERB={"words": [True], "next": "MARK"}), "YAML reads True as a truth value"),
+        (changed(VERB={"words": "verb", "next": "MARK", "agrees": 1}), "unknown key 'agrees'"),
+        (changed(VERB={"words": "verb", "next": "MARK", "agree": "gender"}), "agree='gender' is no agreement"),
+        (changed(**{"MARK/2": {"words": ".", "next": "VERB/2"}}), r"comes to PRON/\w+ cannot end"),
+        (changed(SUBJ={"words": ["Alice", "Eve"], "remember": "number", "next": "VERB"}), "does not have 'Eve'"),
+        (changed(SUBJ={"words": "who", "next": "VERB"}), "which no slot before it remembers"),
+        (changed(MARK=[{"words": "and", "next": "END"}, {"words": "and", "next": "PRON"}]), "cannot lead two ways"),
+        (changed(EOS={"words": ".", "next": "END"}), "BOS, EOS and END are ours"),
+        ({**OWN, "agreement": ["number"]}, "agreement: give feature -> value"),
+        (changed(PRON={"words": "Carol", "agree": "number", "next": "VERB/2"}), "cannot end"),
     ],
 )
-def test_a_prompt_reaches_its_state(name, prompt, state):
-    grammar = build_grammar(name, VOCABULARY)
-    assert grammar.state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)]) == state
+def test_what_is_wrong_with_a_file_is_one_line(tmp_path, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        build_grammar(write(tmp_path, content), V)
+    assert "\n" not in str(caught.value) and "own.yaml" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "prompt", "message"),
-    [
-        ("one_clause", "Carol the model", r"'the' \(token 2.*state VERB: expected one of 'cooks', 'finishes'"),
-        ("one_clause", "Carol starts the model, very good and", r"'and' .*state PUNCT: expected one of '!', '.', '\?'"),
-        ("two_clause", "Carol starts the model, very good and he", r"'he' .*state PRON/she: expected 'she'"),
-        ("one_clause", "Carol starts the model, very good. Bob", r"'Bob' .*state EOS: expected '<eos>'"),
-    ],
-)
-def test_a_prompt_off_the_grammar_is_an_error_in_one_line(name, prompt, message):
-    with pytest.raises(UserError, match=message):
-        build_grammar(name, VOCABULARY).state_after([VOCABULARY.bos_id, *VOCABULARY.encode(prompt)])
-
-
-def test_an_unknown_grammar_is_an_error():
-    with pytest.raises(UserError, match="did you mean 'one_clause'"):
-        build_grammar("one_clauses", VOCABULARY)
-
-
-@pytest.mark.parametrize("name", ["one_clause", "two_clause"])
-def test_the_published_penalty_has_no_effect_under_the_grammar(name):
-    """No slot allows a word that one of the three tokens before it can be, so the 2.5 and the 1.5 change nothing."""
-    grammar, mask = build_grammar(name, VOCABULARY), GrammarMask(build_grammar(name, VOCABULARY))
-    ids = walks(grammar, 200, LENGTHS[name] - 1)
-    scores = torch.randn(200, len(VOCABULARY), generator=torch.Generator().manual_seed(1))
-    for length in range(1, ids.shape[1]):
-        prefix = ids[:, :length]
-        live = prefix[:, -1] > VOCABULARY.eos_id
-        penalised = repetition_penalty(
-            prefix, scores, 2.5, window=3, last_ids=VOCABULARY.ids("punctuation"), last_penalty=1.8
-        )
-        assert torch.equal(mask(prefix, penalised)[live], mask(prefix, scores)[live])
-        assert not torch.equal(penalised, scores)
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        load_grammar(str(tmp_path / "none.yaml"))

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.judge_perplexity against a slow restatement."""
+"""lit_ctg.papers.graphmax.metrics against a slow restatement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax.judge_perplexity import HuggingFaceJudge, NgramJudge, text_perplexity
+from lit_ctg.papers.graphmax.metrics import HuggingFaceJudge, NgramJudge, text_perplexity
 
 V = 7
 

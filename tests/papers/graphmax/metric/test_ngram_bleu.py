@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.ngram_bleu against sacrebleu and against counts by hand."""
+"""lit_ctg.papers.graphmax.metrics against sacrebleu and against counts by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax.ngram_bleu import NgramBleu, References, words_of
+from lit_ctg.papers.graphmax.metrics import NgramBleu, References, words_of
 
 
 def texts(seed: int, count: int, words: int = 12) -> list[list[str]]:

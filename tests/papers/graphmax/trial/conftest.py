@@ -12,7 +12,7 @@ from torch import nn
 from lit_ctg.core.model import LMOutput
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.papers.graphmax import AlgorithmOne
-from lit_ctg.papers.graphmax.trial_scene import Fold, read_scene, split_folds
+from lit_ctg.papers.graphmax.trial import Fold, read_scene, split_folds
 
 REVIEWS = (
     "the food was good and the staff was nice",

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.nll_trial against a loop over contexts."""
+"""lit_ctg.papers.graphmax.trial_parts against a loop over contexts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import graphmax
-from lit_ctg.papers.graphmax.nll_trial import NextWordNll
-from lit_ctg.papers.graphmax.trial_scene import contexts_of
+from lit_ctg.papers.graphmax.trial import contexts_of
+from lit_ctg.papers.graphmax.trial_parts import NextWordNll
 
 VARIANTS = {
     "softmax": {"variant": "softmax"},

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.portrait_trial."""
+"""lit_ctg.papers.graphmax.trial_parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import graphmax
-from lit_ctg.papers.graphmax.portrait_trial import Convergence, TopWords
-from lit_ctg.papers.graphmax.trial_scene import contexts_of
+from lit_ctg.papers.graphmax.trial import contexts_of
+from lit_ctg.papers.graphmax.trial_parts import Convergence, TopWords
 
 
 def test_convergence_shows_what_each_step_moved(folds, module, published):
@@ -58,7 +58,7 @@ def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monke
         found = graphmax(logits_BV, graph, strength, **settings)
         return found._replace(converged_B=torch.arange(len(logits_BV)) > 0)
 
-    monkeypatch.setattr("lit_ctg.papers.graphmax.portrait_trial.graphmax", poor)
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.graphmax", poor)
     with pytest.warns(RuntimeWarning, match="certified 3 of 4 rows"):
         Convergence(contexts=4, length=5, strength=1.0).measure(fold, module)
     assert fold.certificates.certified == {"graphmax": 3}

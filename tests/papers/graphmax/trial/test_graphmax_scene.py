@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.trial_scene: folds share nothing, contexts are what they say."""
+"""lit_ctg.papers.graphmax.trial: folds share nothing, contexts are what they say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax.trial_scene import contexts_of, logits_of, pretty, read_scene, split_folds
+from lit_ctg.papers.graphmax.trial import contexts_of, logits_of, pretty, read_scene, split_folds
 
 
 def test_a_scene_is_its_distinct_reviews_of_two_tokens_or_more(scene, vocabulary):

@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.translation_trial: references, alignment, the rule in the decoder, and the likelihood."""
+"""lit_ctg.papers.graphmax.translation: references, alignment, the rule in the decoder, and the likelihood."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from lit_ctg.data.document import Document
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, VariantRule, variants
-from lit_ctg.papers.graphmax.translation import GraphmaxTranslationModule
-from lit_ctg.papers.graphmax.translation_trial import GraphmaxTranslation
+from lit_ctg.papers.graphmax.translation import GraphmaxTranslation, GraphmaxTranslationModule
 from lit_ctg.statistics import paired_t_interval
 
 PAIRS = (

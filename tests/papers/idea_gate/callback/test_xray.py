@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 from lightning.pytorch.loggers import WandbLogger
+from lit_ctg.papers.idea_gate.gate import GateForm
+from lit_ctg.papers.idea_gate.xray import XRay, figure, first_token, look
 
 from lit_ctg.core.model import LMOutput
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.gate import GateForm
-from lit_ctg.papers.idea_gate.xray import XRay, figure, first_token, look
 
 PROMPT = "the market is"
 ALPHA, BETA = 0.5, -2.0

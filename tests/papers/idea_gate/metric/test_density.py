@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from lit_ctg.papers.idea_gate.density import Density
+
 from lit_ctg.results.spec import read_printed
 
 ROOT = Path(__file__).resolve().parents[4]

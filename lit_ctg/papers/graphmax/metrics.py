@@ -1,0 +1,261 @@
+"""BLEU-2 to BLEU-5 and n-gram precision of free generations against many references (graphmax, Tables 2, 5 and 8).
+
+The paper does not say what its references are nor how orders are weighted. Here a protocol is a set of references: a
+whole held-out corpus, or some texts drawn from it. Every hypothesis is held against all of them: an n-gram counts at
+most as often as it stands in one of them (Papineni et al. 2002), but the references are counted once, not once a
+hypothesis. Shape suffix: O orders.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.core.metric import LitMetric
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
+from lit_ctg.statistics import ratio_interval
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+Words = Sequence[str]
+
+
+def words_of(text: str) -> list[str]:
+    """Return runs of letters and digits, and every other sign by itself; case is kept."""
+    return _WORD.findall(text)
+
+
+def ngrams(words: Words, order: int) -> Counter[tuple[str, ...]]:
+    """Count the n-grams of one text."""
+    return Counter(zip(*(words[start:] for start in range(order)), strict=False))
+
+
+class References:
+    """Texts to compare with: for each n-gram the most often it stands in one of them, and their lengths.
+
+    Args:
+        texts: words of each reference.
+        orders: the largest n.
+
+    Raises:
+        UserError: there is no text.
+    """
+
+    def __init__(self, texts: Iterable[Words], orders: int = 5) -> None:
+        self.most: list[dict[tuple[str, ...], int]] = [{} for _ in range(orders)]
+        lengths = set()
+        for words in texts:
+            lengths.add(len(words))
+            for order, most in enumerate(self.most, start=1):
+                for gram, count in ngrams(words, order).items():
+                    if count > most.get(gram, 0):
+                        most[gram] = count
+        if not lengths:
+            raise UserError("BLEU has no reference texts: the held-out corpus is empty")
+        self.lengths = sorted(lengths)
+
+    def matches(self, words: Words, order: int) -> tuple[int, int]:
+        """Return (clipped matches, n-grams) of one hypothesis."""
+        most, found = self.most[order - 1], ngrams(words, order)
+        return sum(min(count, most.get(gram, 0)) for gram, count in found.items()), sum(found.values())
+
+    def closest_length(self, length: int) -> int:
+        """Return the reference length nearest to ``length``, the shorter one of two."""
+        place = bisect_left(self.lengths, length)
+        near = self.lengths[max(0, place - 1) : place + 1]
+        return min(near, key=lambda other: (abs(other - length), other))
+
+
+class NgramBleu(LitMetric):
+    """Corpus BLEU-n for n = 2 .. ``orders`` (uniform weights over 1..n, brevity penalty), and precision of each n.
+
+    Args:
+        references: what to compare with.
+        orders: the largest n.
+    """
+
+    unit = "rate"
+    direction = "higher"
+
+    def __init__(self, references: References, *, orders: int = 5, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        if orders > len(references.most):
+            raise UserError(f"BLEU-{orders} needs references counted up to {orders}-grams, not {len(references.most)}")
+        self.references, self.orders = references, orders
+        self.add_sum("matches_O", (orders,))
+        self.add_sum("totals_O", (orders,))
+        self.add_sum("length")
+        self.add_sum("reference_length")
+        self.add_sum("texts")
+
+    def update(self, hypotheses: Iterable[Words]) -> None:
+        """Add generated texts, each as words."""
+        for words in hypotheses:
+            pairs = [self.references.matches(words, order) for order in range(1, self.orders + 1)]
+            matches_O, totals_O = torch.tensor(pairs, dtype=torch.float64).unbind(1)
+            closest = self.references.closest_length(len(words))
+            self.add(
+                matches_O=matches_O,
+                totals_O=totals_O,
+                length=torch.tensor(len(words)),
+                reference_length=torch.tensor(closest),
+                texts=torch.tensor(1),
+            )
+
+    def precisions(self) -> Tensor:
+        """Return the modified precision of each order, float64, (O,); 0 where all texts are too short for one."""
+        return self.matches_O / self.totals_O.clamp(min=1)
+
+    def compute(self) -> Tensor:
+        """Return BLEU-1 .. BLEU-orders, float64, (O,): 0 where an order has no match."""
+        logs_O = self.precisions().log().cumsum(0) / torch.arange(1, self.orders + 1, device=self.matches_O.device)
+        shortfall = 1 - self.reference_length / self.length
+        return (logs_O + shortfall.clamp(max=0)).exp()
+
+    def _result(self) -> dict[str, MetricResult]:
+        bleu, precision, n = self.compute().tolist(), self.precisions().tolist(), int(self.texts)
+
+        def entry(value: float) -> MetricResult:
+            value = math.nan if n == 0 else value
+            return MetricResult(value, self.unit, self.direction, n, None, self.version)
+
+        orders = range(2, self.orders + 1)
+        return {f"bleu_{order}": entry(bleu[order - 1]) for order in orders} | {
+            f"precision_{order}": entry(precision[order - 1]) for order in orders
+        }
+
+
+# How likely a judge finds generated texts: a language model that neither wrote them nor steered them.
+#
+# ``NgramJudge`` is an interpolated n-gram model with Witten-Bell weights, fitted on held-out text of the scene: closed
+# vocabulary, a proper distribution after every prefix, no download. ``HuggingFaceJudge`` is any pretrained model,
+# with its own tokens.
+
+
+Ids = Sequence[int]
+
+
+class NgramJudge:
+    """Interpolated n-gram model (Witten & Bell 1991).
+
+    ``p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))`` with t(h) the number of distinct words after h and h' the
+    history without its oldest word; below the unigrams stands the uniform distribution.
+
+    Args:
+        sequences: token ids of each text; n-grams never span two texts.
+        vocab_size: V.
+        order: n, at least 1.
+
+    Raises:
+        UserError: no token at all, or an order below 1.
+    """
+
+    def __init__(self, sequences: Iterable[Ids], vocab_size: int, *, order: int = 3) -> None:
+        if order < 1:
+            raise UserError(f"the judge needs an order of at least 1, not {order}")
+        self.vocab_size, self.order = vocab_size, order
+        self.followers: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for ids in sequences:
+            for place, token in enumerate(ids):
+                for length in range(min(order, place + 1)):
+                    self.followers[tuple(ids[place - length : place])][token] += 1
+        if not self.followers:
+            raise UserError("the judge has no text to be fitted on")
+        self.totals = {history: sum(after.values()) for history, after in self.followers.items()}
+
+    def prob(self, token: int, history: Ids) -> float:
+        """Return p(token | history); only the last ``order - 1`` ids of the history count."""
+        history = tuple(history)[max(0, len(history) - self.order + 1) :]
+        value = 1.0 / self.vocab_size
+        for start in range(len(history), -1, -1):
+            after = self.followers.get(history[start:])
+            if after is None:
+                break  # a longer history was not met either
+            total, kinds = self.totals[history[start:]], len(after)
+            value = (after.get(token, 0) + kinds * value) / (total + kinds)
+        return value
+
+    def nll(self, ids: Ids, start: int = 0) -> tuple[float, int]:
+        """Return (nats, tokens) of ``ids[start:]`` after what stands before them."""
+        nats = -sum(math.log(self.prob(ids[place], ids[:place])) for place in range(start, len(ids)))
+        return nats, max(0, len(ids) - start)
+
+
+class HuggingFaceJudge:
+    """A pretrained causal language model that reads the texts in its own tokens, on the CPU in float32.
+
+    Its perplexity is per token of its own, so only numbers of one judge compare.
+
+    Args:
+        path: a folder with model and tokenizer, or a hub name.
+        revision: commit on the hub.
+
+    Raises:
+        UserError: nothing to load there, or a tokenizer that does not say where its tokens stand in the text.
+    """
+
+    def __init__(self, path: str, revision: str | None = None) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                path, revision=revision, dtype=torch.float32, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(f"judge_path={path}: no causal language model could be loaded ({reason})") from error
+        if not self.tokenizer.is_fast:
+            raise UserError(f"judge_path={path}: its tokenizer gives no places in the text, choose another judge")
+        self.model = model.eval()
+        self.positions = getattr(model.config, "max_position_embeddings", None)
+
+    @torch.inference_mode()
+    def nll(self, prompt: str, text: str) -> tuple[float, int]:
+        """Return (nats, tokens) of ``text`` after ``prompt``; a token across their border counts to the text.
+
+        The text stands after the judge's ``<bos>``, where it has one. Beyond the judge's positions the oldest tokens
+        are left out, of the text too.
+        """
+        found = self.tokenizer(prompt + text, add_special_tokens=False, return_offsets_mapping=True)
+        bos = self.tokenizer.bos_token_id
+        ids = ([] if bos is None else [bos]) + found["input_ids"]
+        counts = ([] if bos is None else [False]) + [end > len(prompt) for _, end in found["offset_mapping"]]
+        ids, counts = ids[-(self.positions or len(ids)) :], counts[-(self.positions or len(counts)) :]
+        if len(ids) < 2:
+            return 0.0, 0
+        ids_1T = torch.tensor([ids], device=self.model.device)
+        log_probs_TV = self.model(input_ids=ids_1T).logits[0, :-1].double().log_softmax(dim=-1)
+        nll_T = -log_probs_TV.gather(1, ids_1T[0, 1:, None]).squeeze(1)
+        counts_T = torch.tensor(counts[1:], device=nll_T.device)
+        return float(nll_T[counts_T].sum()), int(counts_T.sum())
+
+
+def text_perplexity(nats_N: Sequence[float], tokens_N: Sequence[int], version: int = 1) -> MetricResult:
+    """Return exp(sum of nats / sum of tokens) over texts, with the delta-method interval over texts."""
+    total, count = math.fsum(nats_N), sum(tokens_N)
+    if count == 0:
+        return MetricResult(math.nan, "perplexity", "lower", 0, None, version)
+    pairs = list(zip(nats_N, tokens_N, strict=True))
+    interval = ratio_interval(
+        total=total,
+        count=count,
+        total_sq=math.fsum(n * n for n, _ in pairs),
+        cross=math.fsum(n * t for n, t in pairs),
+        count_sq=math.fsum(t * t for _, t in pairs),
+        rows=sum(t > 0 for _, t in pairs),
+    )
+    ci95 = None if interval is None else (_exp(interval[0]), _exp(interval[1]))
+    return MetricResult(_exp(total / count), "perplexity", "lower", count, ci95, version)
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf

@@ -1,0 +1,536 @@
+"""Held-out next-word likelihood of what may stand in softmax's place: variant by strength, over contexts of a fold.
+
+Shape suffixes: N contexts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_ctg.core.metric import token_nll
+from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.rule import RuleList
+from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
+from lit_ctg.papers.graphmax.metrics import (
+    HuggingFaceJudge,
+    NgramBleu,
+    NgramJudge,
+    References,
+    text_perplexity,
+    words_of,
+)
+from lit_ctg.papers.graphmax.trial import (
+    Contexts,
+    Fold,
+    Measure,
+    check_real,
+    check_softmax,
+    check_strength,
+    check_whole,
+    checked_methods,
+    contexts_of,
+    logits_of,
+    pretty,
+)
+from lit_ctg.papers.graphmax.variants import Variant, VariantRule
+
+BLOCK = 64
+FLOOR = 1e-3  # uniform share mixed into a distribution with zeros
+
+
+def target_nll(log_x_BV: Tensor, target_B: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    """Return the negative log-probability of each target ``[B]``, in nats, and whether it has no probability ``[B]``.
+
+    The NLL of a distribution with zeros is that of (1 - ``floor``) of it and ``floor`` uniform.
+    """
+    hit_B1 = target_B.unsqueeze(1)
+    zero_BV = log_x_BV == -math.inf
+    log_p_B = log_x_BV.gather(1, hit_B1).squeeze(1)
+    floored_B = ((1 - floor) * log_p_B.exp() + floor / log_x_BV.shape[-1]).log()
+    return -torch.where(zero_BV.any(dim=1), floored_B, log_p_B), zero_BV.gather(1, hit_B1).squeeze(1)
+
+
+class NextWordNll:
+    """Mean negative log-probability of the next word of held-out reviews, in nats.
+
+    Half of a fold's contexts choose the strength of each variant, the other half measure it (``.../chosen``); the
+    numbers of every single strength rest on that other half too.
+
+    A distribution with zeros (sparsemax, Algorithm 1) gives some words no chance and has an infinite NLL. Its share of
+    impossible targets is reported as ``zero/...``; the NLL is then that of (1 - ``floor``) of it and ``floor`` uniform.
+
+    Args:
+        variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one that has none. A null variant is
+            left out.
+        contexts: next-word problems a fold.
+        length: most tokens of left context.
+        floor: uniform share mixed in where there are zeros.
+
+    Names: ``nll/<scene>/<name>[/<strength>|/chosen]``, ``zero/...``, and of every variant at every strength
+    ``shift/...`` (mean total variation to softmax), ``top/...`` (share of contexts whose top word changes),
+    ``attested/...`` (mean mass on attested successors of the last word).
+
+    Raises:
+        UserError: an unknown variant, variants without softmax, or a number out of its range.
+    """
+
+    first_fold_only = False
+
+    def __init__(
+        self, *, variants: Mapping[str, Mapping[str, Any]], contexts: int, length: int, floor: float = FLOOR
+    ) -> None:
+        where = "callback.graphmax_trial.parts.likelihood"
+        self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
+        check_softmax(f"{where}.variants", self.variants)
+        check_whole(where, 1, contexts=contexts, length=length)
+        check_real(where, above=0, most=1, floor=floor)
+        self.contexts, self.length, self.floor = contexts, length, floor
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.length
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        found = contexts_of(fold, module, contexts=2 * self.contexts, length=self.length)
+        half = torch.arange(len(found.last_N), device=found.last_N.device) % 2 == 0
+        base = f"nll/{fold.scene}/softmax"
+        numbers: dict[str, Measure] = {}
+        for name, setting in self.variants.items():
+            variant, strengths = fold.variant(setting["variant"]), setting.get("strengths") or []
+            prefix = f"{fold.scene}/{name}"
+            if not strengths:
+                numbers |= self._numbers(fold, variant, 1.0, found, ~half, prefix, base)[0]
+            best = (math.inf, math.nan)
+            for strength in strengths:
+                measured, nll_N = self._numbers(
+                    fold, variant, strength, found, ~half, f"{prefix}/{pretty(strength)}", base
+                )
+                numbers |= measured
+                best = min(best, (float(nll_N[half].mean()), float(nll_N[~half].mean())))
+            if strengths:
+                numbers[f"nll/{prefix}/chosen"] = Measure(best[1], "nats", "lower", int((~half).sum()), base)
+        return numbers, []
+
+    def _numbers(
+        self,
+        fold: Fold,
+        variant: Variant,
+        strength: float,
+        found: Contexts,
+        counted_N: Tensor,
+        name: str,
+        base: str,
+    ) -> tuple[dict[str, Measure], Tensor]:
+        """Return the numbers over the counted contexts, and the NLL of each of all contexts."""
+        columns = [
+            self._block(fold, variant, strength, logits_BV, last_B, target_B)
+            for logits_BV, last_B, target_B in zip(
+                found.logits_NV.split(BLOCK), found.last_N.split(BLOCK), found.target_N.split(BLOCK), strict=True
+            )
+        ]
+        values = {key: torch.cat([block[key] for block in columns]) for key in columns[0]}
+        n = int(counted_N.sum())
+        mean = {key: value_N[counted_N].double().mean().item() for key, value_N in values.items()}
+        numbers = {
+            f"nll/{name}": Measure(mean["nll"], "nats", "lower", n, base),
+            f"zero/{name}": Measure(mean["zero"], "rate", "lower", n),
+            f"shift/{name}": Measure(mean["shift"], "total variation", "none", n),
+            f"top/{name}": Measure(mean["top"], "rate", "none", n),
+            f"attested/{name}": Measure(mean["attested"], "probability", "higher", n, f"attested/{fold.scene}/softmax"),
+        }
+        return numbers, values["nll"]
+
+    def _block(
+        self, fold: Fold, variant: Variant, strength: float, logits_BV: Tensor, last_B: Tensor, target_B: Tensor
+    ) -> dict[str, Tensor]:
+        log_x_BV = variant(logits_BV, last_B, strength).double().log_softmax(dim=-1)
+        x_BV, softmax_BV = log_x_BV.exp(), logits_BV.double().softmax(dim=-1)
+        nll_B, zero_B = target_nll(log_x_BV, target_B, self.floor)
+        attested_BV = fold.graph.successors(last_B, x_BV) > 0
+        return {
+            "nll": nll_B,
+            "zero": zero_B,
+            "shift": (x_BV - softmax_BV).abs().sum(dim=1) / 2,
+            "top": x_BV.argmax(dim=1) != softmax_BV.argmax(dim=1),
+            "attested": (x_BV * attested_BV).sum(dim=1),
+        }
+
+
+# Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
+#
+# Shape suffixes: B texts, T positions, V vocabulary.
+
+
+NO_END = -1
+PARTS = "callback.graphmax_trial.parts"
+
+
+class Sampler:
+    """Draws continuations through one output layer after the other, with the same noise for all.
+
+    Args:
+        methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
+        temperature, top_p: applied to what the output layer gives; the paper states none.
+
+    Raises:
+        UserError: an unknown variant, or a number out of its range.
+    """
+
+    def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], temperature: float, top_p: float) -> None:
+        self.methods = checked_methods(f"{PARTS}.*.sampler.methods", methods)
+        check_real(f"{PARTS}.*.sampler", above=0, temperature=temperature)
+        check_real(f"{PARTS}.*.sampler", above=0, most=1, top_p=top_p)
+        self.temperature, self.top_p = temperature, top_p
+
+    def continue_ids(
+        self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
+    ) -> list[list[int]]:
+        """Return prompt and continuation (its ``<eos>`` too); row i is a function of (seed, i) and the method."""
+        setting = self.methods[method]
+        rules = RuleList(
+            [
+                VariantRule(fold.variant(setting["variant"]), float(setting.get("strength", 1.0))),
+                Temperature(self.temperature),
+                Nucleus(self.top_p, keep_crossing=True),
+            ]
+        )
+        end = fold.vocabulary.eos_id
+        options = {"seed": fold.seed, "max_new_tokens": new_tokens, "eos_id": NO_END if end is None else end}
+        return generate(module, prompts, rules, **options)  # type: ignore[arg-type]
+
+
+class ReviewGeneration:
+    """Continue the first words of held-out reviews and compare with the held-out reviews.
+
+    References are those of the fold: all of them (``bleu``) and some drawn from them (``bleu_sampled``). Only the
+    continuation counts, not the prompt, which is a reviewer's. The judge is an n-gram model of the held-out reviews.
+
+    ``<eos>`` ends a continuation and is no part of it: neither of its words nor of what a judge reads, who has met no
+    end. Nor does the language model score it, so that every perplexity of a text counts the same tokens. A continuation
+    without a token before its end has no n-gram, its length (0) counts for BLEU's brevity, and no perplexity.
+
+    Args:
+        sampler: output layers and how to draw.
+        texts: continuations of each method a fold.
+        prompt_tokens, new_tokens: lengths.
+        sampled: references drawn for ``bleu_sampled``.
+        judge_order: n of the judge.
+        samples_kept: texts kept for each method, of the first fold.
+        judge_path: a pretrained language model as a second judge, folder or hub name; None for none.
+
+    Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
+    ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``, and with
+    a second judge ``perplexity_pretrained_judge/...``.
+
+    Raises:
+        UserError: a number out of its range, or methods without softmax.
+    """
+
+    first_fold_only = False
+
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        texts: int,
+        prompt_tokens: int,
+        new_tokens: int,
+        sampled: int,
+        judge_order: int,
+        samples_kept: int = 2,
+        judge_path: str | None = None,
+    ) -> None:
+        where = f"{PARTS}.generation"
+        lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+        check_whole(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
+        check_whole(where, 0, samples_kept=samples_kept)
+        check_softmax(f"{where}.sampler.methods", sampler.methods)
+        if judge_path is not None and not isinstance(judge_path, str):
+            raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
+        self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
+        self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+        self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed: the last token is not read again."""
+        return self.prompt_tokens + self.new_tokens - 1
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        rng = fold.rng(2)
+        references = [words_of(text) for text in fold.texts]
+        drawn = rng.choice(len(references), min(self.sampled, len(references)), replace=False)
+        protocols = {"bleu": References(references), "bleu_sampled": References([references[i] for i in drawn])}
+        judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
+        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
+        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
+        numbers: dict[str, Measure] = {}
+        samples: list[dict[str, Any]] = []
+        for method in self.sampler.methods:
+            drawn_ids = self.sampler.continue_ids(fold, module, method, prompts, self.new_tokens)
+            found = [
+                without_end(row, len(p), fold.vocabulary.eos_id) for row, p in zip(drawn_ids, prompts, strict=True)
+            ]
+            texts = [fold.vocabulary.decode(row[len(p) :]) for row, p in zip(found, prompts, strict=True)]
+            for protocol, known in protocols.items():
+                numbers |= self._bleu(protocol, known, fold.scene, method, texts)
+            numbers |= self._perplexity(fold, module, method, judge, found, prompts)
+            if fold.number == 0:
+                kept = found[: self.samples_kept]
+                samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
+        return numbers, samples
+
+    @cached_property
+    def pretrained_judge(self) -> HuggingFaceJudge | None:
+        """The second judge, loaded when first needed."""
+        return None if self.judge_path is None else HuggingFaceJudge(self.judge_path)
+
+    def _bleu(
+        self, protocol: str, references: References, scene: str, method: str, texts: Sequence[str]
+    ) -> dict[str, Measure]:
+        metric = NgramBleu(references, sync_on_compute=False)
+        metric.update([words_of(text) for text in texts])
+        return {
+            f"{protocol}/{scene}/{method}/{name}": Measure(
+                result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
+            )
+            for name, result in metric.result().items()
+        }
+
+    def _perplexity(
+        self,
+        fold: Fold,
+        module: LightningModule,
+        method: str,
+        judge: NgramJudge,
+        found: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]],
+    ) -> dict[str, Measure]:
+        starts = [len(prompt) for prompt in prompts]
+        judged = [judge.nll(row, start) for row, start in zip(found, starts, strict=True)]
+        own = [own_nll(module, row, start) for row, start in zip(found, starts, strict=True)]
+        numbers = {}
+        pairs_by_name = {"perplexity_lm": own, "perplexity_judge": judged}
+        if self.pretrained_judge is not None:
+            read = fold.vocabulary.decode
+            pairs_by_name["perplexity_pretrained_judge"] = [
+                self.pretrained_judge.nll(read(row[:start]), read(row[start:]))
+                for row, start in zip(found, starts, strict=True)
+            ]
+        for name, pairs in pairs_by_name.items():
+            result = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
+            base = f"{name}/{fold.scene}/softmax"
+            numbers[f"{name}/{fold.scene}/{method}"] = Measure(
+                result.value, result.unit, result.direction, result.n, base
+            )
+        return numbers
+
+    def _sample(self, fold: Fold, method: str, row: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
+        text = fold.vocabulary.decode(row[len(prompt) :])
+        return {"scene": fold.scene, "method": method, "prompt": fold.vocabulary.decode(prompt), "text": text}
+
+
+def without_end(ids: Sequence[int], start: int, eos_id: int | None) -> list[int]:
+    """Return prompt and continuation up to the first ``<eos>`` at or after ``start``, without it."""
+    ends = [place for place in range(start, len(ids)) if ids[place] == eos_id]
+    return list(ids[: ends[0]] if ends else ids)
+
+
+def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[float, int]:
+    """Return (nats, tokens) of ``ids[start:]`` under softmax of the language model."""
+    if len(ids) == start:
+        return 0.0, 0
+    scores_BTV = logits_of(module, [ids[:-1]], len(ids) - 1)[:, start - 1 :]
+    target_BT = torch.tensor([ids[start:]], device=scores_BTV.device)
+    nll_BT = token_nll(scores_BTV, target_BT, torch.ones_like(target_BT, dtype=torch.bool))
+    return nll_BT.sum().item(), len(ids) - start
+
+
+class DecodingTime:
+    """Seconds a token of single-text generation with each output layer, prompt by prompt (Table 3).
+
+    The language model of this run, with its cache, is timed; the first token's set-up (graph, prepared operator) is
+    warmed up before.
+
+    Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
+    ``time_ratio/<scene>/<method>``, of all prompts. An ``<eos>`` took a step as every token did, so it counts.
+
+    Raises:
+        UserError: a number out of its range, or methods without softmax.
+    """
+
+    first_fold_only = True
+
+    def __init__(self, *, sampler: Sampler, prompts: int, prompt_tokens: int, new_tokens: int) -> None:
+        where = f"{PARTS}.time"
+        check_whole(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+        check_softmax(f"{where}.sampler.methods", sampler.methods)
+        self.sampler, self.prompts = sampler, prompts
+        self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.prompt_tokens + self.new_tokens - 1
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        chosen = fold.rng(3).choice(len(fold.ids), self.prompts, replace=len(fold.ids) < self.prompts)
+        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in chosen]
+        seconds: dict[str, list[float]] = {method: [] for method in self.sampler.methods}
+        for method in seconds:
+            self.sampler.continue_ids(fold, module, method, prompts[:1], 2)
+            for prompt in prompts:
+                began = time.perf_counter()
+                found = self.sampler.continue_ids(fold, module, method, [prompt], self.new_tokens)
+                seconds[method].append((time.perf_counter() - began) / (len(found[0]) - len(prompt)))
+        numbers: dict[str, Measure] = {}
+        for method, taken in seconds.items():
+            name = f"{fold.scene}/{method}"
+            for number, value in enumerate(taken, start=1):
+                numbers[f"seconds/{name}/prompt_{number}"] = Measure(value, "s/token", "lower", self.new_tokens)
+                ratio = value / seconds["softmax"][number - 1]
+                numbers[f"time_ratio/{name}/prompt_{number}"] = Measure(ratio, "ratio", "lower", self.new_tokens)
+            ratio = sum(taken) / sum(seconds["softmax"])
+            numbers[f"time_ratio/{name}"] = Measure(ratio, "ratio", "lower", self.new_tokens * len(taken))
+        return numbers, []
+
+
+# What graphmax does, as pictures: convergence of the solvers (Fig. 2), and which words it recommends (Fig. 6).
+#
+# Shape suffixes: B contexts, V vocabulary.
+
+
+class Convergence:
+    """How far the solvers get, iteration by iteration.
+
+    Names: ``convergence/<scene>/published/step_<t>`` (mean ``||x_t - x_{t-1}||_2`` of Algorithm 1, the quantity of Fig.
+    2, as if it did not stop), ``stopped/<scene>/published`` (share of contexts whose move came below Algorithm 1's
+    threshold within its steps), ``distance/<scene>/published/step_<t>`` (mean total variation to the optimum, of rows
+    that stop where they stop), ``distance/<scene>/softmax``, ``gap/<scene>/certified/iterate_<t>`` (mean certificate in
+    nats), ``products/<scene>/certified`` (mean full products with M).
+
+    Args:
+        contexts: next-word problems, of the first fold.
+        length: most tokens of left context.
+        strength: lambda.
+        iterates: how many of the certified solver are shown.
+
+    Raises:
+        UserError: a number out of its range.
+    """
+
+    first_fold_only = True
+
+    def __init__(self, *, contexts: int, length: int, strength: float, iterates: int = 4) -> None:
+        where = "callback.graphmax_trial.parts.convergence"
+        check_whole(where, 1, contexts=contexts, length=length, iterates=iterates)
+        check_strength(f"{where}.strength", strength)
+        self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed."""
+        return self.length
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        if fold.published is None:
+            raise UserError("the picture of convergence needs the numbers of Algorithm 1 (callback.graphmax_trial)")
+        logits_BV = contexts_of(fold, module, contexts=self.contexts, length=self.length).logits_NV
+        n, scene = len(logits_BV), fold.scene
+        best = graphmax(logits_BV, fold.graph, self.strength)
+        warn_uncertified(best, "convergence of the solvers")
+        fold.certificates.add("graphmax", best)
+        numbers = {
+            f"distance/{scene}/softmax": _distance(logits_BV.softmax(dim=-1), best.probs_BV),
+            f"products/{scene}/certified": Measure(float(best.products_B.double().mean()), "products", "lower", n),
+        }
+        before_BV = stopped_BV = torch.zeros_like(logits_BV)
+        open_B = torch.ones(n, dtype=torch.bool, device=logits_BV.device)
+        for step in range(1, fold.published.steps + 1):
+            # with its threshold a row that has stopped would count as one that moves no more
+            solver = replace(fold.published, steps=step, threshold=0.0)
+            x_BV = graphmax(logits_BV, fold.graph, self.strength, solver=solver).probs_BV
+            moved_B = (x_BV - before_BV).norm(dim=-1)
+            stopped_BV = torch.where(open_B.unsqueeze(1), x_BV, stopped_BV)
+            open_B = open_B & ~(moved_B < fold.published.threshold)
+            moved = Measure(float(moved_B.mean()), "l2 norm", "lower", n)
+            numbers[f"convergence/{scene}/published/step_{step}"] = moved
+            numbers[f"distance/{scene}/published/step_{step}"] = _distance(stopped_BV, best.probs_BV)
+            before_BV = x_BV
+        stopped = float((~open_B).double().mean())
+        numbers[f"stopped/{scene}/published"] = Measure(stopped, "share of contexts", "higher", n)
+        for iterate in range(1, self.iterates + 1):
+            found = graphmax(logits_BV, fold.graph, self.strength, max_iterations=iterate)
+            gap = float(found.gap_B.mean())
+            numbers[f"gap/{scene}/certified/iterate_{iterate}"] = Measure(gap, "nats", "lower", n)
+        return numbers, []
+
+
+def _distance(x_BV: Tensor, best_BV: Tensor) -> Measure:
+    value = float((x_BV - best_BV).abs().sum(dim=-1).mean()) / 2
+    return Measure(value, "total variation", "lower", len(x_BV))
+
+
+class TopWords:
+    """The best words after some contexts under each output layer (Fig. 6).
+
+    Names: ``top_shared/<scene>/<method>``: share of softmax's best words that are among this method's. The lists
+    themselves are samples with method ``top/<method>`` and prompt the context.
+
+    Args:
+        methods: name -> ``{variant: ..., strength: ...}``, softmax among them.
+        contexts: texts.
+        words: how many.
+
+    Raises:
+        UserError: an unknown variant, no words or no contexts.
+    """
+
+    first_fold_only = True
+
+    def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], contexts: Sequence[str], words: int) -> None:
+        where = "callback.graphmax_trial.parts.top_words"
+        check_whole(where, 1, words=words)
+        if not contexts:
+            raise UserError(f"{where}.contexts is empty: give one text or more")
+        self.methods = checked_methods(f"{where}.methods", methods)
+        self.contexts, self.words = list(contexts), words
+
+    def positions(self, vocabulary: Tokenizer) -> int:
+        """Return the positions of the language model that are needed.
+
+        Raises:
+            UserError: a context without a token.
+        """
+        lengths = [len(vocabulary.encode(text)) for text in self.contexts]
+        if 0 in lengths:
+            empty = self.contexts[lengths.index(0)]
+            raise UserError(f"callback.graphmax_trial.parts.top_words.contexts: '{empty}' has no token, leave it out")
+        return max(lengths)
+
+    def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
+        rows = [fold.vocabulary.encode(text) for text in self.contexts]
+        logits_BV = torch.cat([logits_of(module, [row], len(row))[:, -1] for row in rows]).float()
+        last_B = torch.tensor([row[-1] for row in rows], device=logits_BV.device)
+        plain_BK = logits_BV.topk(self.words).indices
+        numbers, samples = {}, []
+        for method, setting in self.methods.items():
+            variant = fold.variant(setting["variant"])
+            best = variant(logits_BV, last_B, float(setting.get("strength", 1.0))).exp().topk(self.words)
+            shared = (best.indices.unsqueeze(2) == plain_BK.unsqueeze(1)).any(dim=2).double().mean()
+            name = f"top_shared/{fold.scene}/{method}"
+            numbers[name] = Measure(float(shared), "rate", "none", len(rows) * self.words)
+            for text, ids, probs in zip(self.contexts, best.indices.tolist(), best.values.tolist(), strict=True):
+                words = [fold.vocabulary.decode([token]).strip() for token in ids]
+                listed = ", ".join(f"{word} {prob:.3f}" for word, prob in zip(words, probs, strict=True))
+                samples.append({"scene": fold.scene, "method": f"top/{method}", "prompt": text, "text": listed})
+        return numbers, samples

@@ -1,0 +1,272 @@
+"""What may stand in softmax's place: Eq. 3, its ablations and its baselines as functions of one signature.
+
+Top to bottom: the baselines of sec. 5.1, pulls towards the last word's successors, all of them by name, and as a score
+rule. Shape suffixes: B contexts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import entmax
+import torch
+from torch import Tensor
+
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.graphmax.equation import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from lit_ctg.papers.graphmax.model_step import log_normalized, log_wright_omega, solve_separable
+from lit_ctg.papers.graphmax.published import AlgorithmOne
+
+# What graphmax is compared with (sec. 5.1): softmax and sparsemax, as functions of the logits.
+#
+# Kernelised Bayesian softmax, the third baseline, has several sense vectors a word inside the language model, so it is
+# no function of the logits: see ``model.py``.
+
+
+def softmax(logits_BV: Tensor) -> Tensor:
+    """Return ``argmin -<x,z> + <x, log x>`` on the simplex (Eq. 1 and 2)."""
+    return logits_BV.softmax(dim=-1)
+
+
+def sparsemax(logits_BV: Tensor) -> Tensor:
+    """Return the Euclidean projection of the logits on the simplex (Martins & Astudillo 2016), exact."""
+    shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    # the support lies within 1 of the largest entry, so what is cut here gets 0 either way, and -inf does no harm
+    return entmax.sparsemax(shifted_BV.clamp(min=-2), dim=-1)
+
+
+# Graph penalties that look at the previous word: x is pulled towards its successors a, a row of A~ (not in the paper).
+#
+# All keep the first two terms of Eq. 3. A word without successors (``a = 0``) pulls nowhere, so its row is softmax.
+# Shape suffixes: B rows, V vocabulary.
+
+
+ITERATIONS = 60
+TOL = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+def squared_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:
+    """Return log x of ``argmin -<x,z> + <x, log x> + lambda ||x - a||^2``: Eq. 3 with ``A~ x`` replaced by a.
+
+    Separable (``M = I``, ``z + 2 lambda a``), so Lambert's W solves it exactly; ``-inf`` logits stay.
+    """
+    pull_B1 = _pull(target_BV, strength_B1)
+    curvature_BV = (2 * pull_B1).expand_as(logits_BV)
+    return solve_separable(logits_BV + 2 * pull_B1 * target_BV, curvature_BV, tol=TOL[logits_BV.dtype])
+
+
+def divergence_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:
+    """Return log x of ``argmin -<x,z> + <x, log x> + lambda KL(a || x)``, which moves from softmax to a.
+
+    Optimality: ``x_j u_j = lambda a_j`` with ``u_j = log x_j - z_j + c``, so ``u_j = W(lambda a_j exp(c - z_j))``.
+    The sum over x is convex and falls in c, whose value lies between log-sum-exp z and that plus lambda. Masked tokens
+    (``-inf``) have no part in a.
+    """
+    z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+    weight_BV = _pull(target_BV, strength_B1) * target_BV.masked_fill(z_BV.isinf(), 0)
+    # only successors are pulled: the others fall with c together
+    log_weight_BK, index_BK = _largest(weight_BV)
+    z_BK = z_BV.gather(1, index_BK)
+    log_rest_B1 = z_BV.scatter(1, index_BK, float("-inf")).logsumexp(dim=-1, keepdim=True)
+    c_B1 = z_BV.logsumexp(dim=-1, keepdim=True)
+    for _ in range(ITERATIONS):
+        log_x_BK, u_BK = _pulled(z_BK, log_weight_BK, c_B1)
+        log_x_BL = torch.cat([log_x_BK, log_rest_B1 - c_B1], dim=-1)
+        log_sum_B1 = log_x_BL.logsumexp(dim=-1, keepdim=True)
+        falls_BL = 1 / (1 + torch.nn.functional.pad(u_BK, (0, 1)))
+        # log of the sum is convex in c too, and Newton on it goes farther than on the sum where that is large
+        step_B1 = log_sum_B1 / ((log_x_BL - log_sum_B1).exp() * falls_BL).sum(dim=-1, keepdim=True)
+        # c grows with the strength, and with it what rounding leaves of a step
+        if (step_B1.abs() <= TOL[logits_BV.dtype] * (1 + c_B1.abs())).all():
+            break
+        c_B1 = c_B1 + step_B1
+    return log_normalized((z_BV - c_B1).scatter(1, index_BK, log_x_BK))
+
+
+def _largest(weight_BV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logs and ids of all weights above 0, in as many columns as the fullest row has (``-inf`` fills)."""
+    count = max(1, int((weight_BV > 0).sum(dim=-1).max()))
+    weight_BK, index_BK = weight_BV.topk(count, sorted=False)
+    return weight_BK.log(), index_BK
+
+
+def _pulled(z_BK: Tensor, log_weight_BK: Tensor, c_B1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log x and u of some tokens at a given c; u = 0 where nothing pulls."""
+    pulled_BK = log_weight_BK > float("-inf")
+    log_u_BK = log_wright_omega((log_weight_BK - z_BK + c_B1).where(pulled_BK, 0))
+    u_BK = log_u_BK.exp().where(pulled_BK, 0)
+    # two forms of the same: the second does not cancel where u is large
+    return torch.where(u_BK > 1, log_weight_BK - log_u_BK, z_BK - c_B1 + u_BK), u_BK
+
+
+def interpolation(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:
+    """Return the log of the mixture ``(softmax(z) + lambda a) / (1 + lambda)``: what a bigram model alone can do."""
+    pull_B1 = _pull(target_BV, strength_B1)
+    target_BV = target_BV.masked_fill(logits_BV.isinf(), 0)
+    return log_normalized(torch.logaddexp(logits_BV.log_softmax(dim=-1), (pull_B1 * target_BV).log()))
+
+
+def _pull(target_BV: Tensor, strength_B1: Tensor) -> Tensor:
+    return strength_B1 * (target_BV.amax(dim=-1, keepdim=True) > 0)
+
+
+# What may stand in softmax's place: Eq. 3, its ablations and its baselines as functions of one signature.
+#
+# Shape suffixes: B contexts, V vocabulary.
+
+
+# (logits_BV, last_ids_B, strength) -> log_probs_BV
+Variant = Callable[[Tensor, Tensor, PerRow], Tensor]
+
+NAMES = {
+    "softmax": "Eq. 1; strength is ignored",
+    "sparsemax": "sec. 5.1; strength is ignored; -inf for tokens it drops",
+    "graphmax": "Eq. 3, certified",
+    "algorithm_one": "the published solver, where its numbers are given",
+    "transposed": "Eq. 3 on predecessors: counts transposed, then row-normalised",
+    "spectral": "Eq. 3 on raw counts over mu_max",
+    "second_order": "Eq. 3 on A~ + A~^2 (sec. 5.3, {2,3,4,5}-grams)",
+    "successor": "lambda ||x - a||^2 with a the successors of the last token",
+    "successor_divergence": "lambda KL(a || x)",
+    "interpolation": "(softmax + lambda a) / (1 + lambda)",
+}
+OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified": "graphmax"}
+
+
+@dataclass
+class Certificates:
+    """How many rows the certified solver was given and how many it certified, by variant."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    certified: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, result: GraphmaxResult) -> None:
+        """Count the rows of one call."""
+        self.rows[name] = self.rows.get(name, 0) + result.converged_B.numel()
+        self.certified[name] = self.certified.get(name, 0) + int(result.converged_B.sum())
+
+
+def variants(
+    graph: CooccurrenceGraph,
+    *,
+    published: AlgorithmOne | None = None,
+    row_edges: int = 256,
+    certificates: Certificates | None = None,
+) -> dict[str, Variant]:
+    """Return every variant over one scene graph by name (``NAMES`` says what each is).
+
+    A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
+    one a row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
+    the certified solver does not certify is told in a warning, and the run goes on.
+
+    Args:
+        graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
+        published: Algorithm 1; without it there is no ``algorithm_one``.
+        row_edges: edges a row that ``second_order`` keeps of A~^2.
+        certificates: where the rows that were certified are counted.
+
+    Raises:
+        UserError: from a variant, for what :func:`~lit_ctg.papers.graphmax.equation.graphmax` refuses, and for a graph
+            without counts (``transposed``, ``spectral``, ``second_order``).
+    """
+
+    @cache
+    def derived(name: str) -> CooccurrenceGraph:
+        settings = {
+            "transposed": {"transposed": True},
+            "spectral": {"normalization": "spectral"},
+            "second_order": {"order": 2, "row_edges": row_edges},
+        }
+        return graph.reweighted(**settings[name]) if name in settings else graph
+
+    def on_graph(name: str, solver: str | AlgorithmOne = "certified") -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            strength_B1 = per_row(strength, logits_BV)
+            with torch.no_grad():
+                result = graphmax(logits_BV, derived(name), strength_B1, solver=solver)
+            if solver == "certified":
+                warn_uncertified(result, f"output layer {name}")
+                if certificates is not None:
+                    certificates.add(name, result)
+            return result.log_probs_BV
+
+        return solve
+
+    def on_successors(pull: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            with torch.no_grad():
+                flat_BV, strength_B1 = sound_inputs(logits_BV, graph, per_row(strength, logits_BV))
+                return pull(flat_BV, graph.successors(last_ids_B, flat_BV), strength_B1)
+
+        return solve
+
+    def plain(function: Callable[[Tensor], Tensor]) -> Variant:
+        def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
+            with torch.no_grad():
+                return function(sound_inputs(logits_BV, graph, 0.0)[0])
+
+        return solve
+
+    found = {
+        "softmax": plain(lambda logits_BV: logits_BV.log_softmax(dim=-1)),
+        "sparsemax": plain(lambda logits_BV: sparsemax(logits_BV).log()),
+        "graphmax": on_graph("graphmax"),
+        "transposed": on_graph("transposed"),
+        "spectral": on_graph("spectral"),
+        "second_order": on_graph("second_order"),
+        "successor": on_successors(squared_pull),
+        "successor_divergence": on_successors(divergence_pull),
+        "interpolation": on_successors(interpolation),
+    }
+    return found if published is None else {**found, "algorithm_one": on_graph("graphmax", published)}
+
+
+def chosen(name: str, found: dict[str, Variant]) -> Variant:
+    """Return the variant of that name.
+
+    Raises:
+        UserError: no such variant.
+    """
+    if name not in found:
+        raise UserError(f"no softmax variant '{name}'{hint_of(name, found)}; there are {', '.join(found)}")
+    return found[name]
+
+
+def checked_name(name: Any, where: str) -> str:
+    """Return the name of a variant.
+
+    Raises:
+        UserError: no such variant; ``where`` is the setting it was given for.
+    """
+    if not isinstance(name, str) or name not in NAMES:
+        raise UserError(f"{where}={name}{hint_of(str(name))}: use one of {', '.join(NAMES)}")
+    return name
+
+
+def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:
+    """Return ``"; did you mean 'x'?"`` for a variant under another name or a near one, else ``""``."""
+    return did_you_mean(OTHER_NAMES.get(name, name), options)
+
+
+class VariantRule(ScoreRule):
+    """Any variant as a score rule: in our decoding loop and in ``generate(logits_processor=[rule])``.
+
+    It sees the last token of each prefix (of the decoder's, for an encoder-decoder model), so the variants that pull
+    towards its successors work too. A row with strength 0 keeps its scores.
+    """
+
+    def __init__(self, variant: Variant, strength: PerRow = 1.0):
+        self.variant, self.strength = variant, strength
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if input_ids.dim() != 2 or input_ids.shape[1] == 0:
+            raise UserError(f"input_ids of shape {tuple(input_ids.shape)} have no last token: give [B, T] with T >= 1")
+        strength_B1 = per_row(self.strength, scores)
+        log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1)
+        # in half precision the result would be another distribution than the one that was certified
+        return torch.where(strength_B1 == 0, scores.to(log_probs_BV), log_probs_BV)

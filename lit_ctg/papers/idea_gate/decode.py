@@ -1,0 +1,256 @@
+"""Generation with the gate: one batch, cached, a strength for every row (sec. 3.2, 5.5).
+
+Shape letters: B rows, T positions, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
+from lit_ctg.decoding.filters import Temperature
+from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, check_strength, gated_scores
+
+PENALTIES = ("logits", "log_probabilities")
+
+
+class DividingPenalty(ScoreRule):
+    """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty``.
+
+    Hugging Face's processor, as a rule; ``decoding/filters.py`` has semantic fusion's, which subtracts.
+
+    Args:
+        penalty: above 0.
+        normalised: of log-probabilities: a number added to all scores then changes nothing.
+    """
+
+    def __init__(self, penalty: float, *, normalised: bool = False) -> None:
+        from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
+
+        self.processor, self.normalised = RepetitionPenaltyLogitsProcessor(penalty), normalised
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self.processor(input_ids, scores.log_softmax(-1) if self.normalised else scores)
+
+
+class IdeaGateRule(ScoreRule):
+    """The gate as a score rule; with ``alpha`` 0 the scores stay as they are.
+
+    Works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
+
+    Args:
+        idea_logits: called once a step, gives the idea logits [B, V] of the newest position of every row.
+        alpha, beta: one number for all rows or one a row.
+        form: clamp and epsilon.
+        base_V: base rates of the lift gate, see ``GateForm``.
+        neutral_V: tokens whose common probability stays, see ``gated_scores``.
+    """
+
+    def __init__(
+        self,
+        idea_logits: Callable[[], Tensor],
+        *,
+        alpha: PerRow,
+        beta: PerRow,
+        form: GateForm,
+        base_V: Tensor | None = None,
+        neutral_V: Tensor | None = None,
+    ) -> None:
+        check_strength(alpha, beta, "gate")
+        self.idea_logits, self.alpha, self.beta, self.form = idea_logits, alpha, beta, form
+        self.base_V, self.neutral_V = base_V, neutral_V
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        strength = per_row(self.alpha, scores), per_row(self.beta, scores)
+        gate_BV = self.form(self.idea_logits().to(scores), *strength, self.base_V)
+        return gated_scores(scores, gate_BV, self.neutral_V)
+
+
+@contextmanager
+def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tensor]]:
+    """Give the idea logits of the newest positions of a Hugging Face causal LM while it generates.
+
+    Args:
+        model: a ``PreTrainedModel`` with a ``base_model`` that gives ``last_hidden_state``.
+        head: idea head, hidden states [B, D] to logits [B, V].
+
+    Yields:
+        a callable for ``IdeaGateRule``; it raises RuntimeError before the model has run.
+    """
+    newest: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        newest[:] = [output[0][:, -1]]
+
+    def idea_logits() -> Tensor:
+        if not newest:
+            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
+        return head(newest[0])
+
+    handle = model.base_model.register_forward_hook(keep)
+    try:
+        yield idea_logits
+    finally:
+        handle.remove()
+
+
+class IdeaGateDecoding:
+    """The paper's sampling settings, as ``conf/decoding/idea_gate.yaml`` gives them.
+
+    Args:
+        temperature: > 0.
+        repetition_penalty: >= 1, see ``DividingPenalty``; 1 changes nothing.
+        max_new_tokens: length of a continuation.
+        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), so that adding a number to all of
+            them changes what is drawn; or log_probabilities (ours), which no such number changes.
+        slide: texts may be longer than the context: each time it is full, the model goes on from the newest ``slide``
+            tokens alone. None refuses longer texts.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        repetition_penalty: float,
+        max_new_tokens: int,
+        penalty_on: str = "logits",
+        slide: int | None = None,
+    ) -> None:
+        if temperature <= 0 or repetition_penalty <= 0 or max_new_tokens < 1:
+            raise UserError(
+                f"decoding: temperature={temperature} and repetition_penalty={repetition_penalty} must be above 0, "
+                f"max_new_tokens={max_new_tokens} at least 1"
+            )
+        if penalty_on not in PENALTIES:
+            hint = did_you_mean(penalty_on, PENALTIES)
+            raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")
+        self.temperature, self.repetition_penalty = temperature, repetition_penalty
+        self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
+
+    def rules(self) -> list[ScoreRule]:
+        """Return what follows the gate: penalty, temperature."""
+        rules: list[ScoreRule] = []
+        if self.repetition_penalty != 1:
+            normalised = self.penalty_on == "log_probabilities"
+            rules.append(DividingPenalty(self.repetition_penalty, normalised=normalised))
+        return [*rules, Temperature(self.temperature)]
+
+    def generator(self, module: IdeaGateModule, datamodule: Any) -> IdeaGateGenerator:
+        """Tie these settings to a model and its tokenizer."""
+        return IdeaGateGenerator(module, self, datamodule.vocabulary)
+
+
+class IdeaGateGenerator(Generator[GeneratedText]):
+    """Continues prompts; ``control.alpha`` and ``control.beta`` replace the model's strength and bound.
+
+    Raises:
+        UserError: ``decoding.slide`` is no number of tokens below the model's context.
+    """
+
+    def __init__(self, module: IdeaGateModule, decoding: IdeaGateDecoding, vocabulary: Any) -> None:
+        super().__init__(module, max_new_tokens=decoding.max_new_tokens)
+        self.decoding, self.vocabulary = decoding, vocabulary
+        whole = super().context
+        if decoding.slide is not None and not (whole is None or 1 <= decoding.slide < whole):
+            raise UserError(
+                f"decoding.slide={decoding.slide}: keep at least 1 token, fewer than the context of {whole}"
+            )
+
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        if not self.module.gated:
+            return ()
+        return (
+            ControlSetting("alpha", "strength of the gate; 0: no gate", self.module.alpha, low=0.0),
+            ControlSetting("beta", "lower bound of the gate in nats", self.module.beta, high=0.0),
+        )
+
+    @property
+    def context(self) -> int | None:
+        return None if self.decoding.slide is not None else super().context
+
+    def prompt_ids(self, text: str) -> list[int]:
+        ids = self.vocabulary.encode(text)
+        if ids:
+            return ids
+        if self.vocabulary.bos_id is None:
+            raise UserError("the prompt is empty and the tokenizer has no token to begin with: pass prompt=...")
+        return [self.vocabulary.bos_id]
+
+    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> Any:
+        whole = super().context
+        if self.decoding.slide is None or whole is None:
+            return self.module
+        return SlidingWindow(self.module, context=whole, keep=self.decoding.slide)
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> IdeaState:
+        return IdeaState()
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: IdeaState) -> ScoreRule:
+        rules = self.decoding.rules()
+        if any(control.get("alpha", 0.0) > 0 for control in controls):
+
+            def idea_logits() -> Tensor:
+                assert state.idea_BV is not None
+                return state.idea_BV
+
+            module = self.module
+            strength = {name: [control[name] for control in controls] for name in ("alpha", "beta")}
+            kind = {"form": module.form, "base_V": module.base_rate, "neutral_V": module.neutral}
+            rules.insert(0, IdeaGateRule(idea_logits, **strength, **kind))
+        return RuleList(rules)
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
+        return GeneratedText(self.vocabulary.decode(ids), tuple(ids), prompt_length, control)
+
+
+@dataclass
+class SlidingState:
+    """Generation beyond the context: the model's state, the tokens it has read, and those read before."""
+
+    inner: IdeaState
+    read: list[Tensor] = field(default_factory=list)
+
+
+class SlidingWindow:
+    """A step model without end: where the context is full it reads the newest ``keep`` tokens anew and goes on.
+
+    Args:
+        module: with ``start`` and ``step``.
+        context: positions that it has.
+        keep: tokens that stay; fewer than ``context``.
+    """
+
+    def __init__(self, module: IdeaGateModule, *, context: int, keep: int) -> None:
+        self.module, self.context, self.keep = module, context, keep
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids are to be."""
+        return self.module.device
+
+    def start(self, batch_size: int, controls: IdeaState) -> SlidingState:
+        """Return the state of empty prefixes."""
+        return SlidingState(self.module.start(batch_size, controls))
+
+    def step(self, ids_B1: Tensor, state: SlidingState) -> tuple[Tensor, SlidingState]:
+        """Take the newest tokens; return the scores [B, V] of the tokens after them."""
+        if len(state.read) == self.context:
+            state.read = state.read[-self.keep :]
+            state.inner.cache = None
+            for old_B1 in state.read:
+                _, state.inner = self.module.step(old_B1, state.inner)
+        state.read.append(ids_B1)
+        scores_BV, state.inner = self.module.step(ids_B1, state.inner)
+        return scores_BV, state

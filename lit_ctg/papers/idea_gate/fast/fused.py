@@ -1,0 +1,246 @@
+"""Both heads and both losses in one pass over rows: no [N, V] tensor of all positions is ever made.
+
+For a chunk of positions the two logits are computed, the losses and their gradients with respect to the logits
+overwrite them, and the gradients of hidden states and weights are gathered: the products are those of the straight
+computation, none is repeated. Element by element the work is done on blocks that stay in the cache.
+
+Shape letters: N positions, n positions of a chunk, V vocabulary, D hidden size, K window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+# bytes of one head's logits in one chunk, and logits of one block on a CPU
+CHUNK = 1 << 26
+BLOCK = 1 << 16
+# fewer rows would make the products wasteful
+LEAST_ROWS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSetting:
+    """The paper's gate in training.
+
+    Attributes:
+        alpha: strength; 0 leaves the gate out.
+        floor: value of log(p + epsilon) below which the gate is flat.
+        epsilon: inside the logarithm.
+    """
+
+    alpha: float
+    floor: float
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ideas:
+    """The idea head's side of the loss.
+
+    Attributes:
+        hidden_ND: input of its last layer.
+        weight_VD, bias_V: its last layer.
+        window_NK: distinct tokens to foretell, no stopwords, -1 pads.
+        counted_V: 1 where a token counts in the loss, 0 for stopwords.
+        positive_weight: of tokens in the window.
+        loss_weight: of the idea loss in the sum.
+    """
+
+    hidden_ND: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor
+    window_NK: Tensor
+    counted_V: Tensor
+    positive_weight: float
+    loss_weight: float
+
+
+def fused_loss(
+    hidden_ND: Tensor, head_VD: Tensor, target_N: Tensor, gate: GateSetting | None = None, ideas: Ideas | None = None
+) -> dict[str, Tensor]:
+    """Return "loss" and its parts, in nats: cross-entropy of the gated logits (Eq. 6), idea loss (Eq. 7).
+
+    The sum of the parts by ``loss_weight`` alone carries a gradient. Under autocast the products run in its type.
+
+    Args:
+        hidden_ND: final hidden states.
+        head_VD: output embedding.
+        target_N: next tokens.
+        gate, ideas: both, or None for a model without an idea head.
+    """
+    if ideas is None:
+        loss, token, _ = _FusedHeads.apply(hidden_ND, head_VD, None, None, None, target_N, None, None, None)
+        return {"loss": loss, "token_loss": token}
+    loss, token, idea = _FusedHeads.apply(
+        hidden_ND, head_VD, ideas.hidden_ND, ideas.weight_VD, ideas.bias_V, target_N, ideas.window_NK, gate, ideas
+    )
+    return {"loss": loss, "token_loss": token, "idea_loss": idea}
+
+
+class _FusedHeads(torch.autograd.Function):
+    """Gradients are computed with the values; backward only scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_ND: Tensor,
+        head_VD: Tensor,
+        idea_ND: Tensor | None,
+        idea_VD: Tensor | None,
+        bias_V: Tensor | None,
+        target_N: Tensor,
+        window_NK: Tensor | None,
+        gate: GateSetting | None,
+        ideas: Ideas | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        device = hidden_ND.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_ND.dtype
+        with torch.autocast(device, enabled=False):
+            token = _Head(hidden_ND, head_VD, None, dtype, ctx.needs_input_grad[:2])
+            idea = None
+            if idea_ND is not None and idea_VD is not None:
+                idea = _Head(idea_ND, idea_VD, bias_V, dtype, ctx.needs_input_grad[2:5])
+            token_sum, idea_sum = _sweep(token, idea, target_N, window_NK, gate, ideas)
+        ctx.count = count = len(target_N)
+        token_loss, idea_loss = token_sum / count, idea_sum / count
+        loss = token_loss if ideas is None else token_loss + ideas.loss_weight * idea_loss
+        ctx.gradients = token.gradients()[:2] + (idea.gradients() if idea else (None, None, None))
+        loss, token_loss, idea_loss = (value.to(hidden_ND.dtype) for value in (loss, token_loss.clone(), idea_loss))
+        ctx.mark_non_differentiable(token_loss, idea_loss)
+        return loss, token_loss, idea_loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_unused: Any) -> tuple[Tensor | None, ...]:
+        # of the sum so far: small numbers times 1 / N would be lost in half precision
+        scale = grad / ctx.count
+        scaled = [None if value is None else value.mul_(scale.to(value.dtype)) for value in ctx.gradients]
+        ctx.gradients = None
+        return (*scaled, None, None, None, None)
+
+
+class _Head:
+    """A linear layer over all positions, taken chunk by chunk, and the gradients gathered so far."""
+
+    def __init__(
+        self, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype, needs: tuple[bool, ...]
+    ) -> None:
+        self.hidden_ND, self.weight_VD, self.bias_V = hidden_ND.to(dtype), weight_VD.to(dtype), bias_V
+        self.grad_hidden = torch.empty_like(hidden_ND) if needs[0] else None
+        self.grad_weight = torch.zeros_like(weight_VD) if needs[1] else None
+        self.grad_bias = torch.zeros_like(bias_V) if bias_V is not None and needs[2] else None
+
+    def logits(self, rows: slice) -> Tensor:
+        """Return [n, V], the bias not added."""
+        return self.hidden_ND[rows] @ self.weight_VD.T
+
+    def gather(self, rows: slice, grad_nV: Tensor) -> None:
+        """Add what a chunk's gradient says about hidden states, weight and bias."""
+        if self.grad_hidden is not None:
+            self.grad_hidden[rows] = grad_nV @ self.weight_VD
+        if self.grad_weight is not None:
+            if self.grad_weight.dtype == grad_nV.dtype:
+                self.grad_weight.addmm_(grad_nV.T, self.hidden_ND[rows])
+            else:
+                self.grad_weight += grad_nV.T @ self.hidden_ND[rows]
+        if self.grad_bias is not None:
+            self.grad_bias += grad_nV.sum(0, dtype=self.grad_bias.dtype)
+
+    def gradients(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        return self.grad_hidden, self.grad_weight, self.grad_bias
+
+
+def _sweep(
+    token: _Head,
+    idea: _Head | None,
+    target_N: Tensor,
+    window_NK: Tensor | None,
+    gate: GateSetting | None,
+    ideas: Ideas | None,
+) -> tuple[Tensor, Tensor]:
+    """Return both losses summed over positions (float64 where there is one); the heads gather the gradients."""
+    count, size = len(target_N), len(token.weight_VD)
+    rows = max(LEAST_ROWS, CHUNK // (size * token.hidden_ND.element_size()))
+    in_cache = max(1, BLOCK // size) if target_N.device.type == "cpu" else rows
+    # Apple's accelerators have no float64
+    exact = torch.float32 if target_N.device.type == "mps" else torch.float64
+    token_sum, idea_sum = (torch.zeros((), dtype=exact, device=target_N.device) for _ in range(2))
+    weight_V = None if ideas is None else (ideas.counted_V * ideas.loss_weight).to(_working(token.hidden_ND[:1]).dtype)
+    for first in range(0, count, rows):
+        chunk = slice(first, min(first + rows, count))
+        z_nV = token.logits(chunk)
+        y_nV = None if idea is None else idea.logits(chunk)
+        for start in range(0, len(z_nV), in_cache):
+            block = slice(start, min(start + in_cache, len(z_nV)))
+            place = slice(first + block.start, first + block.stop)
+            z = _working(z_nV[block])
+            if y_nV is None:
+                token_sum += _token_value_and_gradient(z, target_N[place])
+            else:
+                y = _working(y_nV[block]).add_(idea.bias_V)
+                idea_sum += _idea_value(y, window_NK[place], ideas)
+                p = y.sigmoid_()
+                slope = _add_gate(z, p, gate) if gate.alpha > 0 else None
+                _idea_gradient(p, window_NK[place], ideas, weight_V)
+                token_sum += _token_value_and_gradient(z, target_N[place])
+                if slope is not None:
+                    p.addcmul_(slope, z)
+                _put_back(p, y_nV, block)
+            _put_back(z, z_nV, block)
+        token.gather(chunk, z_nV)
+        if y_nV is not None:
+            idea.gather(chunk, y_nV)
+    return token_sum, idea_sum
+
+
+def _working(block: Tensor) -> Tensor:
+    """Return the block itself, or a float32 copy of one of half precision."""
+    return block.float() if block.dtype in (torch.bfloat16, torch.float16) else block
+
+
+def _put_back(worked: Tensor, whole_nV: Tensor, block: slice) -> None:
+    if worked.dtype != whole_nV.dtype:
+        whole_nV[block] = worked
+
+
+def _add_gate(z: Tensor, p: Tensor, gate: GateSetting) -> Tensor:
+    """Add the gate to z in place and return its derivative with respect to the idea logits."""
+    q = p + gate.epsilon
+    # d log(p + e) / dy = p (1 - p) / (p + e), nothing where the clamp holds
+    slope = torch.addcmul(p, p, p, value=-1.0).div_(q)
+    log_p = q.log_()
+    slope = torch.ops.aten.threshold_backward(slope, log_p, gate.floor)
+    z.add_(log_p.clamp_(min=gate.floor), alpha=gate.alpha)
+    return slope.mul_(gate.alpha)
+
+
+def _idea_value(y: Tensor, window: Tensor, ideas: Ideas) -> Tensor:
+    """Return the idea loss summed over the rows of a block."""
+    found = y.gather(1, window.clamp(min=0))
+    correction = ideas.positive_weight * F.softplus(-found) - F.softplus(found)
+    correction = correction.masked_fill_(window < 0, 0.0)
+    return (F.softplus(y) @ ideas.counted_V.to(y.dtype)).sum() + correction.sum()
+
+
+def _idea_gradient(p: Tensor, window: Tensor, ideas: Ideas, weight_V: Tensor) -> None:
+    """Turn p into the gradient of the weighted idea loss, in place; ``weight_V`` is the weight where a token counts."""
+    ids = window.clamp(min=0)
+    found = p.gather(1, ids)
+    correction = (-ideas.positive_weight * (1 - found) - found).masked_fill_(window < 0, 0.0)
+    p.mul_(weight_V).scatter_add_(1, ids, correction.mul_(ideas.loss_weight))
+
+
+def _token_value_and_gradient(z: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy summed over the rows of a block; z becomes its gradient."""
+    z.sub_(z.amax(1, keepdim=True))
+    reached = z.gather(1, target.unsqueeze(1))
+    total = z.exp_().sum(1, keepdim=True)
+    value = (total.log() - reached).sum()
+    z.div_(total).scatter_add_(1, target.unsqueeze(1), torch.full_like(reached, -1.0))
+    return value

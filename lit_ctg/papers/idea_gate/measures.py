@@ -1,0 +1,522 @@
+"""Measures without sampling noise, ours: what must hold before texts can decide anything, and what decides without.
+
+Metrics of the validation split: a bigram model of the same text, a cache of the words read so far beside the idea head,
+how much of the gate depends on the context. Of held-out texts, teacher-forced: the probability of the terms. Of
+generated texts: what a classifier trained on real ones takes them for.
+
+Shape letters: B rows, T positions, V vocabulary, P measured positions, K window, N pairs or texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from lit_ctg.core.metric import BatchMetric, RatioMetric, float64, pick_mask
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
+from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
+from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
+from lit_ctg.papers.idea_gate.model import distinct
+
+DISCOUNT = 0.75  # of Kneser and Ney's smoothing, the usual value
+# names of the domains (``corpus.load_domain``) whose files are called otherwise
+FILES = {"hardware": "computer_hardware"}
+
+
+class Bigrams:
+    """A bigram model by counting, with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
+
+    Args:
+        ids_N: the text.
+        size: V.
+    """
+
+    def __init__(self, ids_N: np.ndarray, size: int) -> None:
+        ids_N = np.asarray(ids_N).astype(np.int64)
+        self.size = size
+        pair_N, self.count_N = np.unique(ids_N[:-1] * size + ids_N[1:], return_counts=True)
+        self.pair_N = pair_N
+        first_N, second_N = pair_N // size, pair_N % size
+        self.total_V = np.bincount(first_N, weights=self.count_N, minlength=size)
+        self.followers_V = np.bincount(first_N, minlength=size)
+        # how many different tokens stand before each, one more so that none has no probability
+        before_V = np.bincount(second_N, minlength=size) + 1.0
+        self.unigram_V = before_V / before_V.sum()
+
+    def nll(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return the negative log-probability of each second token after the first one, nats, float64."""
+        key = np.asarray(first).astype(np.int64) * self.size + second
+        place = np.minimum(np.searchsorted(self.pair_N, key), len(self.pair_N) - 1)
+        count = np.where(self.pair_N[place] == key, self.count_N[place], 0)
+        total = self.total_V[first]
+        seen = np.maximum(total, 1)
+        rest = np.where(total > 0, DISCOUNT * self.followers_V[first] / seen, 1.0)
+        return -np.log(np.maximum(count - DISCOUNT, 0) / seen + rest * self.unigram_V[second])
+
+
+class BigramLoss(RatioMetric):
+    """Cost of the validation targets under ``Bigrams`` of the training split, and by how much the model's is below.
+
+    ``loss`` in nats; ``margin``: bigram minus model, token by token; above 0 the model has learned more than pairs.
+    """
+
+    unit = "nats"
+    direction = "higher"
+
+    def __init__(self, *, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, groups=2, **kwargs)
+        self.bigrams: Bigrams | None = None
+
+    def bind(self, datamodule: Any, module: Any = None) -> BigramLoss:
+        """Count the training split."""
+        if self.bigrams is None:
+            self.bigrams = Bigrams(datamodule.packed.ids("train"), len(datamodule.vocabulary))
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch."""
+        mask_BT = pick_mask(batch, self.mask)
+        self.update(batch["input_ids_BT"], batch["target_ids_BT"], cost(output, batch, GATED), mask_BT)
+
+    def update(self, first_BT: Tensor, second_BT: Tensor, model_BT: Tensor, mask_BT: Tensor) -> None:
+        """Add rows: each token, the one after it, the model's cost of that in nats, True where it counts."""
+        assert self.bigrams is not None, "call bind(datamodule) first"
+        self.follow(mask_BT)
+        nll_BT = torch.from_numpy(self.bigrams.nll(first_BT.cpu().numpy(), second_BT.cpu().numpy()))
+        bigram_BT = nll_BT.to(model_BT).masked_fill(~mask_BT, 0.0)
+        sums_B2 = torch.stack((bigram_BT.sum(1), (bigram_BT - model_BT).sum(1)), dim=1)
+        self.add_rows(sums_B2, mask_BT.sum(1, keepdim=True).expand(-1, 2))
+
+    def compute(self) -> Tensor:
+        """Return both, float64, (2,)."""
+        return self.ratio()
+
+    def _result(self) -> dict[str, MetricResult]:
+        count = int(self.count[0])
+        (loss, margin), (loss_ci, margin_ci) = self.ratio().tolist(), self.intervals()
+        return {
+            "loss": MetricResult(loss, self.unit, "none", count, loss_ci, self.version),
+            "margin": MetricResult(margin, self.unit, "higher", count, margin_ci, self.version),
+        }
+
+
+class HistoryCache(RatioMetric):
+    """The idea head beside what needs no training: the tokens read so far in the row, the commonest first.
+
+    Average precision (see ``IdeaHead``) of ranking by counts in the row up to each position, the training text's
+    frequency deciding ties: ``average_precision``; that of the idea head minus it, position by position: ``head_gain``.
+    A model without an idea head gives no results.
+
+    Args:
+        stride: positions from one measured position to the next.
+    """
+
+    unit = "rate"
+    direction = "higher"
+
+    def __init__(self, *, stride: int = 16, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, groups=2, **kwargs)
+        self.stride = stride
+        self.frequency_V: Tensor | None = None
+        self._module: list[Any] = []
+
+    def bind(self, datamodule: Any, module: Any) -> HistoryCache:
+        """Take the model, which knows window and stopwords, and count the training split."""
+        self._module = [module]
+        if self.frequency_V is None:
+            counts_V = np.bincount(np.asarray(datamodule.packed.ids("train")), minlength=module.vocabulary_size)
+            # below one occurrence in the row, so that it decides ties only
+            self.frequency_V = torch.from_numpy(counts_V / (counts_V.sum() + 1.0)).float()
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Measure every ``stride``-th position of a batch; each row counts as one unit of the interval."""
+        if not has_gate(output):
+            return
+        (module,) = self._module
+        self.follow(batch["target_ids_BT"])
+        counted_BT = pick_mask(batch, self.mask)
+        window_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])
+        for row in range(len(counted_BT)):
+            places = torch.arange(self.stride - 1, counted_BT.shape[1], self.stride, device=counted_BT.device)
+            places = places[counted_BT[row, places]]
+            tokens_PK = distinct(window_BTK[row, places], module.stopword_mask_V)
+            some_P = (tokens_PK >= 0).any(1)
+            if not bool(some_P.any()):
+                continue
+            places, tokens_PK = places[some_P], tokens_PK[some_P]
+            history_PV = self.history(batch["input_ids_BT"][row], places)
+            self.update(history_PV, output.extras["idea_logits"][row, places], tokens_PK, module.stopword_mask_V)
+
+    def update(self, history_PV: Tensor, idea_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> None:
+        """Add the positions of one row: both rankings, what is to be found (-1 pads; at least one each), stopwords."""
+        found = [
+            average_precision(scores_PV.float().masked_fill(stopword_V, -torch.inf), tokens_PK)
+            for scores_PV in (history_PV, idea_PV)
+        ]
+        total_2 = torch.stack((found[0].sum(), (found[1] - found[0]).sum()))
+        self.add_rows(total_2[None], torch.full((1, 2), len(tokens_PK), device=total_2.device))
+
+    def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
+        """Return the ranking's scores [P, V]: how often each token stands in the row up to each place."""
+        assert self.frequency_V is not None, "call bind(datamodule, module) first"
+        frequency_V = self.frequency_V.to(ids_T.device)
+        read_PT = torch.arange(len(ids_T), device=ids_T.device) <= places_P[:, None]
+        count_PV = torch.zeros(len(places_P), len(frequency_V), device=ids_T.device)
+        return count_PV.scatter_add_(1, ids_T.expand(len(places_P), -1), read_PT.float()) + frequency_V
+
+    def compute(self) -> Tensor:
+        """Return both, float64, (2,)."""
+        return self.ratio()
+
+    def _result(self) -> dict[str, MetricResult]:
+        if not float(self.rows[0]):
+            return {}
+        names, count = ("average_precision", "head_gain"), int(self.count[0])
+        return {
+            name: MetricResult(value, self.unit, self.direction, count, interval, self.version)
+            for name, value, interval in zip(names, self.ratio().tolist(), self.intervals(), strict=True)
+        }
+
+
+class GateContext(BatchMetric):
+    """Share of the gate's variance that depends on the context; the rest is a constant number for each token.
+
+    Over positions and tokens (stopwords aside) the gate's variance is the mean over tokens of its variance over
+    positions (context) plus the variance over tokens of its mean (static): ``context_share`` is the first one's part.
+    ``context_share_weighted`` weighs each token by its mean probability under the token head, so that tokens that are
+    hardly ever drawn count for little. A model without a gate, or with strength 0, gives no results.
+
+    Args:
+        stride: positions from one measured position to the next.
+    """
+
+    unit = "share of variance"
+    direction = "higher"
+
+    def __init__(self, *, stride: int = 4, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stride, self.mask = stride, mask
+        self._module: list[Any] = []
+        self.add_sum("positions")
+
+    def bind(self, datamodule: Any, module: Any) -> GateContext:
+        """Take the model, whose gate it is."""
+        if not self._module:
+            for name in ("gate_sum", "square_sum", "probability_sum"):
+                self.add_sum(name, (module.vocabulary_size,))
+        self._module = [module]
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Add every ``stride``-th position of a batch."""
+        (module,) = self._module
+        if not has_gate(output) or module.alpha == 0:
+            return
+        self.follow(batch["target_ids_BT"])
+        places = slice(self.stride - 1, None, self.stride)
+        counted_BT = pick_mask(batch, self.mask)[:, places]
+        gate_PV = module.gate(output.extras["idea_logits"][:, places][counted_BT])
+        self.update(gate_PV, output.extras["token_logits"][:, places][counted_BT].softmax(-1))
+
+    def update(self, gate_PV: Tensor, probability_PV: Tensor) -> None:
+        """Add positions: the gate in nats, and what the token head gives each token."""
+        gate_PV, probability_PV = float64(gate_PV), float64(probability_PV)
+        self.add(
+            positions=torch.tensor(len(gate_PV)),
+            gate_sum=gate_PV.sum(0),
+            square_sum=gate_PV.square().sum(0),
+            probability_sum=probability_PV.sum(0),
+        )
+
+    def compute(self) -> Tensor:
+        """Return the share, each token alike and weighted, float64, (2,)."""
+        (module,) = self._module
+        kept_V = float64(~module.stopword_mask_V).to(self.gate_sum)
+        mean_V = self.gate_sum / self.positions
+        within_V = (self.square_sum / self.positions - mean_V.square()).clamp(min=0)
+        shares = []
+        for weight_V in (kept_V, kept_V * self.probability_sum):
+            weight_V = weight_V / weight_V.sum()
+            context = (weight_V * within_V).sum()
+            static = (weight_V * mean_V.square()).sum() - (weight_V * mean_V).sum().square()
+            shares.append(context / (context + static.clamp(min=0)))
+        return torch.stack(shares)
+
+    def _result(self) -> dict[str, MetricResult]:
+        if not float(self.positions):
+            return {}
+        names, count = ("context_share", "context_share_weighted"), int(self.positions)
+        return {
+            name: MetricResult(value, self.unit, self.direction, count, None, self.version)
+            for name, value in zip(names, self.compute().tolist(), strict=True)
+        }
+
+
+class Held:
+    """The held-out text of a packed corpus by subject: windows that do not overlap, with the document of each.
+
+    Args:
+        packed: the corpus.
+        splits: which splits are held out.
+    """
+
+    def __init__(self, packed: Any, splits: Sequence[str] = ("val", "test")) -> None:
+        self.packed, self.splits = packed, splits
+
+    def windows(self, wanted: Any, length: int, limit: int | None = None) -> list[tuple[int, np.ndarray]]:
+        """Return (document, ids [length]) of the documents whose source ``wanted(name)`` accepts.
+
+        Args:
+            wanted: called with a source's name.
+            length: tokens of a window; what is left of a document is dropped.
+            limit: windows of one document at most.
+        """
+        found, number = [], 0
+        for split in self.splits:
+            for document, source in enumerate(self.packed.table(split, "source")):
+                if wanted(self.packed.sources[source]):
+                    ids = np.asarray(self.packed.document(split, document)).astype(np.int64)
+                    starts = range(0, len(ids) - length + 1, length)
+                    found += [(number, ids[start : start + length]) for start in starts[:limit]]
+                    number += 1
+        return found
+
+
+def about(source: str, domain: str) -> bool:
+    """Return whether a source of the corpus (a file of plain Wikipedia, a field of the sample) is a domain's text."""
+    return source in (domain, FILES.get(domain))
+
+
+def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
+    """Return the ids of the domain's terms that are one token after a blank, sorted."""
+    encoded = (vocabulary.encode(f" {term}") for term in domain.terms[chosen])
+    return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}))
+
+
+class MassMean(SampleMean):
+    """Mean over windows of the probability of the domain's terms, by document."""
+
+    unit = "probability a token"
+    direction = "higher"
+
+    def update(self, values: Sequence[float], group: int = 0) -> None:
+        """Add the windows of one document."""
+        self.add_samples(values, group)
+
+
+class ClassifiedShare(SampleMean):
+    """Share of texts that the classifier takes for the right domain's."""
+
+    unit = "rate"
+    direction = "higher"
+
+    def update(self, hits: Sequence[float], group: int = 0) -> None:
+        """Add the texts of one prompt: 1 where it is right, else 0."""
+        self.add_samples(hits, group)
+
+
+class TopicMass(Callback):
+    """Teacher-forced probability of the domain's terms along held-out texts, in ``trainer.validate``; nothing is drawn.
+
+    Three kinds of text a domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
+    such a window and then general text; ``never``, that general text behind as many tokens of other general text. In
+    all three the positions behind the first ``before`` tokens are measured, so that ``drifted`` minus ``never`` is what
+    the model keeps of the topic after the text has left it.
+
+    Args:
+        domains: names or files of domains, see ``load_domain``.
+        length: tokens of a window, at most the model's context + 1.
+        before: tokens of the beginning, see above.
+        windows: at most so many windows a domain.
+        arms: name -> strength of the gate; an arm that changes nothing for a model without a gate is left out there.
+        batch_size: windows at a time.
+
+    Attributes:
+        results: ``mass/<arm>/<domain>/<kind>``, ``.../kept`` (drifted minus never, window by window), and of the real
+            text ``mass/text/<domain>/<kind>``: the share of its tokens that are terms. ``all``: mean over domains.
+    """
+
+    def __init__(
+        self,
+        *,
+        domains: Sequence[str],
+        length: int,
+        before: int,
+        windows: int,
+        arms: Mapping[str, Mapping[str, float]],
+        batch_size: int = 16,
+    ) -> None:
+        super().__init__()
+        if not 0 < before < length - 1:
+            raise UserError(f"callback.topic_mass.before={before} must be above 0 and below length - 1 = {length - 1}")
+        self.domains = [load_domain(name) for name in domains]
+        self.length, self.before, self.windows, self.batch_size = length, before, windows, batch_size
+        self.arms = {name: dict(arm) for name, arm in arms.items()}
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure the model that ``trainer.validate`` was given."""
+        if trainer.state.fn == "validate":
+            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it
+
+    def run(self, module: Any, datamodule: Any) -> None:
+        """Fill ``results`` anew; domains that the corpus has no held-out text of are left out."""
+        self.results = {}
+        held = Held(datamodule.prepare())
+        names = [domain.name for domain in self.domains]
+        general = held.windows(lambda s: not any(about(s, name) for name in names), self.length, limit=2)
+        values: dict[str, dict[str, list[tuple[str, int, float]]]] = {}
+        for domain in self.domains:
+            own = held.windows(lambda s, name=domain.name: about(s, name), self.length)[: self.windows]
+            if not own or len(general) < 2:
+                continue
+            terms = term_ids(domain, datamodule.vocabulary)
+            for kind, texts in self.texts(own, general).items():
+                ids_NT = torch.from_numpy(np.stack(texts))
+                real_N = torch.isin(ids_NT[:, self.before + 1 :], terms).double().mean(1)
+                measured = {"text": real_N} | {
+                    arm: self.mass(module, ids_NT, terms, strength)
+                    for arm, strength in self.arms.items()
+                    if module.gated or not strength
+                }
+                for arm, mass_N in measured.items():
+                    entries = [(domain.name, document, float(v)) for (document, _), v in zip(own, mass_N, strict=True)]
+                    values.setdefault(arm, {}).setdefault(kind, []).extend(entries)
+        for arm, kinds in values.items():
+            for kind, entries in kinds.items():
+                self._keep(f"mass/{arm}", kind, entries)
+            pairs = zip(kinds["drifted"], kinds["never"], strict=True)
+            self._keep(f"mass/{arm}", "kept", [(name, document, a - b) for (name, document, a), (_, _, b) in pairs])
+
+    def texts(
+        self, own: Sequence[tuple[int, np.ndarray]], general: Sequence[tuple[int, np.ndarray]]
+    ) -> dict[str, list[np.ndarray]]:
+        """Return the windows of each kind; window i of ``drifted`` and of ``never`` end in the same general text."""
+        drifted, never = [], []
+        for number, (_, ids) in enumerate(own):
+            end = general[(2 * number + 1) % len(general)][1][self.before + 1 :]
+            drifted.append(np.concatenate((ids[: self.before + 1], end)))
+            never.append(np.concatenate((general[2 * number % len(general)][1][: self.before + 1], end)))
+        return {"inside": [ids for _, ids in own], "drifted": drifted, "never": never}
+
+    @torch.no_grad()
+    def mass(self, module: Any, ids_NT: Tensor, terms: Tensor, strength: Mapping[str, float]) -> Tensor:
+        """Return of each window the mean probability of all terms together behind its beginning, float64 [N].
+
+        Args:
+            module: the model; its own strength is put back.
+            ids_NT: windows.
+            terms: ids.
+            strength: ``alpha`` or nothing.
+        """
+        own = module.alpha
+        module.alpha = float(strength.get("alpha", own))
+        try:
+            found = []
+            for ids_BT in ids_NT.split(self.batch_size):
+                ids_BT = ids_BT.to(module.device)
+                mask_BT = torch.ones_like(ids_BT[:, 1:], dtype=torch.bool)
+                batch = {"input_ids_BT": ids_BT[:, :-1], "target_ids_BT": ids_BT[:, 1:]}
+                batch |= {"mask_input_BT": mask_BT, "mask_target_BT": mask_BT}
+                scores_BTV = module(batch).scores_BTV[:, self.before :]
+                every_BT = scores_BTV.logsumexp(-1)
+                terms_BT = scores_BTV[..., terms.to(module.device)].logsumexp(-1)
+                found.append(float64((terms_BT - every_BT).exp()).mean(1).cpu())
+            return torch.cat(found)
+        finally:
+            module.alpha = own
+
+    def _keep(self, name: str, kind: str, entries: Sequence[tuple[str, int, float]]) -> None:
+        """Record the mean of each domain and of all (their documents are groups of the bootstrap)."""
+        groups = {key: number for number, key in enumerate(dict.fromkeys((domain, doc) for domain, doc, _ in entries))}
+        domains = list(dict.fromkeys(domain for domain, _, _ in entries))
+        for chosen in [*domains, "all"]:
+            metric = MassMean(sync_on_compute=False)
+            for domain, document, value in entries:
+                if chosen in (domain, "all"):
+                    metric.update([value], groups[domain, document])
+            self.results[f"{name}/{chosen}/{kind}"] = metric.result().to_dict()
+
+
+class TopicClassifier:
+    """What is this text about? Logistic regression on the tokens of pieces of real text, five domains and the rest.
+
+    Args:
+        domains: names of the domains.
+        tokens: of a piece.
+        pieces: of each class, from the training split.
+        seed: of the choice of pieces.
+    """
+
+    OTHER = "other"
+
+    def __init__(self, *, domains: Sequence[str], tokens: int = 100, pieces: int = 400, seed: int = 0) -> None:
+        self.domains, self.tokens, self.pieces, self.seed = list(domains), tokens, pieces, seed
+        self.accuracy: tuple[int, int] = (0, 0)
+        self.real: dict[str, tuple[int, int]] = {}
+        self._model: Any = None
+        self._size = 0
+
+    def fit(self, packed: Any, size: int) -> TopicClassifier:
+        """Train on the training split; measure the accuracy on held-out pieces, each class weighing the same.
+
+        Args:
+            packed: the corpus.
+            size: V.
+
+        Raises:
+            UserError: a domain without training text.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        self._size = size
+        train, held = Held(packed, ("train",)), Held(packed)
+        generator = np.random.default_rng(self.seed)
+        classes = [*self.domains, self.OTHER]
+
+        def pieces(corpus: Held, name: str, limit: int | None) -> list[np.ndarray]:
+            def wanted(source: str) -> bool:
+                found = [domain for domain in self.domains if about(source, domain)]
+                return name in (found or [self.OTHER])
+
+            return [ids for _, ids in corpus.windows(wanted, self.tokens, limit)]
+
+        texts, labels = [], []
+        for label, name in enumerate(classes):
+            found = pieces(train, name, None)
+            if not found:
+                raise UserError(
+                    f"topic classifier: the corpus has no training text about '{name}': use data=domains with "
+                    "data.source=local, or leave callback.topic_trial.classifier out"
+                )
+            chosen = generator.permutation(len(found))[: self.pieces]
+            texts += [found[i] for i in chosen]
+            labels += [label] * len(chosen)
+        self._model = LogisticRegression(C=1.0, max_iter=500).fit(self.features(texts), labels)
+        hits = {name: (self.classes(pieces(held, name, 8)), label) for label, name in enumerate(classes)}
+        self.real = {name: (int((said == label).sum()), len(said)) for name, (said, label) in hits.items()}
+        self.accuracy = (sum(hit for hit, _ in self.real.values()), sum(n for _, n in self.real.values()))
+        return self
+
+    def features(self, texts: Sequence[Sequence[int]]) -> Any:
+        """Return square roots of token counts of each text, sparse [N, V]; length 1 each."""
+        import scipy.sparse
+        from sklearn.preprocessing import normalize
+
+        rows = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+        ids = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts]) if texts else np.zeros(0, np.int64)
+        counts = scipy.sparse.csr_matrix((np.ones(len(ids)), (rows, ids)), shape=(len(texts), self._size))
+        counts.sum_duplicates()
+        counts.data = np.sqrt(counts.data)
+        return normalize(counts)
+
+    def classes(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Return of each text the place of its class in ``domains``, the last place for others."""
+        return self._model.predict(self.features(texts)) if len(texts) else np.zeros(0, np.int64)

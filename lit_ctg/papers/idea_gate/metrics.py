@@ -1,0 +1,519 @@
+"""Metrics of the idea gate, by what they read: a validation batch (cost, idea head), a generated text (the topic).
+
+Shape letters: B rows, T positions, N samples or counted positions, K window, V vocabulary, P measured positions,
+G groups, R resamples, S spans.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.core.metric import BatchMetric, LitMetric, pick_mask, token_nll
+from lit_ctg.core.result import MetricResult
+from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.idea_gate.model import distinct
+from lit_ctg.statistics import Interval, ratio_interval
+
+GATED, UNGATED = "gated", "ungated"
+
+
+def has_gate(output: Any) -> bool:
+    """Return whether a model's output has a gate that could be left out."""
+    return output.extras.get("idea_logits") is not None
+
+
+def cost(output: Any, batch: Mapping[str, Tensor], which: str) -> Tensor:
+    """Return the negative log-probability of each counted target in nats, float64 (B, T).
+
+    Computed once a batch and kept in ``output.extras``: several metrics read it, and over 50,257 tokens it is most of
+    what a validation costs.
+
+    Args:
+        output: a model's output; ``extras["token_logits"]`` are the scores before the gate (idea gate, Eq. 1).
+        batch: with targets and their mask.
+        which: ``"gated"`` (the model's scores) or ``"ungated"``.
+    """
+    # without a gate both are one
+    ungated = which == UNGATED and has_gate(output)
+    key = f"{UNGATED if ungated else GATED}_nll_BT"
+    if key not in output.extras:
+        scores_BTV = output.extras["token_logits"] if ungated else output.scores_BTV
+        output.extras[key] = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+    return output.extras[key]
+
+
+class GatedPerplexity(Perplexity):
+    """Mean cost in nats (``loss``) and its exp (``perplexity``) of one pair of scores, over counted targets.
+
+    Args:
+        scores: ``"gated"``, what the model is trained and evaluated with, or ``"ungated"``: the token head alone, the
+            gate left out at inference. A model without a gate has the same numbers for both.
+    """
+
+    def __init__(self, *, scores: str, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, **kwargs)
+        self.scores = scores
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch's costs."""
+        mask_BT = pick_mask(batch, self.mask)
+        self.follow(mask_BT)
+        self.add_rows(cost(output, batch, self.scores).sum(1), mask_BT.sum(1))
+
+    def _result(self) -> dict[str, MetricResult]:
+        (interval,) = self.intervals()
+        nats = MetricResult(float(self.ratio()), "nats", "lower", int(self.count), interval, self.version)
+        perplexity = super()._result()
+        return {"loss": nats, "perplexity": perplexity}
+
+
+# how many ids are tried to see whether decoding puts blanks between tokens
+_TRIED = 50
+
+
+class WordPerplexity(Perplexity):
+    """exp of the total cost divided by the number of words of the targets.
+
+    Words are runs without white space in the targets' text. A token continues a word when the token before it (the
+    position's input) does not end in white space and it does not begin with any, so a row that starts inside a word
+    counts that word not again. The end-of-text token is no word, its cost counts. Where tokens are words (no blanks
+    inside the tokens), every token but the line end is one.
+
+    Args:
+        scores: ``"gated"`` or ``"ungated"``, see ``GatedPerplexity``.
+    """
+
+    unit = "perplexity a word"
+
+    def __init__(self, *, scores: str, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, **kwargs)
+        self.scores = scores
+        self.words_V: Tensor | None = None
+
+    def bind(self, datamodule: Any, module: Any = None) -> WordPerplexity:
+        """Take the text of every token from the data module's vocabulary."""
+        if self.words_V is None:
+            vocabulary = datamodule.vocabulary
+            texts = token_texts(vocabulary)
+            self.words_V = torch.tensor([len(text.split()) for text in texts])
+            self.opens_V = torch.tensor([text[:1].isspace() or not text for text in texts])
+            self.closes_V = torch.tensor([text[-1:].isspace() or not text for text in texts])
+        return self
+
+    def words(self, input_BT: Tensor, target_BT: Tensor) -> Tensor:
+        """Return how many words begin in each target, (B, T)."""
+        assert self.words_V is not None, "call bind(datamodule) first"
+        tables = (self.words_V, self.opens_V, self.closes_V)
+        words_V, opens_V, closes_V = (table.to(target_BT.device) for table in tables)
+        goes_on_BT = ~opens_V[target_BT] & ~closes_V[input_BT]
+        return words_V[target_BT] - goes_on_BT.long()
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch's costs and words."""
+        mask_BT = pick_mask(batch, self.mask)
+        self.follow(mask_BT)
+        words_BT = self.words(batch["input_ids_BT"], batch["target_ids_BT"]).masked_fill(~mask_BT, 0)
+        self.add_rows(cost(output, batch, self.scores).sum(1), words_BT.sum(1))
+
+
+def token_texts(vocabulary: Any) -> list[str]:
+    """Return the text of every token, white space included; a special token has none.
+
+    A vocabulary of words, whose ``decode`` puts blanks between tokens, gives every word with a blank before it.
+    """
+    texts = [vocabulary.decode([number]) for number in range(len(vocabulary))]
+    special = {vocabulary.eos_id, vocabulary.bos_id, vocabulary.pad_id}
+    # half a character decodes to U+FFFD by itself and to something else with its other half
+    whole = [number for number, text in enumerate(texts) if number not in special and "\ufffd" not in text][:_TRIED]
+    blank = "" if vocabulary.decode(whole) == "".join(texts[number] for number in whole) else " "
+    return ["" if number in special and not text.isspace() else blank + text for number, text in enumerate(texts)]
+
+
+# scores ranked at one time
+_CHUNK = 1 << 22
+_RATIOS = ("precision", "recall", "average_precision", "unigram_average_precision")
+# of each ratio: the sums RatioMetric keeps, here over rows of the batch
+_SUMS = ("total", "count", "total_sq", "cross", "count_sq")
+
+
+def average_precision(scores_PV: Tensor, tokens_PK: Tensor) -> Tensor:
+    """Return the average precision of each position's ranking, float64 (P,); NaN where nothing is to be found.
+
+    Mean over the tokens to be found of: how many of them score at least as much, among all tokens that do.
+
+    Args:
+        scores_PV: or (1, V), one ranking for all positions; ``-inf`` takes a token out of the ranking.
+        tokens_PK: what is to be found, distinct; -1 pads.
+    """
+    padding_PK = tokens_PK < 0
+    found_PK = scores_PV.expand(len(tokens_PK), -1).gather(1, tokens_PK.clamp(min=0))
+    # rising order, so that a place in it is the number of tokens that score at least as much
+    wanted_PK = (-found_PK).masked_fill(padding_PK, float("inf")).sort(dim=1).values.contiguous()
+    order = (-scores_PV).sort(dim=1).values
+    rank_PK = torch.searchsorted(order[0] if len(order) == 1 else order, wanted_PK, right=True)
+    hits_PK = torch.searchsorted(wanted_PK, wanted_PK, right=True)
+    precision_PK = (hits_PK.double() / rank_PK.double()).masked_fill(wanted_PK.isinf(), 0.0)
+    return precision_PK.sum(1) / (~padding_PK).sum(1)
+
+
+class IdeaHead(BatchMetric):
+    """Precision and recall of the tokens the head says are coming, and the average precision of its ranking.
+
+    ``precision`` and ``recall`` count (position, token) pairs with a probability above ``threshold``;
+    ``average_precision`` is a mean over positions, stopwords left out of the ranking; ``unigram_average_precision`` is
+    that of ranking by frequency in the training split at every position: what a head that sees no context gets. Every
+    ``stride``-th position is measured; one without a token to be found has no average precision. A model without an
+    idea head gives no results. Intervals take rows as independent.
+
+    Args:
+        threshold: a probability.
+        stride: positions from one measured position to the next.
+    """
+
+    unit = "rate"
+    direction = "higher"
+
+    def __init__(self, *, threshold: float = 0.5, stride: int = 16, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.threshold, self.stride = threshold, stride
+        for ratio in _RATIOS:
+            for name in (*_SUMS, "rows"):
+                self.add_sum(f"{ratio}_{name}")
+        self.frequency_V: Tensor | None = None
+        self._module: list[Any] = []  # a list: a module in an attribute would become a part of the metric
+
+    def bind(self, datamodule: Any, module: Any) -> IdeaHead:
+        """Take the model, which knows window, stopwords and its output rows, and count the training split."""
+        self._module = [module]
+        if self.frequency_V is None:
+            ids = np.asarray(datamodule.packed.ids("train"))
+            # a pretrained head can have more rows than its tokenizer has tokens
+            self.frequency_V = torch.from_numpy(np.bincount(ids, minlength=module.vocabulary_size)).float()
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Measure every ``stride``-th position of a batch; each row counts as one unit of the interval."""
+        if not has_gate(output):
+            return
+        (module,) = self._module
+        self.follow(batch["target_ids_BT"])
+        places = slice(self.stride - 1, None, self.stride)
+        counted_BT = pick_mask(batch, "target")[:, places]
+        logits_BTV = output.extras["idea_logits"][:, places]
+        window_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])[:, places]
+        for row in range(len(counted_BT)):
+            kept = counted_BT[row]
+            if bool(kept.any()):
+                self.update(logits_BTV[row][kept], window_BTK[row][kept], module.stopword_mask_V)
+
+    def update(self, logits_PV: Tensor, window_PK: Tensor, stopword_V: Tensor) -> None:
+        """Add the positions of one row: idea logits, the tokens of their windows (-1 pads), the stopwords."""
+        sums = torch.zeros(len(_RATIOS), 2, dtype=torch.float64)
+        rows = max(1, _CHUNK // logits_PV.shape[1])
+        for logits, window in zip(logits_PV.float().split(rows), window_PK.split(rows), strict=True):
+            sums += self._count(logits, distinct(window, stopword_V), stopword_V)
+        for ratio, (total, count) in zip(_RATIOS, sums, strict=True):
+            values = (total, count, total * total, total * count, count * count, (count > 0).double())
+            self.add(**{f"{ratio}_{name}": value for name, value in zip((*_SUMS, "rows"), values, strict=True)})
+
+    def _count(self, logits_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> Tensor:
+        """Return (total, count) of every ratio."""
+        said_PV = (logits_PV.sigmoid() > self.threshold) & ~stopword_V
+        there_PK = tokens_PK >= 0
+        right = (said_PV.gather(1, tokens_PK.clamp(min=0)) & there_PK).sum()
+        some_P = there_PK.any(1)
+        ranked_P = average_precision(logits_PV[some_P].masked_fill(stopword_V, float("-inf")), tokens_PK[some_P])
+        assert self.frequency_V is not None, "call bind(datamodule, module) first"
+        unigram_1V = self.frequency_V.to(logits_PV).masked_fill(stopword_V, float("-inf")).unsqueeze(0)
+        unigram_P = average_precision(unigram_1V, tokens_PK[some_P])
+        positions = some_P.sum()
+        pairs = [
+            (right, said_PV.sum()),
+            (right, there_PK.sum()),
+            (ranked_P.sum(), positions),
+            (unigram_P.sum(), positions),
+        ]
+        return torch.tensor([[float(total), float(count)] for total, count in pairs], dtype=torch.float64)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return each ratio, float64, ()."""
+        return {ratio: getattr(self, f"{ratio}_total") / getattr(self, f"{ratio}_count") for ratio in _RATIOS}
+
+    def _result(self) -> dict[str, MetricResult]:
+        if not any(float(getattr(self, f"{ratio}_rows")) for ratio in _RATIOS):
+            return {}
+        results = {}
+        for ratio, value in self.compute().items():
+            sums = {name: float(getattr(self, f"{ratio}_{name}")) for name in _SUMS}
+            interval = ratio_interval(**sums, rows=int(getattr(self, f"{ratio}_rows")))
+            count = int(sums["count"])
+            results[ratio] = MetricResult(float(value), self.unit, self.direction, count, interval, self.version)
+        return results
+
+
+_RUN = re.compile(r"\S+")
+# what stands around words in running text
+_AROUND = string.punctuation + "“”‘’«»–—…"
+
+
+def words(text: str, start: int = 0, stop: int | None = None) -> list[str]:
+    """Return the words of ``text`` that begin at a character in [start, stop).
+
+    The text is cut into words as a whole: a word that begins before ``start`` is no word of the range, even where
+    part of it lies in it. Runs of nothing but punctuation are no words.
+    """
+    stop = len(text) if stop is None else stop
+    found = (run.group().strip(_AROUND).lower() for run in _RUN.finditer(text) if start <= run.start() < stop)
+    return [word for word in found if word]
+
+
+def content_words(found: Iterable[str], function_words: Collection[str]) -> list[str]:
+    """Return the words that are no function words."""
+    return [word for word in found if word not in function_words]
+
+
+# values drawn at one time
+_BLOCK = 1 << 22
+
+
+def grouped_bootstrap(
+    values: Sequence[float],
+    groups: Sequence[int],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 4000,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile interval of the mean of ``values``: groups are drawn anew, then samples inside each drawn group.
+
+    With one group only the samples are drawn, so the interval then says nothing about other prompts. Few groups make
+    it too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
+
+    Args:
+        values: one number a sample.
+        groups: which group each sample is of.
+        confidence: of the interval.
+        resamples: R.
+        seed: the same seed gives the same interval.
+
+    Returns:
+        (low, high), or None below two values.
+    """
+    value_N, group_N = np.asarray(values, dtype=np.float64), np.asarray(groups)
+    kept_N = np.isfinite(value_N)
+    value_N, group_N = value_N[kept_N], group_N[kept_N]
+    if value_N.size < 2:
+        return None
+    members = [value_N[group_N == group] for group in np.unique(group_N)]
+    size_G = np.array([len(member) for member in members])
+    first_G = np.concatenate([[0], np.cumsum(size_G)[:-1]])
+    flat_N = np.concatenate(members)
+    rng = np.random.default_rng(seed)
+    means = []
+    rows = max(1, _BLOCK // value_N.size)
+    for start in range(0, resamples, rows):
+        count = min(rows, resamples - start)
+        drawn_RG = rng.integers(0, len(members), size=(count, len(members)))
+        total_R, size_R = np.zeros(count), np.zeros(count)
+        for column in range(len(members)):
+            group_R = drawn_RG[:, column]
+            place_RN = (rng.random((count, int(size_G.max()))) * size_G[group_R][:, None]).astype(np.int64)
+            inside_RN = np.arange(place_RN.shape[1]) < size_G[group_R][:, None]
+            total_R += np.where(inside_RN, flat_N[first_G[group_R][:, None] + place_RN], 0.0).sum(1)
+            size_R += size_G[group_R]
+        means.append(total_R / size_R)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+class SampleMean(LitMetric):
+    """Mean of one number a sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
+
+    Subclasses turn texts into numbers in their ``update`` and call ``add_samples``.
+    """
+
+    value: list[Tensor]
+    group: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("value", [], dist_reduce_fx="cat")
+        self.add_state("group", [], dist_reduce_fx="cat")
+
+    def add_samples(self, values: Sequence[float], group: int) -> None:
+        """Add the samples of one group (prompt)."""
+        self.value.append(torch.tensor(list(values), dtype=torch.float64, device=self.device))
+        self.group.append(torch.full((len(values),), float(group), dtype=torch.float64, device=self.device))
+
+    def samples(self) -> tuple[Tensor, Tensor]:
+        """Return value_N and group_N, float64."""
+        if not len(self.value):
+            return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.float64)
+        joined = [torch.cat(state) if isinstance(state, list) else state for state in (self.value, self.group)]
+        return joined[0], joined[1]
+
+    def compute(self) -> Tensor:
+        """Return the mean over samples, float64, (); NaN without one."""
+        return self.samples()[0].nanmean()
+
+    def _result(self) -> MetricResult:
+        value_N, group_N = self.samples()
+        interval = grouped_bootstrap(value_N.tolist(), group_N.tolist())
+        count = int(value_N.isfinite().sum())
+        return MetricResult(float(value_N.nanmean()), self.unit, self.direction, count, interval, self.version)
+
+
+class Stickiness(SampleMean):
+    """Share of a sample's content words that are in the domain's list; mean over samples.
+
+    A sample without a content word has no share and is left out.
+
+    Args:
+        terms: the domain's list, lower case.
+        function_words: words that are no content words.
+    """
+
+    unit = "share of content words"
+    direction = "higher"
+
+    def __init__(self, *, terms: Collection[str], function_words: Collection[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.terms, self.function_words = frozenset(terms), frozenset(function_words)
+
+    def share(self, found: Sequence[str]) -> float:
+        """Return the share of one sample, given its words; NaN without a content word."""
+        content = content_words(found, self.function_words)
+        return sum(word in self.terms for word in content) / len(content) if content else float("nan")
+
+    def update(self, words_N: Sequence[Sequence[str]], group: int = 0) -> None:
+        """Add samples, each as its words (``words``), that share a prompt ``group``."""
+        self.add_samples([self.share(found) for found in words_N], group)
+
+
+class Density(SampleMean):
+    """Number of different terms of the domain's list in a sample, for 100 of its tokens; mean over samples.
+
+    Args:
+        terms: the domain's list, lower case.
+    """
+
+    unit = "terms per 100 tokens"
+    direction = "higher"
+
+    def __init__(self, *, terms: Collection[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.terms = frozenset(terms)
+
+    def update(self, words_N: Sequence[Sequence[str]], tokens_N: Sequence[int], group: int = 0) -> None:
+        """Add samples of one prompt: the words of each, and how many new tokens it has (0: it is left out)."""
+        counts = [len(self.terms.intersection(found)) for found in words_N]
+        values = [
+            100.0 * count / tokens if tokens else float("nan") for count, tokens in zip(counts, tokens_N, strict=True)
+        ]
+        self.add_samples(values, group)
+
+
+def distinct_share(found: Sequence[str], order: int) -> float:
+    """Return the share of different n-grams among all n-grams of one text; NaN when it is shorter than one."""
+    grams = list(zip(*(found[shift:] for shift in range(order)), strict=False))
+    return len(set(grams)) / len(grams) if grams else float("nan")
+
+
+class DistinctN(SampleMean):
+    """Distinct-n inside each sample, mean over samples: tells repetition, not sameness of different samples.
+
+    Args:
+        order: n.
+    """
+
+    unit = "share of n-grams"
+    direction = "higher"
+
+    def __init__(self, *, order: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.order = order
+
+    def update(self, words_N: Sequence[Sequence[str]], group: int = 0) -> None:
+        """Add samples of one prompt, each as its words."""
+        self.add_samples([distinct_share(found, self.order) for found in words_N], group)
+
+
+Span = tuple[int, int]
+
+
+def span_name(span: Span) -> str:
+    """Return e.g. ``51-100`` for tokens 51 to 100 (both included)."""
+    return f"{span[0]}-{span[1]}"
+
+
+class StickinessFall(SampleMean):
+    """By how much the stickiness of a sample falls between two spans; mean over samples."""
+
+    unit = "share of content words"
+    direction = "lower"
+
+    def update(self, falls_N: Sequence[float], group: int = 0) -> None:
+        """Add the falls of one prompt's samples; NaN where one of the spans has no words."""
+        self.add_samples(falls_N, group)
+
+
+class TopicDrift(LitMetric):
+    """Stickiness in each span of new tokens, and ``fall``: first span minus last, sample by sample.
+
+    Args:
+        spans: first and last new token of each span, counted from 1.
+        terms: the domain's list, lower case.
+        function_words: words that are no content words.
+    """
+
+    unit = "share of content words"
+    direction = "higher"
+
+    def __init__(
+        self, *, spans: Sequence[Span], terms: Collection[str], function_words: Collection[str], **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spans = [(int(first), int(last)) for first, last in spans]
+        self.parts = torch.nn.ModuleList(
+            Stickiness(terms=terms, function_words=function_words, **kwargs) for _ in self.spans
+        )
+        self.fall = StickinessFall(**kwargs)
+
+    def update(self, words_SN: Sequence[Sequence[Sequence[str]]], group: int = 0) -> None:
+        """Add samples of one prompt: for every span the words of each sample in it.
+
+        A sample that ends before a span has no words there, and so no value.
+        """
+        for part, words_N in zip(self.parts, words_SN, strict=True):
+            part.update(words_N, group)
+        share = self.parts[0].share
+        pairs = zip(words_SN[0], words_SN[-1], strict=True)
+        self.fall.update([share(near) - share(far) for near, far in pairs], group)
+
+    def compute(self) -> Tensor:
+        """Return the stickiness of every span, float64, (S,)."""
+        return torch.stack([part.compute() for part in self.parts])
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        super().reset()
+        for part in (*self.parts, self.fall):
+            part.reset()
+
+    def merge_state(self, incoming_state: Any) -> None:
+        """Add another drift's samples."""
+        pairs = zip((*self.parts, self.fall), (*incoming_state.parts, incoming_state.fall), strict=True)
+        for part, incoming in pairs:
+            part.merge_state(incoming)
+
+    def _result(self) -> dict[str, MetricResult]:
+        named = {span_name(span): part.result() for span, part in zip(self.spans, self.parts, strict=True)}
+        return {**named, "fall": self.fall.result()}

@@ -1,0 +1,615 @@
+"""The idea-gated Transformer, top to bottom: window, stopwords, idea loss, gate, and the model they make (sec. 3).
+
+The equations stand here as the paper has them, and run so on small batches; ``fast/fused.py`` has both heads and both
+losses in chunks, with the same values and gradients, for large ones (``model.fast``).
+
+Shape letters: B rows, T positions, N counted positions, V vocabulary, D hidden size, K window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.decoding.rule import PerRow
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.idea_gate.fast import fused
+
+EMBEDDING_STD = 0.02  # of GPT-2
+PADDING = -1  # in a window, where the row has ended
+# scale first, then clamp (Eq. 4 and 5), or clamp first, then scale (the authors' first code)
+CLAMPS = ("after_scaling", "before_scaling")
+STOPWORDS = ("authors", "frequent", "none")
+# eight words, punctuation and the line end: the list of the authors' first code
+AUTHORS = ("the", "The", "and", "to", "of", "a", "in", "is", ",", ".", "-", "(", ")", '"', "'", ":", "\n")
+BIASES = ("zero", "base_rate", "above_clamp", "token_rate")
+# with idea_bias=above_clamp the gate starts at this share of its lower bound
+START = 0.9
+FAST = ("auto", "always", "never")
+# logits of both heads in a batch from which fast=auto takes the fused form
+FAST_FROM = 1 << 22
+# gated scores made at one time (64 MB in float32)
+CHUNK = 1 << 24
+
+# the window and its loss ---------------------------------------------------------------------------------------------
+
+
+def future_window(target_ids_BT: Tensor, mask_BT: Tensor | None = None, *, size: int, start: int) -> Tensor:
+    """Return the tokens x_{t+start} .. x_{t+start+size-1} that follow each position t, [B, T, K].
+
+    Args:
+        target_ids_BT: the text moved by one: at t stands x_{t+1}.
+        mask_BT: False where there is no target.
+        size: K.
+        start: 1 (the paper: the next token is in the window) or more.
+
+    Returns:
+        ids, -1 where the row has ended.
+    """
+    ids_BT = target_ids_BT if mask_BT is None else target_ids_BT.masked_fill(~mask_BT, PADDING)
+    padded = F.pad(ids_BT[:, start - 1 :], (0, size + start - 2), value=PADDING)
+    return padded.unfold(1, size, 1)[:, : ids_BT.shape[1]]
+
+
+def distinct(window: Tensor, stopword_mask_V: Tensor | None = None) -> Tensor:
+    """Return each window [..., K] with every token once: repetitions and stopwords become -1 (sorted)."""
+    tokens = window.sort(dim=-1).values
+    again = torch.zeros_like(tokens, dtype=torch.bool)
+    again[..., 1:] = tokens[..., 1:] == tokens[..., :-1]
+    if stopword_mask_V is not None:
+        again |= stopword_mask_V[tokens.clamp(min=0)]
+    return tokens.masked_fill(again, PADDING)
+
+
+def idea_loss(
+    idea_logits_BTV: Tensor, window_BTK: Tensor, *, positive_weight: float, stopword_mask: Tensor | None = None
+) -> Tensor:
+    """Return the weighted binary cross-entropy against the set of tokens in the window, in nats.
+
+    Sum over the vocabulary but for stopwords, mean over positions:
+    sum_v softplus(z_v) + sum_{v in window} (positive_weight * softplus(-z_v) - softplus(z_v)).
+
+    Args:
+        idea_logits_BTV: of any leading shape.
+        window_BTK: token ids, -1 pads; a token that stands twice counts once.
+        positive_weight: of tokens in the window.
+        stopword_mask: [V] bool, True where a token is left out.
+    """
+    softplus = F.softplus(idea_logits_BTV)
+    everywhere = softplus if stopword_mask is None else softplus.masked_fill(stopword_mask, 0.0)
+    ids = distinct(window_BTK, stopword_mask)
+    found = idea_logits_BTV.gather(-1, ids.clamp(min=0))
+    correction = (positive_weight * F.softplus(-found) - F.softplus(found)).masked_fill(ids == PADDING, 0.0)
+    return (everywhere.sum(-1) + correction.sum(-1)).mean()
+
+
+# stopwords -----------------------------------------------------------------------------------------------------------
+
+
+def check_stopwords(rule: str) -> str:
+    """Return ``rule`` when there is one of this name; ``UserError`` otherwise."""
+    if rule not in STOPWORDS:
+        raise UserError(
+            f"model.stopwords={rule!r}{did_you_mean(str(rule), STOPWORDS)}: use one of {', '.join(STOPWORDS)}"
+        )
+    return rule
+
+
+def authors_mask(vocabulary: Any, size: int) -> Tensor:
+    """Return [V] bool, True at the authors' strings, alone or after a blank, where each is one token."""
+    mask_V = torch.zeros(size, dtype=torch.bool)
+    for string in AUTHORS:
+        for text in (string, f" {string}"):
+            ids = vocabulary.encode(text)
+            if len(ids) == 1 and ids[0] != vocabulary.unknown_id:
+                mask_V[ids[0]] = True
+    return mask_V
+
+
+def frequent_mask(ids_N: Any, size: int, count: int) -> Tensor:
+    """Return [V] bool, True at the ``count`` commonest tokens of a text (ties: the smaller id)."""
+    frequency_V = np.bincount(np.asarray(ids_N), minlength=size)
+    mask_V = torch.zeros(size, dtype=torch.bool)
+    mask_V[torch.from_numpy(np.argsort(-frequency_V, kind="stable")[:count].copy())] = True
+    return mask_V
+
+
+# the gate ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateForm:
+    """What is fixed about a gate.
+
+    Attributes:
+        clamp: ``after_scaling``: max(alpha * log(p + epsilon), beta), Eq. 4 and 5; ``before_scaling``:
+            alpha * max(log(p + epsilon), beta).
+        epsilon: keeps the logarithm finite.
+
+    Raises:
+        UserError: no such clamp.
+    """
+
+    clamp: str
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if self.clamp not in CLAMPS:
+            hint = did_you_mean(str(self.clamp), CLAMPS)
+            raise UserError(f"model.clamp={self.clamp!r}{hint}: use {' or '.join(CLAMPS)}")
+
+    def __call__(
+        self, idea_logits: Tensor, alpha: float | Tensor, beta: float | Tensor, base_V: Tensor | None = None
+    ) -> Tensor:
+        """Return the gate, in nats to add to the token logits.
+
+        Without ``base_V`` it is the paper's, never above 0 (but for rounding and epsilon). With it the gate is ours,
+        the *lift*: log p less the logarithm of the token's base rate, bounded by -beta above as by beta below, so that
+        a token that is as likely to come as ever is neither raised nor lowered.
+
+        Args:
+            idea_logits: [..., V].
+            alpha: strength, at least 0; a number or something that broadcasts. 0 gives 0.
+            beta: lower bound, at most 0; likewise.
+            base_V: logarithm of what the idea head says of each token where it knows nothing of the context.
+        """
+        log_p = self.log_p(idea_logits, base_V)
+        most = None if base_V is None else -beta
+        if self.clamp == "after_scaling":
+            return (log_p * alpha).clamp(min=beta, max=most)
+        return log_p.clamp(min=beta, max=most) * alpha
+
+    def log_p(self, idea_logits: Tensor, base_V: Tensor | None = None) -> Tensor:
+        """Return log(p + epsilon), less the base rate's logarithm where there is one."""
+        log_p = (torch.sigmoid(idea_logits) + self.epsilon).log()
+        return log_p if base_V is None else log_p - base_V
+
+    def floor(self, alpha: float, beta: float) -> float:
+        """Return the value of ``log_p`` below which the gate is flat; alpha > 0."""
+        return beta / alpha if self.clamp == "after_scaling" else beta
+
+    def clamped(self, idea_logits: Tensor, alpha: float, beta: float, base_V: Tensor | None = None) -> Tensor:
+        """Return where the lower bound holds, bool of the logits' shape; nowhere without strength."""
+        if alpha == 0:
+            return torch.zeros_like(idea_logits, dtype=torch.bool)
+        return self.log_p(idea_logits, base_V) <= self.floor(alpha, beta)
+
+
+def gated_scores(token_logits: Tensor, gate: Tensor, neutral_V: Tensor | None = None) -> Tensor:
+    """Return the token logits with the gate (Eq. 6), [..., V].
+
+    Args:
+        token_logits: [..., V].
+        gate: likewise.
+        neutral_V: ours: True at tokens whose common probability the gate is to leave as it is; the gate then moves
+            probability among the others only. The paper's gate raises stopwords: the idea loss says nothing of their
+            idea logits, so the token loss draws these up, and all other tokens are lowered.
+    """
+    scores = token_logits + gate
+    if neutral_V is None:
+        return scores
+
+    def others(logits: Tensor) -> Tensor:
+        return logits.masked_fill(neutral_V, -torch.inf).logsumexp(-1, keepdim=True)
+
+    return torch.where(neutral_V, token_logits + (others(scores) - others(token_logits)), scores)
+
+
+def base_rates(ids_N: Any, size: int, window: int) -> Tensor:
+    """Return for each token the share of the windows of a text that hold it, [V] float64.
+
+    A token that occurs a distance g behind its last occurrence (or the text's beginning) adds min(g, window) windows.
+
+    Args:
+        ids_N: the text.
+        size: V.
+        window: K.
+    """
+    ids_N = np.asarray(ids_N)
+    order_N = np.argsort(ids_N, kind="stable")
+    gap_N = np.diff(order_N, prepend=0)
+    first_N = np.diff(ids_N[order_N].astype(np.int64), prepend=-1) != 0
+    gap_N[first_N] = order_N[first_N] + 1
+    windows_V = np.bincount(ids_N[order_N], weights=np.minimum(gap_N, window), minlength=size)
+    return torch.from_numpy(windows_V / max(1, len(ids_N))).clamp_(max=1.0)
+
+
+def check_strength(alpha: PerRow, beta: PerRow, where: str) -> None:
+    """Refuse a strength below 0 and a bound above 0.
+
+    Raises:
+        UserError: names ``where``.
+    """
+    values = torch.as_tensor(alpha, dtype=torch.float64), torch.as_tensor(beta, dtype=torch.float64)
+    if not bool((values[0] >= 0).all() and values[0].isfinite().all()):
+        raise UserError(f"{where}.alpha={alpha}: the strength of the gate is a number of at least 0 (0: no gate)")
+    if not bool((values[1] <= 0).all()):
+        raise UserError(f"{where}.beta={beta}: the gate's lower bound is at most 0")
+
+
+# the model -----------------------------------------------------------------------------------------------------------
+
+
+class IdeaHead(nn.Module):
+    """z_idea = W2 relu(W1 h + b1) + b2 (Eq. 2)."""
+
+    def __init__(self, dim: int, size: int) -> None:
+        """Make a head from hidden states of size ``dim`` to ``size`` tokens."""
+        super().__init__()
+        self.inner, self.outer = nn.Linear(dim, dim), nn.Linear(dim, size)
+        for layer in (self.inner, self.outer):
+            nn.init.normal_(layer.weight, std=EMBEDDING_STD)
+            nn.init.zeros_(layer.bias)
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """Return the input of the last layer, [..., D]."""
+        return torch.relu(self.inner(hidden))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the idea logits [..., V]."""
+        return self.outer(self.features(hidden))
+
+
+@dataclass
+class IdeaState:
+    """Generation so far: the backbone's cache, the idea logits [B, V] of the newest position (None: no head)."""
+
+    cache: Any = None
+    idea_BV: Tensor | None = None
+
+
+class IdeaGateModule(LitLanguageModel):
+    """A language model on a causal backbone, with idea head and gate (``gated``) or without (the baselines).
+
+    The backbone maps embedded tokens to hidden states and has ``dim``. One with ``embed(ids)`` and ``head_weight`` (a
+    Hugging Face model) brings its embedding and output head; else the two are one matrix here (tied).
+
+    Attributes:
+        alpha: strength of the gate wherever it is not training; set it to 0 for the ungated model.
+        beta: its lower bound.
+        form: its clamp and epsilon.
+        stopword_mask_V: True at tokens that the idea loss leaves out.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Any,
+        backbone: nn.Module,
+        gated: bool,
+        clamp: str,
+        alpha: float,
+        beta: float,
+        epsilon: float,
+        alpha_ramp_fraction: float,
+        window: int,
+        window_start: int,
+        positive_weight: float,
+        idea_weight: float,
+        idea_bias: str,
+        stopwords: str,
+        stopword_count: int,
+        learning_rate: float,
+        final_fraction: float,
+        weight_decay: float,
+        warmup_fraction: float,
+        warmup_from_zero: bool = False,
+        decay_matrices_only: bool = False,
+        lift: bool = False,
+        neutral_stopwords: bool = False,
+        start_from: str | None = None,
+        fast: str = "auto",
+    ) -> None:
+        """Make the heads.
+
+        Args:
+            vocabulary: tokenizer of the corpus.
+            backbone: causal stack.
+            gated: with idea head and gate.
+            clamp: after_scaling (Eq. 4, 5) or before_scaling (the authors' first code).
+            alpha: strength, >= 0.
+            beta: lower bound, <= 0.
+            epsilon: inside the logarithm.
+            alpha_ramp_fraction: share of the training run over which alpha rises from 0.
+            window: K, tokens foretold at each position.
+            window_start: 1: the window begins with the next token (the paper); 2: with the one after.
+            positive_weight: of tokens in the window, in the idea loss.
+            idea_weight: of the idea loss in the sum (Eq. 7).
+            idea_bias: first value of the idea head's bias: zero, base_rate (the log odds of a token in a window),
+                above_clamp (the probability from which the gate is 0.9 of its lower bound: below the bound a token's
+                loss gives its idea logit no gradient) or token_rate (each token's own rate in the training text).
+            stopwords: which tokens the idea loss leaves out: authors, frequent or none.
+            stopword_count: how many are frequent.
+            learning_rate: peak.
+            final_fraction: share of it at the end of the cosine.
+            weight_decay: decoupled.
+            warmup_fraction: share of the run.
+            warmup_from_zero, decay_matrices_only: see ``adamw_warmup_cosine``.
+            lift: the gate is log p less its base rate in the training text (ours), see ``GateForm``.
+            neutral_stopwords: the gate leaves the stopwords' common probability as it is (ours), see ``gated_scores``.
+            start_from: folder of a Hugging Face GPT-2 whose embedding and stack are the first values of ours.
+            fast: take the fused form of the losses: auto (for large batches, where it knows the gate), always or never.
+
+        Raises:
+            UserError: a value that does not fit.
+        """
+        super().__init__()
+        _check(locals())
+        self.vocabulary, self.backbone, self.gated = vocabulary, backbone, gated
+        self.form = GateForm(clamp=clamp, epsilon=epsilon)
+        self.alpha, self.beta, self.alpha_ramp_fraction = alpha, beta, alpha_ramp_fraction
+        self.ramp = 1.0
+        self.lift, self.neutral_stopwords, self.fast = lift, neutral_stopwords, fast
+        self.window_size, self.window_start = window, window_start
+        self.positive_weight, self.idea_weight, self.idea_bias = positive_weight, idea_weight, idea_bias
+        self.stopwords, self.stopword_count = check_stopwords(stopwords), stopword_count
+        self.optimization = {
+            "learning_rate": learning_rate,
+            "final_fraction": final_fraction,
+            "weight_decay": weight_decay,
+            "warmup_fraction": warmup_fraction,
+            "warmup_from_zero": warmup_from_zero,
+            "decay_matrices_only": decay_matrices_only,
+        }
+        self.embedding = None
+        self.vocabulary_size = _vocabulary_size(vocabulary, backbone)
+        if not hasattr(backbone, "embed"):
+            self.embedding = nn.Embedding(self.vocabulary_size, backbone.dim)
+            nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        if gated:
+            self.idea_head = IdeaHead(backbone.dim, self.vocabulary_size)
+            if idea_bias == "base_rate":
+                nn.init.constant_(self.idea_head.outer.bias, math.log(positive_weight * window / self.vocabulary_size))
+            elif idea_bias == "above_clamp":
+                p = math.exp(START * self.form.floor(alpha, beta)) if alpha > 0 else 0.5
+                nn.init.constant_(self.idea_head.outer.bias, math.log(p / (1 - p)))
+            if lift:
+                self.register_buffer("base_V", torch.zeros(self.vocabulary_size))
+            if stopwords == "authors":
+                mask_V = authors_mask(vocabulary, self.vocabulary_size)
+            else:
+                mask_V = torch.zeros(self.vocabulary_size, dtype=torch.bool)
+            # kept in checkpoints: which tokens are frequent is known where the training text is
+            self.register_buffer("stopword_mask_V", mask_V)
+        if start_from is not None:
+            self._start_from(start_from)
+
+    def _start_from(self, path: str) -> None:
+        """Take embedding and stack of a pretrained GPT-2 of the same shape and tokens.
+
+        Raises:
+            UserError: none there, another shape, other tokens, or a backbone that brings its own weights.
+        """
+        from transformers import AutoTokenizer, GPT2LMHeadModel
+
+        if self.embedding is None or not hasattr(self.backbone, "from_hugging_face"):
+            raise UserError(f"model.start_from={path}: only backbone=gpt2 can start from other weights; leave it out")
+        try:
+            table = AutoTokenizer.from_pretrained(path).get_vocab()
+            given = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32).transformer.state_dict()
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0][:160]
+            raise UserError(
+                f"model.start_from={path} cannot be loaded ({reason}): give a folder of export-base"
+            ) from error
+        if sorted(table, key=table.__getitem__) != list(self.vocabulary.tokens):
+            raise UserError(
+                f"model.start_from={path} has other tokens than the corpus: give it the corpus it was trained on"
+            )
+        try:
+            self.backbone.from_hugging_face(given)
+            self.embedding.load_state_dict({"weight": given["wte.weight"]})
+        except (RuntimeError, KeyError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UserError(
+                f"model.start_from={path} has another shape than backbone ({reason}): make them equal"
+            ) from error
+
+    def setup(self, stage: str) -> None:
+        """Before training count what the training text must say: frequent tokens, base rates."""
+        if not self.gated or stage != "fit":
+            return
+        frequent = self.stopwords == "frequent"
+        counted = self.lift or self.idea_bias == "token_rate"
+        if not frequent and not counted:
+            return
+        ids_N = self.trainer.datamodule.prepare().ids("train")
+        if frequent:
+            self.stopword_mask_V.copy_(frequent_mask(ids_N, self.vocabulary_size, self.stopword_count))
+        if counted:
+            rate_V = base_rates(ids_N, self.vocabulary_size, self.window_size)
+            # what a head without context says: positives count positive_weight times; unseen tokens half a time
+            odds_V = self.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
+            if self.lift:
+                self.base_V.copy_((odds_V / (1 + odds_V)).log())
+            if self.idea_bias == "token_rate":
+                self.idea_head.outer.bias.data.copy_(odds_V.log())
+
+    # the network ---------------------------------------------------------------------------------------------------
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The token head [V, D], tied to the embedding unless the backbone brings its own."""
+        return self.backbone.head_weight if self.embedding is None else self.embedding.weight
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
+
+    def window(self, target_ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """Return the tokens to foretell at each position [B, T, K], -1 beyond the row; see ``future_window``."""
+        return future_window(target_ids_BT, mask_BT, size=self.window_size, start=self.window_start)
+
+    def future_window(self, batch: Batch) -> Tensor:
+        """Return ``window`` of a batch."""
+        return self.window(batch["target_ids_BT"], batch["mask_target_BT"])
+
+    def gate(
+        self, idea_logits: Tensor, alpha: float | Tensor | None = None, beta: float | Tensor | None = None
+    ) -> Tensor:
+        """Return what the gate adds to the token logits (Eq. 4, 5); strength and bound default to the model's."""
+        alpha, beta = self.alpha if alpha is None else alpha, self.beta if beta is None else beta
+        return self.form(idea_logits, alpha, beta, self.base_rate)
+
+    @property
+    def base_rate(self) -> Tensor | None:
+        """``base_V`` of the lift gate; None for the paper's."""
+        return self.base_V if self.lift else None
+
+    @property
+    def neutral(self) -> Tensor | None:
+        """The tokens that the gate leaves as they are together, [V] bool; None for the paper's gate."""
+        return self.stopword_mask_V if self.neutral_stopwords else None
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position; ``extras``: "token_logits" before the gate, "idea_logits" (None without idea head)."""
+        hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"]))
+        # the heads in full precision: metrics of half-precision logits would be of another model
+        with torch.autocast(hidden_BTD.device.type, enabled=False):
+            hidden_BTD = hidden_BTD.to(self.head_weight.dtype)
+            token_BTV = hidden_BTD @ self.head_weight.T
+            if not self.gated:
+                return LMOutput(token_BTV, hidden_BTD, {"token_logits": token_BTV, "idea_logits": None})
+            idea_BTV = self.idea_head(hidden_BTD)
+            return LMOutput(
+                self._gated(token_BTV, idea_BTV), hidden_BTD, {"token_logits": token_BTV, "idea_logits": idea_BTV}
+            )
+
+    def _gated(self, token_BTV: Tensor, idea_BTV: Tensor) -> Tensor:
+        """Eq. 6, some rows at a time: the gate's intermediate values of all positions never live at once."""
+        if self.alpha == 0:
+            return token_BTV
+        if torch.is_grad_enabled():
+            return gated_scores(token_BTV, self.gate(idea_BTV), self.neutral)
+        scores_BTV = torch.empty_like(token_BTV)
+        rows = max(1, CHUNK // self.vocabulary_size)
+        parts = (value.flatten(0, 1).split(rows) for value in (token_BTV, idea_BTV, scores_BTV))
+        for token, idea, scores in zip(*parts, strict=True):
+            scores.copy_(gated_scores(token, self.gate(idea), self.neutral))
+        return scores_BTV
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Raise the gate's strength with the step, and by the step alone: a resumed run equals a whole one."""
+        length = self.alpha_ramp_fraction * float(self.trainer.estimated_stepping_batches)
+        self.ramp = min(1.0, self.trainer.global_step / length) if length >= 1 else 1.0
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return Eq. 7 as "loss" and its parts "token_loss" and "idea_loss", over the positions that have a target."""
+        hidden_ND = self.backbone(self._embed(batch["input_ids_BT"])).flatten(0, 1)
+        target_N, mask_N = batch["target_ids_BT"].flatten(), batch["mask_target_BT"].flatten()
+        window_NK = self.future_window(batch).flatten(0, 1) if self.gated else None
+        if not bool(mask_N.all()):
+            hidden_ND, target_N = hidden_ND[mask_N], target_N[mask_N]
+            window_NK = None if window_NK is None else window_NK[mask_N]
+        if self._fused(len(target_N)):
+            return self._fused_losses(hidden_ND, target_N, window_NK)
+        token_NV = _working(hidden_ND @ self.head_weight.T)
+        if window_NK is None:
+            token_loss = F.cross_entropy(token_NV, target_N)
+            return {"loss": token_loss, "token_loss": token_loss.detach()}
+        idea_NV = _working(self.idea_head(hidden_ND))
+        if self.alpha * self.ramp > 0:
+            gate_NV = self.gate(idea_NV, self.alpha * self.ramp)
+            token_NV = gated_scores(token_NV, gate_NV, self.neutral)
+        token = F.cross_entropy(token_NV, target_N)
+        idea = idea_loss(idea_NV, window_NK, positive_weight=self.positive_weight, stopword_mask=self.stopword_mask_V)
+        return {"loss": token + self.idea_weight * idea, "token_loss": token.detach(), "idea_loss": idea.detach()}
+
+    def _fused(self, positions: int) -> bool:
+        """Tell whether the fused form computes this batch; it knows the paper's gate only."""
+        if self.fast != "auto":
+            return self.fast == "always"
+        heads = 2 if self.gated else 1
+        large = heads * positions * self.vocabulary_size >= FAST_FROM
+        return large and not (self.lift or self.neutral_stopwords)
+
+    def _fused_losses(self, hidden_ND: Tensor, target_N: Tensor, window_NK: Tensor | None) -> dict[str, Tensor]:
+        if window_NK is None:
+            return fused.fused_loss(hidden_ND, self.head_weight, target_N)
+        ideas = fused.Ideas(
+            hidden_ND=self.idea_head.features(hidden_ND),
+            weight_VD=self.idea_head.outer.weight,
+            bias_V=self.idea_head.outer.bias,
+            window_NK=distinct(window_NK, self.stopword_mask_V),
+            counted_V=(~self.stopword_mask_V).to(self.idea_head.outer.weight.dtype),
+            positive_weight=self.positive_weight,
+            loss_weight=self.idea_weight,
+        )
+        alpha = self.alpha * self.ramp
+        floor = self.form.floor(alpha, self.beta) if alpha > 0 else 0.0
+        gate = fused.GateSetting(alpha=alpha, floor=floor, epsilon=self.form.epsilon)
+        return fused.fused_loss(hidden_ND, self.head_weight, target_N, gate, ideas)
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with warm-up and cosine over the whole run."""
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            raise UserError(
+                "nothing to train: the backbone is frozen and the model has no gate; its numbers are those of the arm "
+                "gate_off of experiment=idea_gate/main; for a baseline that is trained give backbone.frozen=false"
+            )
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+
+    # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
+
+    def start(self, batch_size: int, controls: IdeaState | None = None) -> IdeaState:
+        """Return the state of empty prefixes; one handed in is used, so that a score rule can read its idea logits."""
+        return IdeaState() if controls is None else controls
+
+    def step(self, ids_B1: Tensor, state: IdeaState) -> tuple[Tensor, IdeaState]:
+        """Take the newest tokens; return the token head's scores [B, V]; the gate is a rule over ``idea_BV``."""
+        hidden_BD, state.cache = self.backbone.step(self._embed(ids_B1[:, 0]), state.cache)
+        state.idea_BV = self.idea_head(hidden_BD) if self.gated else None
+        return hidden_BD @ self.head_weight.T, state
+
+
+def _working(logits: Tensor) -> Tensor:
+    """Return logits in the number type the losses are computed in: half precision is for products alone."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
+def _vocabulary_size(vocabulary: Any, backbone: nn.Module) -> int:
+    """Return V; a backbone with a head of its own must have room for every token of the corpus.
+
+    Raises:
+        UserError: it has not.
+    """
+    size = getattr(backbone, "vocabulary_size", len(vocabulary))
+    if size < len(vocabulary):
+        raise UserError(
+            f"backbone has {size} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's own: "
+            "data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
+        )
+    return int(size)
+
+
+def _check(values: dict[str, Any]) -> None:
+    """Refuse settings that mean nothing."""
+    check_strength(values["alpha"], values["beta"], "model")
+    for name in ("window", "window_start"):
+        if values[name] < 1:
+            raise UserError(f"model.{name}={values[name]}: give at least 1")
+    for name in ("epsilon", "positive_weight"):
+        if not values[name] > 0:
+            raise UserError(f"model.{name}={values[name]}: give a number above 0")
+    for name in ("alpha_ramp_fraction", "warmup_fraction", "final_fraction"):
+        if not 0 <= values[name] <= 1:
+            raise UserError(f"model.{name}={values[name]} is outside [0, 1]")
+    for name in ("idea_weight", "stopword_count"):
+        if values[name] < 0:
+            raise UserError(f"model.{name}={values[name]} is negative")
+    if values["idea_bias"] not in BIASES:
+        hint = did_you_mean(str(values["idea_bias"]), BIASES)
+        raise UserError(f"model.idea_bias={values['idea_bias']!r}{hint}: use one of {', '.join(BIASES)}")
+    if values["fast"] not in FAST:
+        raise UserError(f"model.fast={values['fast']!r}: use one of {', '.join(FAST)}")
+    if values["fast"] == "always" and (values["lift"] or values["neutral_stopwords"]):
+        raise UserError("model.fast=always knows the paper's gate only: leave out lift and neutral_stopwords, or fast")

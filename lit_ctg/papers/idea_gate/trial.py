@@ -1,0 +1,547 @@
+"""What is asked of a trained model: topic trials (sec. 4.3, 5.2, 5.3, Table 1), X-ray of its gate (sec. 5.4, Fig. 3).
+
+Shape letters: N samples of a prompt, S spans, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+from torch import Tensor
+
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
+from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
+from lit_ctg.papers.idea_gate.corpus import LISTS, Domain, load_domain
+from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
+from lit_ctg.papers.idea_gate.metrics import (
+    Density,
+    DistinctN,
+    SampleMean,
+    Stickiness,
+    TopicDrift,
+    grouped_bootstrap,
+    words,
+)
+from lit_ctg.statistics import wilson_interval
+
+ALL = "all"
+GAIN = "gate_gain"
+# the arm that is the model as it was trained, and what it is compared with
+GATED, GATE_OFF = "gated", "gate_off"
+DOCUMENTS = 10**6  # more than any corpus holds out: documents of two domains are two groups
+DISTINCT_ORDER = 2  # idea gate, sec. 5.2: Diversity is Distinct-2
+
+
+class Text(Protocol):
+    """A generated text: its ids, the prompt's ones first."""
+
+    ids: Sequence[int]
+    prompt_length: int
+
+
+class Generator(Protocol):
+    """What the trials generate with, e.g. ``model.idea_gate.generation.IdeaGateGenerator``."""
+
+    def generate(
+        self, n: int, prompt: Sequence[str], control: Any, *, seed: int, rows: Sequence[int], max_new_tokens: int
+    ) -> Sequence[Text]:
+        """Continue each of n prompts; text i is a function of (seed, rows[i])."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One continuation, read: its words and where they stand.
+
+    Attributes:
+        text: prompt and continuation.
+        new_tokens: how many tokens were scored.
+        scored: words that begin in the scored tokens, the prompt left out.
+        with_prompt: the same with the prompt's words, as the authors' score counts them.
+        spans: words that begin in each span of new tokens.
+        last_ids: tokens of the last span.
+    """
+
+    text: str
+    new_tokens: int
+    scored: list[str]
+    with_prompt: list[str]
+    spans: list[list[str]]
+    last_ids: list[int]
+
+
+class TopicTrial(Callback):
+    """Run the trials in ``trainer.validate``, which ends every run.
+
+    Args:
+        domains: names of domains (``data/topic``) or paths of YAML files of one's own.
+        samples: continuations a domain, shared evenly by its prompts.
+        prompts: how many prompts of each domain are used; the first is the paper's.
+        scored_tokens: new tokens that stickiness, density and diversity look at.
+        spans: first and last new token of each span of topic drift, counted from 1.
+        function_words: words that are no content words.
+        arms: name -> control handed to the generator. ``gated`` is the model as it was trained; a model without a gate
+            runs that arm alone. Where there is an arm ``gate_off``, the paired gain of the gate is recorded.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        seed: of the trials; they neither read nor move the global random state. Sample i of a prompt has the same
+            draws in every arm and every model, so that comparisons are paired.
+        samples_kept: texts kept of each prompt.
+        classifier: settings of ``measures.TopicClassifier`` less its domains, which are these; None asks none.
+        references: also record the stickiness of held-out text of the domain (``text``) and of other subjects
+            (``random``), and how many times ``random`` each arm's is.
+        prefix: of the names in the run record.
+
+    Attributes:
+        results: run-record entries ``topic/<arm>/<domain>/...``: ``distinct_2``; for each list (``short``, ``long``)
+            ``<list>/stickiness``, ``/density``, both also ``_with_prompt``, ``/drift/<span>``, ``/drift/fall``.
+            With a classifier ``.../classified``: share of texts whose last span it takes for the domain's, its own
+            ``topic/classifier/accuracy`` and the share of real held-out text ``topic/classifier/<domain>``.
+            ``all`` is the mean over domains. ``topic/gate_gain/<domain>/<list>/stickiness`` is gate on minus off.
+            Intervals: bootstrap over prompts and samples.
+        samples: dicts with path (arm), setting (domain), prompt and text.
+
+    Raises:
+        UserError: no arm ``gated`` without control, samples that the prompts cannot share, a span that is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        domains: Sequence[str],
+        samples: int,
+        prompts: int,
+        scored_tokens: int,
+        spans: Sequence[Sequence[int]],
+        function_words: Sequence[str],
+        arms: Mapping[str, Mapping[str, Any]],
+        decoding: Any,
+        seed: int,
+        samples_kept: int = 2,
+        classifier: Mapping[str, Any] | None = None,
+        references: bool = False,
+        prefix: str = "topic",
+    ) -> None:
+        super().__init__()
+        if GATED not in arms or arms[GATED]:
+            raise UserError(f"callback.topic_trial.arms needs '{GATED}' without control: the model as it was trained")
+        if samples < 1 or prompts < 1 or samples % prompts:
+            raise UserError(f"callback.topic_trial: {samples} samples cannot be shared by {prompts} prompts evenly")
+        self.spans = [(int(first), int(last)) for first, last in spans]
+        if not self.spans or any(not 1 <= first <= last for first, last in self.spans):
+            raise UserError(f"callback.topic_trial.spans={self.spans}: give first and last token, counted from 1")
+        self.domains = [load_domain(name) for name in domains]
+        for domain in self.domains:
+            if len(domain.prompts) < prompts:
+                raise UserError(
+                    f"domain {domain.name} has {len(domain.prompts)} prompts, callback.topic_trial.prompts={prompts} "
+                    f"asks for more: write more of them or give callback.topic_trial.prompts={len(domain.prompts)}"
+                )
+        self.n, self.prompts, self.scored_tokens = samples // prompts, prompts, scored_tokens
+        self.max_new_tokens = max(scored_tokens, *(last for _, last in self.spans))
+        self.function_words = tuple(function_words)
+        self.arms = {GATED: {}, **arms}
+        self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
+        self.classifier, self.references, self.prefix = classifier, references, prefix
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        if trainer.state.fn == "validate":
+            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+
+    def run(self, module: LightningModule, datamodule: Any) -> None:
+        """Generate and measure everything; fills ``results`` and ``samples`` anew."""
+        generator = self.decoding.generator(module, datamodule)
+        self.results, self.samples = {}, []
+        judge = None
+        if self.classifier is not None:
+            names = [domain.name for domain in self.domains]
+            judge = TopicClassifier(domains=names, **self.classifier)
+            judge.fit(datamodule.prepare(), len(datamodule.vocabulary))
+            self._keep_rate("classifier/accuracy", *judge.accuracy)
+            for name, counts in judge.real.items():
+                self._keep_rate(f"classifier/{name}", *counts)
+        if self.references:
+            self._references(datamodule)
+        measured: dict[str, dict[str, SampleMean]] = {}
+        for arm, control in self.arms.items():
+            if control and not module.gated:
+                continue
+            texts = {
+                domain.name: self._texts(generator, datamodule.vocabulary, index, control)
+                for index, domain in enumerate(self.domains)
+            }
+            measured[arm] = self._measure(arm, texts)
+            if judge is not None:
+                self._classify(judge, arm, texts)
+            path = arm if self.prefix == "topic" else f"{self.prefix}/{arm}"
+            self.samples += [
+                {"path": path, "setting": domain.name, "prompt": prompt, "text": sample.text}
+                for domain in self.domains
+                for prompt, some in zip(domain.prompts, texts[domain.name], strict=False)
+                for sample in some[: self.samples_kept]
+            ]
+        if GATE_OFF in measured:
+            self._gain(measured[GATED], measured[GATE_OFF])
+
+    def _texts(
+        self, generator: Generator, vocabulary: Any, index: int, control: Mapping[str, Any]
+    ) -> list[list[Sample]]:
+        """Continue the prompts of one domain as one batch; no two rows of any domain share their draws."""
+        prompts = [prompt for prompt in self.domains[index].prompts[: self.prompts] for _ in range(self.n)]
+        size = len(prompts)
+        texts = generator.generate(
+            size,
+            prompt=prompts,
+            control=dict(control),
+            seed=self.seed,
+            rows=range(index * size, (index + 1) * size),
+            max_new_tokens=self.max_new_tokens,
+        )
+        samples = [self.read(text, vocabulary) for text in texts]
+        return [samples[start : start + self.n] for start in range(0, size, self.n)]
+
+    def read(self, text: Text, vocabulary: Any) -> Sample:
+        """Return the words of a generated text by place."""
+        ids = list(text.ids)
+        new = len(ids) - text.prompt_length
+
+        def place(tokens: int) -> int:
+            """Return the character behind the first ``tokens`` new tokens."""
+            return len(vocabulary.decode(ids[: text.prompt_length + min(tokens, new)]))
+
+        full, begin, end = vocabulary.decode(ids), place(0), place(self.scored_tokens)
+        spans = [words(full, place(first - 1), place(last)) for first, last in self.spans]
+        scored = words(full, begin, end)
+        first, last = self.spans[-1]
+        last_ids = ids[text.prompt_length + first - 1 : text.prompt_length + last]
+        return Sample(full, min(new, self.scored_tokens), scored, words(full, 0, end), spans, last_ids)
+
+    def _measure(self, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> dict[str, SampleMean]:
+        """Record all numbers of an arm; returns the metrics that gains are made from, by name."""
+        kept: dict[str, SampleMean] = {}
+        for domain in [*self.domains, None]:
+            name = domain.name if domain else ALL
+            parts = [domain] if domain else self.domains
+            distinct = DistinctN(order=DISTINCT_ORDER, sync_on_compute=False)
+            for group, _, some in _groups(parts, texts):
+                distinct.update([sample.scored for sample in some], group)
+            self._keep(f"{self.prefix}/{arm}/{name}/distinct_{DISTINCT_ORDER}", distinct)
+            for chosen in LISTS:
+                metrics = self._metrics(parts, texts, chosen)
+                for key, metric in metrics.items():
+                    self._keep(f"{self.prefix}/{arm}/{name}/{chosen}/{key}", metric)
+                kept[f"{name}/{chosen}/stickiness"] = metrics["stickiness"]
+                self._times_random(f"{arm}/{name}/{chosen}", float(metrics["stickiness"].compute()))
+        return kept
+
+    def _metrics(
+        self, parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]], chosen: str
+    ) -> dict[str, Any]:
+        """Return the metrics of some domains by one list; every domain's texts are held against its own terms."""
+        alone = {"sync_on_compute": False}  # every process runs all trials itself
+        filled: dict[str, Any] = {}
+        for group, domain, some in _groups(parts, texts):
+            terms = domain.terms[chosen]
+            topical = {"terms": terms, "function_words": self.function_words}
+            tokens_N = [sample.new_tokens for sample in some]
+            new: dict[str, Any] = {"drift": TopicDrift(spans=self.spans, **topical, **alone)}
+            new["drift"].update([[sample.spans[s] for sample in some] for s in range(len(self.spans))], group)
+            for suffix, attribute in (("", "scored"), ("_with_prompt", "with_prompt")):
+                found = [getattr(sample, attribute) for sample in some]
+                new[f"stickiness{suffix}"] = Stickiness(**topical, **alone)
+                new[f"stickiness{suffix}"].update(found, group)
+                new[f"density{suffix}"] = Density(terms=terms, **alone)
+                new[f"density{suffix}"].update(found, tokens_N, group)
+            for key, metric in new.items():
+                if key in filled:
+                    filled[key].merge_state(metric)
+                else:
+                    filled[key] = metric
+        return filled
+
+    def _classify(self, judge: TopicClassifier, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> None:
+        """Record how many texts the classifier takes for the domain of their prompt, by their last span."""
+        every = ClassifiedShare(sync_on_compute=False)
+        group = 0
+        for label, domain in enumerate(self.domains):
+            metric = ClassifiedShare(sync_on_compute=False)
+            for some in texts[domain.name]:
+                hits = (judge.classes([sample.last_ids for sample in some]) == label).astype(float).tolist()
+                metric.update(hits, group)
+                every.update(hits, group)
+                group += 1
+            self._keep(f"{self.prefix}/{arm}/{domain.name}/classified", metric)
+        self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
+
+    def _references(self, datamodule: Any) -> None:
+        """Record the stickiness of real text, of the domain and of other subjects, in pieces of ``scored_tokens``."""
+        held, decode = Held(datamodule.prepare()), datamodule.vocabulary.decode
+        names = [domain.name for domain in self.domains]
+        elsewhere = held.windows(lambda s: not any(about(s, name) for name in names), self.scored_tokens, limit=4)
+        for kind in ("text", "random"):
+            for chosen in LISTS:
+                every: Stickiness | None = None
+                for number, domain in enumerate(self.domains):
+                    own = held.windows(lambda s, name=domain.name: about(s, name), self.scored_tokens)
+                    topical = {"terms": domain.terms[chosen], "function_words": self.function_words}
+                    metric = Stickiness(**topical, sync_on_compute=False)
+                    for document, ids in own if kind == "text" else elsewhere:
+                        metric.update([words(decode(ids))], DOCUMENTS * number + document)
+                    self._keep(f"{self.prefix}/{kind}/{domain.name}/{chosen}/stickiness", metric)
+                    if every is None:
+                        every = metric
+                    else:
+                        every.merge_state(metric)
+                self._keep(f"{self.prefix}/{kind}/{ALL}/{chosen}/stickiness", every)
+
+    def _times_random(self, name: str, stickiness: float) -> None:
+        """Record how many times that of random text a stickiness is, where that is known and not 0."""
+        _, domain, chosen = name.split("/")
+        random = self.results.get(f"{self.prefix}/random/{domain}/{chosen}/stickiness")
+        if random and random["value"]:
+            result = MetricResult(stickiness / random["value"], "times random text", "higher", random["n"], None, 1)
+            self.results[f"{self.prefix}/{name}/times_random"] = result.to_dict()
+
+    def _keep_rate(self, name: str, hits: int, trials: int) -> None:
+        rate = hits / trials if trials else float("nan")
+        result = MetricResult(rate, "rate", "higher", trials, wilson_interval(hits, trials), 1)
+        self.results[f"{self.prefix}/{name}"] = result.to_dict()
+
+    def _gain(self, on: Mapping[str, SampleMean], off: Mapping[str, SampleMean]) -> None:
+        """Record gate on minus gate off, sample by sample."""
+        for name, metric in on.items():
+            (ours_N, group_N), (base_N, _) = metric.samples(), off[name].samples()
+            gain_N = ours_N - base_N
+            interval = grouped_bootstrap(gain_N.tolist(), group_N.tolist())
+            count, value = int(gain_N.isfinite().sum()), float(gain_N.nanmean())
+            result = MetricResult(value, metric.unit, metric.direction, count, interval, metric.version)
+            self.results[f"{self.prefix}/{GAIN}/{name}"] = result.to_dict()
+
+    def _keep(self, name: str, metric: Any) -> None:
+        result = metric.result()
+        named = {f"{name}/{key}": one for key, one in result.items()} if isinstance(result, dict) else {name: result}
+        self.results |= {key: one.to_dict() for key, one in named.items()}
+
+
+def _groups(
+    parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]]
+) -> list[tuple[int, Domain, Sequence[Sample]]]:
+    """Return (group, domain, samples) of every prompt of some domains; groups are numbered through."""
+    pairs = [(domain, some) for domain in parts for some in texts[domain.name]]
+    return [(group, domain, some) for group, (domain, some) in enumerate(pairs)]
+
+
+COLUMNS = ("prompt", "kind", "id", "token", "factor", "probability_before", "probability_after", "idea_probability")
+BOOSTED, SUPPRESSED, NAMED = "boosted", "suppressed", "named"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the gate does after one prompt.
+
+    Attributes:
+        before_V, after_V: probability of each token without and with the gate, float64.
+        idea_V: the idea head's probability that the token is coming.
+        clamped: share of the vocabulary whose gate stands at its lower bound; 0 where the bound is out of reach.
+    """
+
+    before_V: Tensor
+    after_V: Tensor
+    idea_V: Tensor
+    clamped: float
+
+    @property
+    def factor_V(self) -> Tensor:
+        """After divided by before: the gate, exp(gate), over its mean under the token head.
+
+        The gate itself is never above 0 (the logarithm of a probability), so a token is boosted only where the
+        gate takes less from it than from the rest.
+        """
+        return self.after_V / self.before_V
+
+
+class XRay(Callback):
+    """Look at the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
+
+    Args:
+        prompts: name -> ``{prompt, words}``: where to look, and words whose factors are recorded. Of a word that is
+            several tokens the first is taken.
+        top: tokens shown at either end.
+        minimum: tokens to which the token head gives less than this are not ranked: their factors say nothing of text.
+
+    Attributes:
+        results: run-record entries ``xray/<name>/<word>`` (factor) and ``xray/<name>/clamped``.
+        samples: dicts with path ``xray``, setting (name), prompt and text (the table in one line).
+
+    Written to the run directory: ``xray.csv`` and ``xray.html``; a W&B logger gets the same rows and plots.
+
+    Raises:
+        UserError: a prompt without text.
+    """
+
+    def __init__(self, *, prompts: Mapping[str, Mapping[str, Any]], top: int = 10, minimum: float = 1e-4) -> None:
+        super().__init__()
+        for name, entry in prompts.items():
+            if not str(entry.get("prompt") or "").strip():
+                raise UserError(f"callback.xray.prompts.{name}: give a prompt that is not empty")
+        self.prompts, self.top, self.minimum = dict(prompts), top, minimum
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look, write the files, then log."""
+        if trainer.state.fn != "validate":
+            return
+        self.run(pl_module, trainer.datamodule.vocabulary)  # type: ignore[attr-defined]
+        if self.rows and trainer.is_global_zero:
+            self.write_files(Path(trainer.default_root_dir))
+            for logger in trainer.loggers:
+                if isinstance(logger, WandbLogger):
+                    self.log_to_wandb(logger)
+
+    def run(self, module: Any, vocabulary: Any) -> None:
+        """Fill ``rows``, ``results`` and ``samples`` anew."""
+        self.results, self.samples, self.rows = {}, [], []
+        for name, entry in self.prompts.items():
+            picture = look(module, vocabulary.encode(entry["prompt"]))
+            if picture is None:
+                return
+            words = {word: first_token(vocabulary, word) for word in entry.get("words", ())}
+            rows = self._rows(name, picture, vocabulary, words)
+            self.rows += rows
+            for word, number in words.items():
+                self._keep(f"xray/{name}/{word}", float(picture.factor_V[number]), "factor")
+            self._keep(f"xray/{name}/clamped", picture.clamped, "share of vocabulary")
+            text = "; ".join(
+                f"{kind} " + ", ".join(f"{row['token']} x{row['factor']:.2f}" for row in rows if row["kind"] == kind)
+                for kind in (BOOSTED, SUPPRESSED)
+            )
+            self.samples.append({"path": "xray", "setting": name, "prompt": entry["prompt"], "text": text})
+
+    def _rows(self, name: str, picture: Picture, vocabulary: Any, words: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Return the rows of one prompt: the ends of the ranking, then the words asked for."""
+        likely = (picture.before_V >= self.minimum).nonzero().squeeze(1)
+        ranked = likely[picture.factor_V[likely].argsort(descending=True)].tolist()
+        top = min(self.top, len(ranked) // 2)
+        chosen = [(BOOSTED, number) for number in ranked[:top]]
+        chosen += [(SUPPRESSED, number) for number in reversed(ranked[len(ranked) - top :])]
+        chosen += [(NAMED, number) for number in words.values()]
+        return [
+            {
+                "prompt": name,
+                "kind": kind,
+                "id": number,
+                "token": shown(vocabulary, number),
+                "factor": float(picture.factor_V[number]),
+                "probability_before": float(picture.before_V[number]),
+                "probability_after": float(picture.after_V[number]),
+                "idea_probability": float(picture.idea_V[number]),
+            }
+            for kind, number in chosen
+        ]
+
+    def _keep(self, name: str, value: float, unit: str) -> None:
+        self.results[name] = MetricResult(value, unit, "none", 1, None, 1).to_dict()
+
+    def write_files(self, folder: Path) -> None:
+        """Write ``xray.csv`` and ``xray.html`` (no script, no network)."""
+        with open(folder / "xray.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+        plots = tuple(figure(rows, self.prompts[name]["prompt"]) for name, rows in self._by_prompt().items())
+        Drawing(plots).save(folder / "xray.html")
+
+    def log_to_wandb(self, logger: WandbLogger) -> None:
+        """Log the rows as a table and each prompt's plot."""
+        import wandb
+
+        logger.log_table("xray/table", columns=list(COLUMNS), data=[[row[key] for key in COLUMNS] for row in self.rows])
+        for name, rows in self._by_prompt().items():
+            plot = Drawing((figure(rows, self.prompts[name]["prompt"]),))
+            logger.experiment.log({f"xray/{name}": wandb.Html(plot.html)})
+
+    def _by_prompt(self) -> dict[str, list[dict[str, Any]]]:
+        return {name: [row for row in self.rows if row["prompt"] == name] for name in self.prompts}
+
+
+@torch.no_grad()
+def look(module: Any, ids: Sequence[int]) -> Picture | None:
+    """Return what the gate does to the token after the prompt ``ids``; None for a model without a gate.
+
+    The caller has the module in evaluation mode.
+    """
+    ids_1T = torch.tensor([list(ids)], device=module.device)
+    mask_1T = torch.ones_like(ids_1T, dtype=torch.bool)
+    batch = {"input_ids_BT": ids_1T, "target_ids_BT": ids_1T, "mask_input_BT": mask_1T, "mask_target_BT": mask_1T}
+    output = module(batch)
+    idea_BTV = output.extras.get("idea_logits")
+    if idea_BTV is None:
+        return None
+    before_V = output.extras["token_logits"][0, -1].cpu().double().softmax(-1)
+    after_V = output.scores_BTV[0, -1].cpu().double().softmax(-1)
+    idea_V = idea_BTV[0, -1]
+    clamped = float(module.form.clamped(idea_V, module.alpha, module.beta, module.base_rate).double().mean())
+    return Picture(before_V, after_V, idea_V.cpu().double().sigmoid(), clamped)
+
+
+def first_token(vocabulary: Any, word: str) -> int:
+    """Return the first token of a word as it stands inside a sentence (a blank before it)."""
+    return int(vocabulary.encode(f" {word}")[0])
+
+
+def shown(vocabulary: Any, number: int) -> str:
+    """Return how a token is shown; a pretrained head may have rows that no token has."""
+    names = vocabulary.tokens
+    return readable(vocabulary.decode([number]), names[number]) if number < len(names) else f"<id {number}>"
+
+
+def readable(token: str, raw: str) -> str:
+    """Return how a token is shown: leading blank as an open box, no control characters, halves of characters in hex.
+
+    Args:
+        token: its text alone; empty for special tokens.
+        raw: its name in the vocabulary, in which byte-level BPE writes each byte as one visible character.
+    """
+    if "\ufffd" in token:
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+        if all(character in byte_of for character in raw):
+            return "bytes " + " ".join(f"{byte_of[character]:02x}" for character in raw)
+    shown = repr(token)[1:-1] if not token.isprintable() else token or raw
+    return "\u2423" + shown[1:] if shown.startswith(" ") else shown
+
+
+def figure(rows: Sequence[Mapping[str, Any]], prompt: str) -> str:
+    """Draw the factors after one prompt as SVG: one bar a token, on a log axis around 1, the strongest raise on top.
+
+    Args:
+        rows: of ``XRay.rows``; a token that is named and among the strongest is drawn once, as the latter.
+        prompt: the title.
+    """
+    kinds = (BOOSTED, NAMED, SUPPRESSED)
+    tokens = {row["id"]: row for row in sorted(rows, key=lambda row: row["kind"] == NAMED, reverse=True)}
+    bars = sorted(tokens.values(), key=lambda row: (kinds.index(row["kind"]), -row["factor"]))
+    texts = Counter(row["token"] for row in bars)
+    groups = []
+    for row in bars:
+        # different tokens may look the same
+        label = row["token"] if texts[row["token"]] == 1 else f"{row['token']} (token {row['id']})"
+        bar = Bar(f"series{kinds.index(row['kind'])}", row["factor"])
+        groups.append(BarGroup(label, [bar], section=row["kind"]))
+    factors = [row["factor"] for row in bars if row["factor"] > 0]
+    low, high = min([0.5, *factors]), max([2.0, *factors])
+    words = "probability with the gate over that without"
+    return bar_chart(f"After: {prompt}", groups, measure=words, low=low, high=high, log=True, base=1.0)

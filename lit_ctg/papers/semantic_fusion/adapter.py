@@ -1,0 +1,391 @@
+"""Semantic fusion on text of your own: a bank of features, fused at the embedding of any causal backbone.
+
+The method is that of ``model.py`` (Eq. 2-8) with the bank of ``bank.py`` in place of the clauses' 22 features. On a
+frozen pretrained model only fusion and auxiliary head are trained: an adapter at the embedding.
+
+Shape letters: B rows, T positions, N counted positions, F features, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.core.batch import Batch
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
+from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.grammar import GrammarMask
+from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.bank import FeatureBank
+from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
+from lit_ctg.papers.semantic_fusion.model import (
+    ChannelSetting,
+    GatedFusion,
+    auxiliary_head,
+    auxiliary_loss,
+    drop_and_replace,
+    token_loss,
+    uniformizer_loss,
+)
+
+EMBEDDING_STD = 0.02  # of GPT-2
+
+
+@dataclass
+class TextState:
+    """Prefix, channel and cache of a batch in generation."""
+
+    ids_BT: Tensor
+    channel: ChannelSetting | None
+    cache: Any = None
+
+
+class TextFusionModule(LitLanguageModel):
+    """A language model over a causal backbone with the feature channel (``fusion``), or without (its baseline).
+
+    A backbone that has ``embed`` and ``head_weight`` (a Hugging Face model) brings its embedding and head; the fusion
+    then begins as the identity: an untrained adapter leaves a pretrained model as it is. Else both are one matrix here.
+
+    Training never shows a held-out word of the lexicon: in a row, what comes from the first one on is not counted.
+
+    Args:
+        vocabulary: tokenizer of the corpus.
+        backbone: causal stack with ``dim``.
+        bank: features; bound to the tokenizer here.
+        fusion: False is the baseline.
+        gate: Eq. 3; False is h0 = e + u.
+        feature_dropout: see ``model.drop_and_replace``; 1 never trains the channel as a control.
+        label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
+        uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes alike.
+        uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
+        learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
+            ``adamw_warmup_cosine``.
+        seed: of the weights and of the channel's draws.
+
+    Raises:
+        UserError: a share outside [0, 1], an unknown class, a feature that does not fit the corpus or looks ahead.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Any,
+        backbone: nn.Module,
+        bank: FeatureBank,
+        fusion: bool,
+        gate: bool,
+        feature_dropout: float,
+        label_smoothing: float,
+        auxiliary_weight: float,
+        uniformizer_weight: float,
+        uniformizer_classes: Sequence[str],
+        uniformizer_words: str,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_fraction: float,
+        warmup_from_zero: bool,
+        decay_matrices_only: bool,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        for name, share in {
+            "feature_dropout": feature_dropout,
+            "label_smoothing": label_smoothing,
+            "warmup_fraction": warmup_fraction,
+        }.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"model.{name}={share} is outside [0, 1]")
+        if uniformizer_words not in ("all", "trained"):
+            raise UserError(f"model.uniformizer_words={uniformizer_words!r}: use all or trained")
+        room = getattr(backbone, "vocabulary_size", len(vocabulary))
+        if room < len(vocabulary):
+            raise UserError(
+                f"the backbone has {room} tokens, the corpus {len(vocabulary)}: they need one tokenizer (the model's "
+                "own: data/tokenizer=huggingface data.tokenizer.path=<the model's folder or name>)"
+            )
+        self.vocabulary, self.backbone, self.bank, self.fusion = vocabulary, backbone, bank, fusion
+        bank.bind(vocabulary)
+        self.feature_dropout, self.label_smoothing = feature_dropout, label_smoothing
+        self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
+        self.optimization = {
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+            "warmup_fraction": warmup_fraction,
+            "warmup_from_zero": warmup_from_zero,
+            "decay_matrices_only": decay_matrices_only,
+        }
+        self.seed, self.channel_generator = seed, torch.Generator()
+        own = not hasattr(backbone, "embed")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embedding = nn.Embedding(len(vocabulary), backbone.dim) if own else None
+            if self.embedding is not None:
+                nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+            if fusion:
+                torch.manual_seed(seed + 1)
+                self.fuse = GatedFusion(backbone.dim, len(bank.names), gate)
+                self.auxiliary = auxiliary_head(backbone.dim, len(bank.names))
+                if not own:
+                    nn.init.zeros_(self.fuse.project.weight)
+                    nn.init.zeros_(self.fuse.project.bias)
+        self.classes = [
+            self._class_ids(name, bank.lexicon, trained=uniformizer_words == "trained") for name in uniformizer_classes
+        ]
+        held = [number for number, word in enumerate(bank.lexicon.words) if word in bank.lexicon.held_out]
+        self.register_buffer("held_out_words", torch.tensor(held, dtype=torch.long), persistent=False)
+
+    def _class_ids(self, name: str, lexicon: Lexicon, *, trained: bool) -> Tensor:
+        """Return the tokens that are a word of a class."""
+        members = [word for word in lexicon.of_class(name) if not (trained and word in lexicon.held_out)]
+        spellings = [self.bank.finder.spellings[lexicon.words.index(word)] for word in members]
+        return torch.tensor(sorted({ids[0] for some in spellings for ids in some if len(ids) == 1}), dtype=torch.long)
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether features can be set from a control."""
+        return self.fusion
+
+    # the network ---------------------------------------------------------------------------------------------------
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The output head [V, D]."""
+        return self.backbone.head_weight if self.embedding is None else self.embedding.weight
+
+    def _embed(self, ids: Tensor, features: Tensor | None) -> Tensor:
+        """Embedding and fusion (Eq. 2-4)."""
+        embedded = self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
+        return embedded if features is None else self.fuse(embedded, features.to(embedded.dtype))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.head_weight.T
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position; features are the text's own, no control."""
+        features_BTF = self.bank(batch["input_ids_BT"]) if self.fusion else None
+        hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], features_BTF))
+        extras: dict[str, Any] = {}
+        if features_BTF is not None:
+            extras = {
+                "features_BTF": features_BTF,
+                "aux_BTF": torch.sigmoid(self.auxiliary(hidden_BTD)),
+                "aux_target_BTF": features_BTF,
+            }
+        return LMOutput(self._logits(hidden_BTD), hidden_BTD, extras)
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Give the channel's draws a stream that depends on (seed, epoch) only."""
+        self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
+
+    def trained_mask(self, batch: Batch) -> Tensor:
+        """Return which targets training counts: those before the first held-out word of the row, [B, T] bool."""
+        mask_BT = batch["mask_target_BT"]
+        if not len(self.held_out_words):
+            return mask_BT
+        whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
+        word_BT, length_BT = self.bank.finder.spans(whole_BT)
+        length_BT = length_BT * torch.isin(word_BT, self.held_out_words)
+        begun_BT = torch.zeros_like(word_BT, dtype=torch.bool)
+        for length in self.bank.finder.lengths:
+            if length <= word_BT.shape[1]:
+                begun_BT[:, : word_BT.shape[1] - length + 1] |= length_BT[:, length - 1 :] == length
+        shown_BT = begun_BT.cummax(1).values
+        return mask_BT & ~shown_BT[:, 1:]
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return Eq. 5 as "loss" and its three parts, over the counted targets."""
+        ids_BT, counted_BT = batch["input_ids_BT"], self.trained_mask(batch)
+        features_BTF = controlled_BTF = self.bank(ids_BT) if self.fusion else None
+        if features_BTF is not None and self.feature_dropout < 1:
+            whole_BT = torch.cat([ids_BT, batch["target_ids_BT"][:, -1:]], dim=1)
+            controlled_BTF = drop_and_replace(
+                features_BTF,
+                self.bank.hindsight(whole_BT)[:, :-1],
+                feature_dropout=self.feature_dropout,
+                generator=self.channel_generator,
+                names=self.bank.names,
+                groups=self.bank.groups,
+            )
+        hidden_ND = self.backbone(self._embed(ids_BT, controlled_BTF))[counted_BT]
+        target_N = batch["target_ids_BT"][counted_BT]
+        logits_NV = self._logits(hidden_ND)
+        if not len(target_N):  # every row begins with a held-out word
+            return {"loss": logits_NV.sum() * 0.0}
+        losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)}
+        loss = losses["token_loss"]
+        classes = [ids.to(target_N.device) for ids in self.classes if len(ids)]
+        if classes:
+            losses["uniformizer_loss"] = uniformizer_loss(logits_NV, target_N, classes)
+            loss = loss + self.uniformizer_weight * losses["uniformizer_loss"]
+        if features_BTF is not None:
+            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), features_BTF[counted_BT])
+            loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
+        return {"loss": loss, **losses}
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with warm-up and cosine over the whole run, a step a batch."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+
+    # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
+
+    def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> TextState:
+        """Return the state of empty prefixes; ``controls`` (checked, one a row) go through the feature channel."""
+        channel = None
+        if controls and any(controls):
+            channel = ChannelSetting.of(controls, self.fuse.project.weight, self.bank.names, self.bank.groups)
+        return TextState(torch.zeros(batch_size, 0, dtype=torch.long, device=self.device), channel)
+
+    def step(self, ids_B1: Tensor, state: TextState) -> tuple[Tensor, TextState]:
+        """Take the newest tokens; return the scores [B, V] of the next ones."""
+        ids_BT = torch.cat([state.ids_BT, ids_B1], dim=1)
+        features_BF = None
+        if self.fusion:
+            features_BF = self.bank(ids_BT)[:, -1]
+            if state.channel is not None:
+                features_BF = state.channel.apply(features_BF)
+        hidden_BD, cache = self.backbone.step(self._embed(ids_B1[:, 0], features_BF), state.cache)
+        return self._logits(hidden_BD), TextState(ids_BT, state.channel, cache)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LexiconText(GeneratedText):
+    """A text and the lexicon words it goes on with, after the prompt, in order.
+
+    Attributes:
+        hits: the words.
+        polarity: the sum of their polarities.
+    """
+
+    hits: tuple[str, ...]
+    polarity: float
+
+    def note(self) -> str:
+        """Return the hits with their polarity."""
+        return f"{', '.join(self.hits)} ({self.polarity:+.2f})" if self.hits else ""
+
+
+class TextDecoding:
+    """Sampling settings for text, as ``conf/decoding/semantic_fusion_text.yaml`` gives them.
+
+    Args:
+        temperature: > 0.
+        top_p: nucleus, in (0, 1].
+        max_new_tokens: length of a continuation.
+        grammar: path of a YAML file (see ``grammar``) that continuations must follow, or null.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    def __init__(self, *, temperature: float, top_p: float, max_new_tokens: int, grammar: str | None = None) -> None:
+        if temperature <= 0 or not 0 < top_p <= 1 or max_new_tokens < 1:
+            raise UserError(
+                f"decoding: temperature={temperature} must be above 0, top_p={top_p} in (0, 1], "
+                f"max_new_tokens={max_new_tokens} at least 1"
+            )
+        self.temperature, self.top_p, self.max_new_tokens = temperature, top_p, max_new_tokens
+        self.grammar = None if grammar is None else load_grammar(grammar)
+
+    def generator(self, module: TextFusionModule, datamodule: Any) -> TextGenerator:
+        """Tie these settings to a model and its tokenizer."""
+        return TextGenerator(module, self, datamodule.vocabulary)
+
+
+class TextGenerator(Generator[LexiconText]):
+    """Continues prompts with the feature channel set from ``control.<column of the bank>``.
+
+    Raises:
+        UserError: a grammar where no token can stand for the beginning or the end of a text, or that does not fit.
+    """
+
+    def __init__(self, module: TextFusionModule, decoding: TextDecoding, vocabulary: Any) -> None:
+        super().__init__(module, max_new_tokens=decoding.max_new_tokens)
+        self.decoding, self.vocabulary = decoding, vocabulary
+        self.start_id = next(
+            (i for i in (vocabulary.bos_id, vocabulary.eos_id, _known(vocabulary, "<|endoftext|>")) if i is not None),
+            None,
+        )
+        self.grammar: CompiledGrammar | None = None
+        if decoding.grammar is not None:
+            self.grammar = self._compiled(*decoding.grammar)
+
+    def _compiled(self, where: str, content: Any) -> CompiledGrammar:
+        vocabulary, lexicon = self.vocabulary, self.module.bank.lexicon
+        if self.start_id is None:
+            raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
+        speller = Speller(vocabulary)
+        self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
+        spare = {self.start_id, self.eos_id}
+        self.pad_id = next(i for i in range(len(vocabulary)) if i not in spare)
+        return compile_grammar(
+            where,
+            content,
+            Lexis(
+                tokens=vocabulary.tokens,
+                # one spelling each: a sentence's words have a space before them
+                spell=lambda word: speller.spell(word)[:1],
+                groups={kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})},
+                agreement={},
+                bos_id=self.start_id,
+                eos_id=self.eos_id,
+                pad_id=self.pad_id,
+            ),
+        )
+
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        if not self.module.has_channel:
+            return ()
+        return tuple(
+            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
+            for group, names in self.module.bank.groups.items()
+            for name in names
+        )
+
+    def prompt_ids(self, text: str) -> list[int]:
+        ids = list(self.vocabulary.encode(text)) if text else []
+        if (self.grammar is not None or not ids) and self.start_id is not None:
+            ids = [self.start_id, *ids]
+        if not ids:
+            raise UserError("this tokenizer has no token that begins a text: give a prompt")
+        if self.grammar is not None:
+            self.grammar.machine.state_after(ids)
+        return ids
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
+        return controls
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        mask: list[ScoreRule] = [] if self.grammar is None else [GrammarMask(self.grammar.machine)]
+        shaped = [Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)]
+        return RuleList([*mask, *shaped])
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> LexiconText:
+        """Find the lexicon words after the prompt."""
+        bank = self.module.bank
+        found = bank.finder(torch.tensor([ids], device=self.module.device))[0, prompt_length:].tolist()
+        numbers = [number for number in found if number >= 0]
+        polarity = bank.lexicon.column("polarity")
+        shown = [i for i in ids if i not in (self.start_id, self.eos_id)]
+        return LexiconText(
+            text=self.vocabulary.decode(shown),
+            ids=tuple(ids),
+            prompt_length=prompt_length,
+            control=control,
+            hits=tuple(bank.lexicon.words[number] for number in numbers),
+            polarity=float(sum(polarity[number] for number in numbers)),
+        )
+
+
+def _known(vocabulary: Any, token: str) -> int | None:
+    return vocabulary.id(token) if token in vocabulary.tokens else None

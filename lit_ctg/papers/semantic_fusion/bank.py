@@ -1,0 +1,338 @@
+"""A feature bank over text: small functions of the prefix, each with its control group, hindsight rule and membership.
+
+A feature is a class with ``values``; the ones here are set up in YAML (``conf/model/semantic_fusion_text.yaml``), one
+of your own is a subclass named by ``_target_``. Features may read tokens 0 .. t only: ``FeatureBank.bind`` probes each.
+
+Shape letters: B rows, T positions, F columns of the bank, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
+from lit_ctg.papers.semantic_fusion.model import membership
+
+LEVELS = ("low", "med", "high")
+MEMBERSHIPS = ("identity", "low_med_high")
+HINDSIGHT = ("next", "any", "rest")
+
+
+class Reading:
+    """A batch of prefixes as features see it.
+
+    Attributes:
+        ids_BT: tokens.
+        word_BT: number of the lexicon word that ends at each position, -1 where none does.
+    """
+
+    def __init__(self, ids_BT: Tensor, finder: WordFinder, vocabulary: Any) -> None:
+        self.ids_BT, self.finder, self.vocabulary = ids_BT, finder, vocabulary
+
+    @cached_property
+    def word_BT(self) -> Tensor:
+        return self.finder(self.ids_BT)
+
+    def of_words(self, values: Sequence[float]) -> Tensor:
+        """Return at each position the value (one a lexicon word) of the word that ends there, 0 where none does."""
+        return table_of(values).to(self.ids_BT.device)[self.word_BT]
+
+    def before(self, values_BT: Tensor) -> Tensor:
+        """Return the values one position earlier, 0 at the first."""
+        return nn.functional.pad(values_BT[:, :-1], (1, 0))
+
+
+class Feature(abc.ABC):
+    """One graded property of the prefix.
+
+    Args:
+        group: control group it is set with; None: it cannot be set.
+        hindsight: what would have been asked for at a position, from the row's own future: ``next`` the value where the
+            group's next event stands (after the last one: of that), ``any`` the largest of the whole row, ``rest`` the
+            mean over the positions to come.
+        membership: ``identity``, one column; ``low_med_high``, three columns (Eq. 1).
+    """
+
+    def __init__(self, *, group: str | None = None, hindsight: str = "next", membership: str = "identity") -> None:
+        for value, options, name in ((hindsight, HINDSIGHT, "hindsight"), (membership, MEMBERSHIPS, "membership")):
+            if value not in options:
+                hint = did_you_mean(str(value), options)
+                raise UserError(f"feature {type(self).__name__}: {name}={value!r}: use {', '.join(options)}{hint}")
+        self.group, self.hindsight, self.membership = group, hindsight, membership
+
+    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        """Look up what the feature needs of lexicon and vocabulary; ``UserError`` when it is not there."""
+        return None
+
+    @abc.abstractmethod
+    def values(self, reading: Reading) -> Tensor:
+        """Return the feature at each position, [B, T] in [0, 1], a function of tokens 0 .. t."""
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """Return the names of its columns in the bank."""
+        return (name,) if self.membership == "identity" else tuple(f"{name}_{level}" for level in LEVELS)
+
+
+class Graded(Feature):
+    """A graded column of the lexicon: its positive (``sign=1``) or negative part of the word that ends here.
+
+    Args:
+        column: ``polarity``, ``strength`` or one of the file's own.
+        sign: 1 or -1.
+        options: see ``Feature``.
+    """
+
+    def __init__(self, *, column: str, sign: int = 1, **options: Any) -> None:
+        super().__init__(**options)
+        if sign not in (1, -1):
+            raise UserError(f"feature Graded: sign={sign!r}: use 1 or -1")
+        self.column, self.sign = column, sign
+
+    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        self.graded = [max(self.sign * value, 0.0) for value in lexicon.column(self.column)]
+
+    def values(self, reading: Reading) -> Tensor:
+        return reading.of_words(self.graded)
+
+
+class WordClass(Feature):
+    """1 where a word of a class of the lexicon ends.
+
+    Args:
+        word_class: its name.
+        options: see ``Feature``.
+    """
+
+    def __init__(self, *, word_class: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.word_class = word_class
+
+    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        members = set(lexicon.of_class(self.word_class))
+        self.member = [float(word in members) for word in lexicon.words]
+
+    def values(self, reading: Reading) -> Tensor:
+        return reading.of_words(self.member)
+
+
+class Mark(Feature):
+    """1 where one of some tokens stands, such as a question mark.
+
+    Args:
+        marks: texts; each must be a token.
+        options: see ``Feature``.
+    """
+
+    def __init__(self, *, marks: Sequence[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.marks = [marks] if isinstance(marks, str) else list(marks)
+
+    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        self.ids = []
+        for mark in self.marks:
+            ids = list(vocabulary.encode(mark))
+            if len(ids) != 1 or ids[0] == getattr(vocabulary, "unknown_id", None):
+                raise UserError(f"feature Mark: '{mark}' is no token of the corpus's vocabulary: leave it out")
+            self.ids.append(ids[0])
+
+    def values(self, reading: Reading) -> Tensor:
+        return torch.isin(reading.ids_BT, reading.ids_BT.new_tensor(self.ids)).float()
+
+
+class Recent(Feature):
+    """A fading mean of a graded column over the lexicon words read so far: the mood of the text.
+
+    Args:
+        column, sign: see ``Graded``.
+        half_life: positions after which a word counts half.
+        options: see ``Feature``.
+    """
+
+    def __init__(self, *, column: str, sign: int = 1, half_life: float = 20.0, **options: Any) -> None:
+        super().__init__(**options)
+        if half_life <= 0:
+            raise UserError(f"feature Recent: half_life={half_life}: give a number of positions above 0")
+        self.graded, self.half_life = Graded(column=column, sign=sign), half_life
+
+    def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        self.graded.bind(lexicon, vocabulary)
+
+    def values(self, reading: Reading) -> Tensor:
+        value_BT, word_BT = self.graded.values(reading), (reading.word_BT >= 0).float()
+        kept = 0.5 ** (1 / self.half_life)
+        total_B, weight_B, columns = torch.zeros_like(value_BT[:, 0]), torch.zeros_like(value_BT[:, 0]), []
+        for t in range(value_BT.shape[1]):
+            total_B, weight_B = kept * total_B + value_BT[:, t], kept * weight_B + word_BT[:, t]
+            columns.append(total_B / weight_B.clamp(min=1e-9))
+        return torch.stack(columns, dim=1)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a feature's columns lie in the bank."""
+
+    feature: Feature
+    columns: slice
+
+
+class FeatureBank(nn.Module):
+    """The features of a text model in the order of the configuration.
+
+    Args:
+        lexicon: words and their grades.
+        features: name -> feature.
+        centres, temperature: of the memberships (Eq. 1).
+
+    Attributes:
+        names: columns, F.
+        groups: control group -> its columns.
+
+    Raises:
+        UserError: no feature.
+    """
+
+    def __init__(
+        self,
+        *,
+        lexicon: Lexicon,
+        features: Mapping[str, Feature],
+        centres: Sequence[float],
+        temperature: float,
+    ) -> None:
+        super().__init__()
+        given = {name: feature for name, feature in features.items() if feature is not None}
+        if not given:
+            raise UserError("model.bank.features is empty: give at least one feature")
+        for name, feature in given.items():
+            if not isinstance(feature, Feature):
+                raise UserError(f"model.bank.features.{name} is a {type(feature).__name__}: give a subclass of Feature")
+        self.lexicon, self.features = lexicon, given
+        self.register_buffer("centres_3", torch.tensor([float(c) for c in centres]), persistent=False)
+        self.register_buffer("temperature", torch.tensor(float(temperature)), persistent=False)
+        names: list[str] = []
+        self.places: dict[str, _Place] = {}
+        self.groups: dict[str, tuple[str, ...]] = {}
+        for name, feature in given.items():
+            columns = feature.columns(name)
+            self.places[name] = _Place(feature, slice(len(names), len(names) + len(columns)))
+            names += columns
+            if feature.group is not None:
+                self.groups[feature.group] = (*self.groups.get(feature.group, ()), *columns)
+        if len(set(names)) < len(names):
+            raise UserError(f"model.bank.features: two features have a column of one name ({', '.join(names)})")
+        self.names = tuple(names)
+
+    def bind(self, vocabulary: Any) -> None:
+        """Tie the bank to a tokenizer and probe every feature.
+
+        Raises:
+            UserError: a feature that needs what is not there, gives other values than [B, T] in [0, 1], or looks ahead.
+        """
+        self.vocabulary, self.finder = vocabulary, WordFinder(self.lexicon, vocabulary)
+        for feature in self.features.values():
+            feature.bind(self.lexicon, vocabulary)
+        self._probe()
+
+    def _probe(self) -> None:
+        """Compare the values of prefixes with those of whole rows, on rows full of lexicon words."""
+        generator = torch.Generator().manual_seed(0)
+        spelled = [ids for spellings in self.finder.spellings for ids in spellings[:1]]
+        rows = []
+        for _ in range(4):
+            row: list[int] = []
+            while len(row) < 16:
+                pick = int(torch.randint(2 * len(spelled), (1,), generator=generator))
+                drawn = torch.randint(len(self.vocabulary), (2,), generator=generator).tolist()
+                row += spelled[pick] if pick < len(spelled) else drawn
+            rows.append(row[:16])
+        # marks too: what a feature looks ahead for may be rare
+        marks = [i for feature in self.features.values() for i in getattr(feature, "ids", [])]
+        for place, mark in enumerate(marks):
+            rows[place % 4][15 - place // 4 % 8] = mark
+        ids_BT = torch.tensor(rows)
+        device = self.centres_3.device
+        for name, feature in self.features.items():
+            whole_BT = feature.values(self._reading(ids_BT.to(device)))
+            if whole_BT.shape != ids_BT.shape or not bool(((whole_BT >= 0) & (whole_BT <= 1)).all()):
+                raise UserError(f"feature '{name}' must give one number from 0 to 1 for each position [B, T]")
+            for end in range(1, ids_BT.shape[1]):
+                prefix_BT = feature.values(self._reading(ids_BT[:, :end].to(device)))
+                if not torch.allclose(prefix_BT, whole_BT[:, :end], atol=1e-6):
+                    raise UserError(
+                        f"feature '{name}' looks ahead: its value at a token changes with what comes after position "
+                        f"{end}; a feature may read the tokens up to its own position only"
+                    )
+
+    def _reading(self, ids_BT: Tensor) -> Reading:
+        return Reading(ids_BT, self.finder, self.vocabulary)
+
+    def values(self, ids_BT: Tensor) -> dict[str, Tensor]:
+        """Return the raw value [B, T] of every feature."""
+        reading = self._reading(ids_BT)
+        return {name: feature.values(reading) for name, feature in self.features.items()}
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Return the features of every prefix, [B, T, F]."""
+        return self._columns(self.values(ids_BT), self._members)
+
+    def _columns(self, values: Mapping[str, Tensor], spread: Any) -> Tensor:
+        parts = [
+            value.unsqueeze(-1) if self.features[name].membership == "identity" else spread(value)
+            for name, value in values.items()
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def _members(self, value_BT: Tensor) -> Tensor:
+        return membership(value_BT.unsqueeze(-1), self.centres_3, self.temperature)
+
+    def _nearest(self, value_BT: Tensor) -> Tensor:
+        """1 in the column of the nearest centre (of two, the higher: .8 is high), 0 everywhere for a value of 0."""
+        middles_2 = (self.centres_3[:-1] + self.centres_3[1:]) / 2 - 1e-6  # rounding must not make .8 less than .8
+        nearest_BT = torch.bucketize(value_BT, middles_2)
+        chosen = nn.functional.one_hot(nearest_BT, len(LEVELS)).float()
+        return chosen * (value_BT > 0).unsqueeze(-1)
+
+    def hindsight(self, ids_BT: Tensor) -> Tensor:
+        """Return what would have been asked for at each position, [B, T, F]; columns outside the groups are 0."""
+        values = self.values(ids_BT)
+        wanted: dict[str, Tensor] = {}
+        for name, value_BT in values.items():
+            feature = self.features[name]
+            if feature.group is None:
+                wanted[name] = torch.zeros_like(value_BT)
+            elif feature.hindsight == "any":
+                wanted[name] = value_BT.amax(1, keepdim=True).expand_as(value_BT)
+            elif feature.hindsight == "rest":
+                wanted[name] = _mean_of_rest(value_BT)
+            else:
+                members = [n for n, f in self.features.items() if f.group == feature.group and f.hindsight == "next"]
+                event_BT = torch.stack([values[n] > 0 for n in members]).any(0)
+                wanted[name] = _at_next(value_BT, event_BT)
+        return self._columns(wanted, self._nearest)
+
+
+def _at_next(value_BT: Tensor, event_BT: Tensor) -> Tensor:
+    """Return for each position the value at the next event strictly after it; after the last event, the value there."""
+    length = event_BT.shape[1]
+    place_T = torch.arange(length, device=event_BT.device)
+    here_BT = torch.where(event_BT, place_T, length)
+    coming_BT = here_BT.flip(1).cummin(1).values.flip(1)  # at or after
+    next_BT = nn.functional.pad(coming_BT[:, 1:], (0, 1), value=length)
+    last_BT = torch.where(event_BT, place_T, -1).cummax(1).values
+    chosen_BT = torch.where(next_BT < length, next_BT, last_BT)
+    return value_BT.gather(1, chosen_BT.clamp(min=0)) * (chosen_BT >= 0)
+
+
+def _mean_of_rest(value_BT: Tensor) -> Tensor:
+    """Return the mean over the positions after each one; 0 at the last."""
+    after_BT = value_BT.flip(1).cumsum(1).flip(1) - value_BT
+    count_T = torch.arange(value_BT.shape[1] - 1, -1, -1, device=value_BT.device).clamp(min=1)
+    return after_BT / count_T

@@ -1,0 +1,457 @@
+"""The clause corpora as LightningDataModules: the paper's (sec. 3.1) and a coupled one, with their exact floors.
+
+The paper's corpus draws every slot on its own, so a channel that knows what an unseen adjective means can gain nothing
+there. In the coupled one (beyond the paper; same surface grammar) what is said has consequences of known size; the
+tables are numbers in ``conf/data/clause_coupled.yaml``:
+
+========================  =====================  ===============================================================
+slot                      depends on             table (conf)
+========================  =====================  ===============================================================
+verb, both clauses        subject                two favourites: .45 and .25, the other three .10 each
+2nd clause's intensifier  1st clause's           the same again .70, each other .10
+2nd clause's polarity     1st's and conjunction  kept with .97 after "and", with .03 after "but"
+final mark . ! ?          intensifier and        slightly    + .75 .22 .03   - .75 .03 .22
+                          polarity of the last   moderately  + .30 .67 .03   - .30 .03 .67
+                          adjective phrase       very        + .06 .91 .03   - .06 .03 .91
+                                                 extremely   + .02 .96 .02   - .02 .02 .96
+========================  =====================  ===============================================================
+
+As in the paper's corpus subject, object and conjunction are uniform, the first clause's polarity is 50/50 and its
+intensifier has the paper's weights. Held-out adjectives stand in validation *contexts*, where their polarity decides
+what follows; ``floor_given_polarity_unknown`` says exactly what not knowing it costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+
+from lit_ctg.core.batch import Fingerprint, checksum
+from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.clause import (
+    CONJUNCTIONS,
+    ONE_CLAUSE,
+    PAPER,
+    PUNCTUATION,
+    TWO_CLAUSES,
+    ClauseTables,
+    ClauseVocabulary,
+    adjectives,
+    check_words,
+    generate_clauses,
+    probability,
+    resolve_held_out,
+    uncoupled_tables,
+    uniform,
+    weight_row,
+    word_table,
+)
+from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor, entropy_floor, sentence_nats
+
+# the paper's corpus ---------------------------------------------------------------------------------------------------
+
+# spawn keys of the seed: each split is drawn from a stream of its own
+_STREAMS = {"train": 0, "val": 1, "test": 2}
+CorpusTransform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many sentences of a split occur word for word in training."""
+
+    count: int
+    size: int
+
+    @property
+    def share(self) -> float:
+        """Fraction of the split."""
+        return self.count / self.size
+
+
+class ClauseCorpusDataModule(LightningDataModule):
+    """Sentences from probability tables, held in tensors and served in whole batches.
+
+    Training sentences use the trained adjectives only; validation and test sentences (two streams, same distribution)
+    use all ten. Batches are dicts as ``SentenceBatches`` makes them.
+
+    Args:
+        tables: the generator's probabilities.
+        train_size, val_size: sentences; the test split has ``val_size`` too.
+        max_length: length cap in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
+        batch_size: sentences in a batch.
+        held_out: adjectives kept out of training, see ``resolve_held_out``.
+        seed: of the three corpora and of the training order, each a stream of its own.
+        crop: cut batches to their longest sentence.
+        num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
+        words: words beyond the paper's, see ``ClauseVocabulary``.
+
+    Attributes:
+        vocabulary: the ``ClauseVocabulary``.
+        held_out_words, held_out_ids: the adjectives kept out of training.
+        corpus_transform: None, or a function of (ids_NT, lengths_N) returning tensors with N rows that batches carry
+            along; called once per split, by ``setup``.
+
+    Raises:
+        UserError: sizes below 1, a cap too small for the grammar, a seed or a held-out set that is none.
+    """
+
+    splits = tuple(_STREAMS)
+
+    def __init__(
+        self,
+        *,
+        tables: ClauseTables,
+        train_size: int,
+        val_size: int,
+        max_length: int,
+        batch_size: int,
+        held_out: Mapping[str, Iterable[str]] | str,
+        seed: int,
+        crop: bool = True,
+        num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"train_size": train_size, "val_size": val_size, "batch_size": batch_size}
+        for name, value in sizes.items():
+            _check_whole(name, value, 1, "sentences")
+        longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
+        _check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
+        _check_whole("seed", seed, 0)
+        _check_whole("num_workers", num_workers, 0)
+        self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
+        self.vocabulary = ClauseVocabulary(words, self.held_out_words)
+        self.tables = tables
+        self.sizes = {"train": train_size, "val": val_size, "test": val_size}
+        self.max_length, self.batch_size, self.seed = max_length, batch_size, seed
+        self.crop, self.num_workers = crop, num_workers
+        self.held_out_ids = tuple(sorted(self.vocabulary.id(word) for word in self.held_out_words))
+        self._corpora: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._datasets: dict[str, SentenceBatches] = {}
+        self._corpus_transform: CorpusTransform | None = None
+
+    @property
+    def corpus_transform(self) -> CorpusTransform | None:
+        """Function called once per split on the whole padded corpus; a new one takes effect at the next use."""
+        return self._corpus_transform
+
+    @corpus_transform.setter
+    def corpus_transform(self, transform: CorpusTransform | None) -> None:
+        self._corpus_transform = transform
+        self._datasets.clear()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Generate the splits of the stage (None: all) and their extra tensors, each only once."""
+        every = tuple(_STREAMS)
+        splits = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}.get(stage or "", every)
+        for split in splits:
+            self.dataset(split)
+
+    def corpus(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids_NT, lengths_N) of "train", "val" or "test", generated on first use.
+
+        Raises:
+            UserError: no such split.
+        """
+        check_words("split", [split], _STREAMS)
+        if split not in self._corpora:
+            stream = np.random.SeedSequence(self.seed, spawn_key=(_STREAMS[split],))
+            # one column more than the longest sentence, so that a cropped input can end with its <eos>
+            self._corpora[split] = generate_clauses(
+                self.tables,
+                self._words_PA(split),
+                size=self.sizes[split],
+                rng=np.random.default_rng(stream),
+                width=max(self.max_length, TWO_CLAUSES + 1),
+                vocabulary=self.vocabulary,
+            )
+        return self._corpora[split]
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the checksums of the sentences of all splits and of the vocabulary."""
+        ids = {
+            split: hashlib.sha256(self.corpus(split)[0].astype("<i8").tobytes()).hexdigest() for split in self.splits
+        }
+        return {"text": checksum(ids), "vocabulary": checksum(self.vocabulary.tokens)}
+
+    def dataset(self, split: str) -> SentenceBatches:
+        """Return a split as tensors, with what ``corpus_transform`` makes of it."""
+        if split not in self._datasets:
+            ids_NT, lengths_N = (torch.from_numpy(array) for array in self.corpus(split))
+            extras = self._corpus_transform(ids_NT, lengths_N) if self._corpus_transform else {}
+            self._datasets[split] = SentenceBatches(
+                ids_NT, lengths_N, pad_id=self.vocabulary.pad_id, extras=extras, crop=self.crop
+            )
+        return self._datasets[split]
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return shuffled batches; the order of an epoch depends on (seed, epoch) only."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> ResumableLoader:
+        """Return the validation sentences in order."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> ResumableLoader:
+        """Return fresh sentences of the validation distribution, in order."""
+        return self._loader("test")
+
+    def _loader(self, split: str) -> ResumableLoader:
+        trainer = getattr(self, "trainer", None)
+        return sentence_loader(
+            self.dataset(split),
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            seed=self.seed,
+            shuffle=split == "train",
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+        )
+
+    def _words_PA(self, split: str) -> np.ndarray:
+        return word_table(self.held_out_words if split == "train" else (), self.vocabulary)
+
+    @property
+    def _trained_PA(self) -> np.ndarray:
+        return np.array(
+            [[word not in self.held_out_words for word in row] for row in adjectives(self.vocabulary)], float
+        )
+
+    def entropy_floor(self, split: str = "val") -> EntropyFloor:
+        """Return the exact floor of the split's distribution (nothing is sampled)."""
+        return self._floor(split, polarity_known=True)
+
+    def floor_given_polarity_unknown(self, split: str = "val") -> EntropyFloor:
+        """Return the floor of the best predictor that cannot tell the polarity of held-out adjectives it has read.
+
+        Its distance to ``entropy_floor`` is all that a channel which knows that polarity can gain; it is 0 where
+        nothing depends on an adjective.
+        """
+        return self._floor(split, polarity_known=False)
+
+    def _floor(self, split: str, polarity_known: bool) -> EntropyFloor:
+        check_words("split", [split], _STREAMS)
+        words_PA, trained_PA = self._words_PA(split), self._trained_PA
+        return entropy_floor(self.tables, words_PA, trained_PA, split=split, polarity_known=polarity_known)
+
+    def sentence_nats(self, ids_NT: Any, split: str = "val", *, trained_only: bool = False) -> np.ndarray:
+        """Return nats_NT, the exact -log probability of each token of given sentences (ids with bos, eos, padding).
+
+        Row sums are sentence costs; what the generator cannot produce costs +inf where it leaves the grammar.
+        ``trained_only`` puts all adjective mass on the trained words.
+        """
+        check_words("split", [split], _STREAMS)
+        only_PA = self._trained_PA if trained_only else None
+        words_PA = self._words_PA(split)
+        return sentence_nats(np.asarray(ids_NT), self.tables, words_PA, only_PA=only_PA, vocabulary=self.vocabulary)
+
+    def oracle(self, split: str = "val") -> EntropyFloor:
+        """Return the generator's own cost on the *sampled* split: what the exact floor comes to on these sentences."""
+        ids_NT, lengths_N = self.corpus(split)
+        seen_NT = ~np.isin(ids_NT, self.held_out_ids)
+        tokens = float(lengths_N.mean() - 1)
+        seen_tokens = tokens - float((~seen_NT).sum(1).mean())
+        floors = {}
+        for name in ("exact", "trained_only"):
+            nats_NT = self.sentence_nats(ids_NT, split, trained_only=name == "trained_only")
+            seen_nats = np.where(seen_NT, nats_NT, 0.0).sum(1).mean()
+            floors[name] = Floor(float(nats_NT.sum(1).mean()), float(seen_nats), tokens, seen_tokens)
+        return EntropyFloor(split=split, **floors)
+
+    def overlap(self, split: str = "val") -> Overlap:
+        """Count the sentences of a split that occur in training (in the paper's set-up 106 of 1,200 do)."""
+        train = {row.tobytes() for row in self.corpus("train")[0]}
+        rows = self.corpus(split)[0]
+        return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
+
+    def texts(self, n: int, split: str = "train") -> list[str]:
+        """Return the first ``n`` sentences of a split as text."""
+        return [self.vocabulary.decode(row) for row in self.corpus(split)[0][:n]]
+
+    def facts(self) -> dict[str, str]:
+        """Return what `lit-ctg data info` prints: sizes, held-out words, overlap, exact floors."""
+        shown = {"vocabulary": f"{len(self.vocabulary)} tokens", "held out": ", ".join(self.held_out_words)}
+        for split in _STREAMS:
+            lengths_N = self.corpus(split)[1]
+            shown[split] = f"{len(lengths_N):,} sentences, {int((lengths_N - 1).sum()):,} predicted tokens"
+        overlap = self.overlap()
+        shown["val sentences in train"] = f"{overlap.count} of {overlap.size}"
+        floors = self.entropy_floor().metrics()
+        return shown | {f"floor {name}": f"{value:.4f}" for name, value in floors.items()}
+
+
+class ClauseDataModule(ClauseCorpusDataModule):
+    """The paper's corpus: every slot is drawn on its own; only the pronoun depends on what came before.
+
+    Args:
+        second_clause_probability: that a sentence has two clauses.
+        intensifier_weights: weight of each intensifier.
+        punctuation_weights: weight of each final mark.
+        others: see ``ClauseCorpusDataModule``.
+    """
+
+    def __init__(
+        self,
+        *,
+        second_clause_probability: float,
+        intensifier_weights: Mapping[str, float],
+        punctuation_weights: Mapping[str, float],
+        train_size: int,
+        val_size: int,
+        max_length: int,
+        batch_size: int,
+        held_out: Mapping[str, Iterable[str]] | str,
+        seed: int,
+        crop: bool = True,
+        num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
+    ) -> None:
+        tables = uncoupled_tables(
+            second_clause_probability=second_clause_probability,
+            intensifier_weights=intensifier_weights,
+            punctuation_weights=punctuation_weights,
+            vocabulary=ClauseVocabulary(words),
+        )
+        super().__init__(
+            tables=tables,
+            train_size=train_size,
+            val_size=val_size,
+            max_length=max_length,
+            batch_size=batch_size,
+            held_out=held_out,
+            seed=seed,
+            crop=crop,
+            num_workers=num_workers,
+            words=words,
+        )
+
+
+def _check_whole(name: str, value: Any, least: int, unit: str = "") -> None:
+    """Refuse what is not a whole number from ``least`` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        note = f" ({unit})" if unit else ""
+        raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
+
+
+# the coupled corpus ---------------------------------------------------------------------------------------------------
+
+
+def coupled_tables(
+    *,
+    second_clause_probability: float,
+    intensifier_weights: Mapping[str, float],
+    verb_weights: Mapping[str, Mapping[str, float]],
+    intensifier_next_weights: Mapping[str, Mapping[str, float]],
+    polarity_keep_probability: Mapping[str, float],
+    punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
+    vocabulary: ClauseVocabulary = PAPER,
+) -> ClauseTables:
+    """Return the tables that the configuration's nested weights stand for (arguments as in the data module).
+
+    Raises:
+        UserError: a word missing or unknown, weights or probabilities that are none; names the place.
+    """
+    groups = vocabulary.groups
+    intensifiers, subjects = groups["intensifier"], groups["subject"]
+    keep_C = [
+        probability(f"polarity_keep_probability.{word}", value)
+        for word, value in _rows("polarity_keep_probability", polarity_keep_probability, CONJUNCTIONS)
+    ]
+    marks_IPQ = [
+        [
+            weight_row(f"punctuation_weights.{word}.{sign}", weights, PUNCTUATION)
+            for sign, weights in _rows(f"punctuation_weights.{word}", by_sign, ("positive", "negative"))
+        ]
+        for word, by_sign in _rows("punctuation_weights", punctuation_weights, intensifiers)
+    ]
+    return ClauseTables(
+        second_clause=probability("second_clause_probability", second_clause_probability),
+        subject_S=uniform(subjects),
+        verb_SV=_table("verb_weights", verb_weights, subjects, groups["verb"]),
+        object_O=uniform(groups["object"]),
+        intensifier_I=weight_row("intensifier_weights", intensifier_weights, intensifiers),
+        intensifier_next_II=_table("intensifier_next_weights", intensifier_next_weights, intensifiers, intensifiers),
+        polarity_P=np.full(2, 0.5),
+        conjunction_C=uniform(CONJUNCTIONS),
+        polarity_next_CPP=np.array([[[keep, 1 - keep], [1 - keep, keep]] for keep in keep_C]),
+        punctuation_IPQ=np.array(marks_IPQ),
+    )
+
+
+def _rows(what: str, table: Any, words: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Return the entries of a mapping in the order of ``words``, all of which it must have, and no other."""
+    if not isinstance(table, Mapping):
+        raise UserError(f"{what}={table!r}: give an entry for each of {', '.join(words)}")
+    check_words(what, table, words)
+    for word in words:
+        if word not in table:
+            raise UserError(f"{what} has no entry for '{word}'")
+    return [(word, table[word]) for word in words]
+
+
+def _table(what: str, table: Any, contexts: tuple[str, ...], outcomes: tuple[str, ...]) -> np.ndarray:
+    """Return a table of conditional probabilities, one row per context."""
+    return np.array([weight_row(f"{what}.{word}", row, outcomes) for word, row in _rows(what, table, contexts)])
+
+
+class ClauseCoupledDataModule(ClauseCorpusDataModule):
+    """Clauses in which what is said has consequences; interface and batches of ``ClauseDataModule``.
+
+    Args:
+        second_clause_probability: that a sentence has two clauses.
+        intensifier_weights: weight of each intensifier in the first clause.
+        verb_weights: subject -> verb -> weight, in both clauses.
+        intensifier_next_weights: first clause's intensifier -> second clause's -> weight.
+        polarity_keep_probability: conjunction -> probability that the second clause keeps the first's polarity.
+        punctuation_weights: intensifier -> "positive" or "negative" -> mark -> weight, by the last adjective phrase.
+        others: see ``ClauseCorpusDataModule``.
+    """
+
+    def __init__(
+        self,
+        *,
+        second_clause_probability: float,
+        intensifier_weights: Mapping[str, float],
+        verb_weights: Mapping[str, Mapping[str, float]],
+        intensifier_next_weights: Mapping[str, Mapping[str, float]],
+        polarity_keep_probability: Mapping[str, float],
+        punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
+        train_size: int,
+        val_size: int,
+        max_length: int,
+        batch_size: int,
+        held_out: Mapping[str, Iterable[str]] | str,
+        seed: int,
+        crop: bool = True,
+        num_workers: int = 0,
+        words: Mapping[str, Any] | None = None,
+    ) -> None:
+        tables = coupled_tables(
+            second_clause_probability=second_clause_probability,
+            intensifier_weights=intensifier_weights,
+            verb_weights=verb_weights,
+            intensifier_next_weights=intensifier_next_weights,
+            polarity_keep_probability=polarity_keep_probability,
+            punctuation_weights=punctuation_weights,
+            vocabulary=ClauseVocabulary(words),
+        )
+        super().__init__(
+            tables=tables,
+            train_size=train_size,
+            val_size=val_size,
+            max_length=max_length,
+            batch_size=batch_size,
+            held_out=held_out,
+            seed=seed,
+            crop=crop,
+            num_workers=num_workers,
+            words=words,
+        )

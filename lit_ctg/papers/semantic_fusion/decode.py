@@ -1,0 +1,575 @@
+"""How clauses are generated: grammar, the controls and what they do to scores, and generation (sec. 2, Appendix A).
+
+Each control is a pure function of scores and settings, and a score rule that finds the slot by the grammar. Numbers the
+paper states come from ``conf/decoding/semantic_fusion.yaml``. Shape suffixes: B rows, T prefix tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
+from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
+from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
+from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.semantic_fusion.clause import PRONOUNS, ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
+
+# grammar --------------------------------------------------------------------------------------------------------------
+
+
+def build_grammar(name: str, vocabulary: ClauseVocabulary) -> CompiledGrammar:
+    """Return the grammar that ``decoding.grammar`` names: the paper's ``one_clause``, ``two_clause``, or a YAML file.
+
+    Raises:
+        UserError: no such grammar, or a file that ``grammar.compile_grammar`` refuses.
+    """
+    where, content = load_grammar(name)
+    lexis = Lexis(
+        tokens=vocabulary.tokens,
+        spell=lambda word: [(vocabulary.id(word),)] if word in vocabulary.tokens else [],
+        groups=vocabulary.groups,
+        agreement={"pronoun": {**vocabulary.pronoun_of, **{pronoun: pronoun for pronoun in PRONOUNS}}},
+        bos_id=vocabulary.bos_id,
+        eos_id=vocabulary.eos_id,
+        pad_id=vocabulary.pad_id,
+    )
+    return compile_grammar(where, content, lexis)
+
+
+# controls and what they do to scores ----------------------------------------------------------------------------------
+
+# what the score rules read; the feature channel can be set to more
+SCORE_CONTROLS = ("pos_high", "neg_high", "str_high", "str_med", "is_question")
+CONTROLS = {
+    "pos_high": "a positive adjective",
+    "neg_high": "a negative adjective",
+    "str_high": "a strong intensifier (and with pos_high an exclamation mark)",
+    "str_med": "a moderate intensifier",
+    "is_question": "a question mark",
+    "pos_low": "little positive polarity",
+    "pos_med": "some positive polarity",
+    "neg_low": "little negative polarity",
+    "neg_med": "some negative polarity",
+    "str_low": "a weak intensifier",
+}
+
+
+@dataclass(frozen=True)
+class ControlRows:
+    """Controls of a batch, float64 tensors ``[B]`` (or ``[1]``, meant for every row).
+
+    Attributes:
+        polarity_B: pos_high - neg_high, in [-1, 1]; above 0 asks for a positive adjective.
+        strength_B: max(str_high, str_med).
+        str_high_B, question_B: as given.
+        given_B: bool, any value above 0.
+    """
+
+    polarity_B: Tensor
+    strength_B: Tensor
+    str_high_B: Tensor
+    question_B: Tensor
+    given_B: Tensor
+
+    @classmethod
+    def of(cls, controls: Sequence[Mapping[str, float]]) -> ControlRows:
+        """Gather checked controls, one a row."""
+        values = {
+            name: torch.tensor([c.get(name, 0.0) for c in controls], dtype=torch.float64) for name in SCORE_CONTROLS
+        }
+        return cls(
+            polarity_B=values["pos_high"] - values["neg_high"],
+            strength_B=torch.maximum(values["str_high"], values["str_med"]),
+            str_high_B=values["str_high"],
+            question_B=values["is_question"],
+            given_B=torch.stack(list(values.values())).amax(dim=0) > 0,
+        )
+
+
+def add_to_class(scores_BV: Tensor, ids: Collection[int], amount: PerRow) -> Tensor:
+    """Add ``amount`` (one number or one a row) to the scores of some ids."""
+    return scores_BV + class_mask(ids, scores_BV) * per_row(amount, scores_BV)
+
+
+def class_mask(ids: Collection[int], scores_BV: Tensor) -> Tensor:
+    """Return ``[V]`` bool, True at ``ids``, on the device of the scores."""
+    position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
+    return torch.isin(position_V, torch.tensor(list(ids), device=scores_BV.device))
+
+
+def steer_adjective(
+    scores_BV: Tensor,
+    polarity_B: Tensor,
+    *,
+    positive_ids: Collection[int],
+    negative_ids: Collection[int],
+    boost: float,
+    damp: float,
+) -> Tensor:
+    """Slot ADJ: raise the asked polarity by ``boost * |polarity|``, lower the other one by ``damp * |polarity|``."""
+    towards_B, away_B = polarity_B.clamp(min=0), (-polarity_B).clamp(min=0)
+    scores_BV = add_to_class(scores_BV, positive_ids, boost * towards_B - damp * away_B)
+    return add_to_class(scores_BV, negative_ids, boost * away_B - damp * towards_B)
+
+
+def steer_punctuation(
+    scores_BV: Tensor,
+    polarity_B: Tensor,
+    strength_B: Tensor,
+    question_B: Tensor,
+    *,
+    exclamation_id: int,
+    question_id: int,
+    gain: float,
+) -> Tensor:
+    """Slot PUNCT: "!" gains ``gain * strength * max(0, polarity)``, "?" gains ``gain * question``."""
+    scores_BV = add_to_class(scores_BV, [exclamation_id], gain * strength_B * polarity_B.clamp(min=0))
+    return add_to_class(scores_BV, [question_id], gain * question_B)
+
+
+def steer_intensifier(
+    scores_BV: Tensor, strength_B: Tensor, *, intensifier_ids: Collection[int], gain: float, offset: float
+) -> Tensor:
+    """Slot INTENS: all intensifiers gain ``gain * (offset + strength)``, as published.
+
+    It has no effect after the grammar mask: where only intensifiers are allowed, the same number added to all of
+    them leaves their distribution as it was.
+    """
+    return add_to_class(scores_BV, intensifier_ids, gain * (offset + strength_B))
+
+
+def group_mixture(scores_BV: Tensor, class_BV: Tensor, *, weight: PerRow, temperature: PerRow) -> Tensor:
+    """Return log q with q = (1 - a) softmax(l_C / T) + a Unif(C) (Eq. 9), ``-inf`` outside the class.
+
+    Args:
+        scores_BV: raw logits of the model (nothing masked, steered or penalised, as published).
+        class_BV: bool, the class C of each row; at least one id a row.
+        weight: a in [0, 1], one number or one a row.
+        temperature: T > 0, one number or one a row.
+    """
+    inside_BV = (scores_BV / per_row(temperature, scores_BV)).masked_fill(~class_BV, -math.inf).softmax(dim=-1)
+    uniform_BV = class_BV.to(scores_BV) / class_BV.sum(dim=-1, keepdim=True)
+    weight_B1 = per_row(weight, scores_BV)
+    return ((1 - weight_B1) * inside_BV + weight_B1 * uniform_BV).log()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeringNumbers:
+    """Strengths of the steering (in logits per unit of control)."""
+
+    intensifier_gain: float
+    intensifier_offset: float
+    adjective_boost: float
+    adjective_damp: float
+    punctuation_gain: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureNumbers:
+    """Group mixture of one polarity: weight a of the uniform part, temperature T and nucleus p."""
+
+    weight: float
+    temperature: float
+    top_p: float
+
+
+def sampler_held_out_rate(numbers: MixtureNumbers, *, seen: int, held_out: int, keep_crossing: bool) -> float:
+    """How often the group mixture draws a held-out word when the model gives held-out words no mass at all.
+
+    Computed from the whole distribution, not sampled. Table 4's rates follow from this alone.
+
+    Args:
+        numbers: a, T and p of the class.
+        seen: words of the class in training, alike to the model.
+        held_out: words of the class it never saw.
+        keep_crossing: nucleus rule, see :func:`lit_ctg.decoding.filters.nucleus`.
+    """
+    scores_BV = torch.tensor([[0.0] * seen + [-math.inf] * held_out], dtype=torch.float64)
+    everything_BV = torch.ones_like(scores_BV, dtype=torch.bool)
+    log_q_BV = group_mixture(scores_BV, everything_BV, weight=numbers.weight, temperature=numbers.temperature)
+    mass_BV = nucleus(log_q_BV, numbers.top_p, keep_crossing=keep_crossing).softmax(dim=-1)
+    return float(mass_BV[0, seen:].sum())
+
+
+class ClauseRule(ScoreRule):
+    """What the three rules below share: the controls of the rows, the grammar's slots, the classes of tokens."""
+
+    def __init__(self, controls: ControlRows, grammar: FiniteStateGrammar, vocabulary: ClauseVocabulary):
+        self.controls, self.grammar = controls, grammar
+        self.positive_ids = vocabulary.ids("adjective_positive")
+        self.negative_ids = vocabulary.ids("adjective_negative")
+        self.intensifier_ids = vocabulary.ids("intensifier")
+        self.punctuation_ids = vocabulary.ids("punctuation")
+        self.exclamation_id, self.question_id = vocabulary.id("!"), vocabulary.id("?")
+
+    def in_slot(self, input_ids: Tensor, slot: str) -> Tensor:
+        """Return ``[B, 1]`` bool: the next token fills the slot; a grammar of one's own may have no such slot."""
+        if not self.grammar.has_slot(slot):
+            return torch.zeros(len(input_ids), 1, dtype=torch.bool, device=input_ids.device)
+        return self.grammar.in_slot(input_ids, slot).unsqueeze(1)
+
+    def above(self, values_B: Tensor, threshold: float, scores_BV: Tensor) -> Tensor:
+        """Return ``[B, 1]`` or ``[1, 1]`` bool: values above the threshold (compared in float64)."""
+        return per_row((values_B > threshold).double(), scores_BV) > 0
+
+
+class Steering(ClauseRule):
+    """Soft control: small shifts of the scores at INTENS, ADJ and PUNCT; a row without a control keeps its scores."""
+
+    def __init__(
+        self,
+        controls: ControlRows,
+        grammar: FiniteStateGrammar,
+        vocabulary: ClauseVocabulary,
+        *,
+        numbers: SteeringNumbers,
+    ):
+        super().__init__(controls, grammar, vocabulary)
+        self.numbers = numbers
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        numbers, rows = self.numbers, self.controls
+        at_intensifier = steer_intensifier(
+            scores,
+            rows.strength_B,
+            intensifier_ids=self.intensifier_ids,
+            gain=numbers.intensifier_gain,
+            offset=numbers.intensifier_offset,
+        )
+        at_adjective = steer_adjective(
+            scores,
+            rows.polarity_B,
+            positive_ids=self.positive_ids,
+            negative_ids=self.negative_ids,
+            boost=numbers.adjective_boost,
+            damp=numbers.adjective_damp,
+        )
+        at_punctuation = steer_punctuation(
+            scores,
+            rows.polarity_B,
+            rows.strength_B,
+            rows.question_B,
+            exclamation_id=self.exclamation_id,
+            question_id=self.question_id,
+            gain=numbers.punctuation_gain,
+        )
+        steered = scores.where(~self.in_slot(input_ids, "INTENS"), at_intensifier)
+        steered = steered.where(~self.in_slot(input_ids, "ADJ"), at_adjective)
+        steered = steered.where(~self.in_slot(input_ids, "PUNCT"), at_punctuation)
+        return steered.where(self.above(rows.given_B.double(), 0, scores), scores)
+
+
+class HardControl(ClauseRule):
+    """Hard control: beyond ``threshold`` only the asked adjective class at ADJ, only "?" or "!" of the marks at PUNCT.
+
+    Polarity counts as pos_high - neg_high. "?" (is_question) goes before "!" (polarity and str_high). A conjunction
+    that the two-clause grammar allows where a mark may stand stays allowed.
+    """
+
+    def __init__(
+        self, controls: ControlRows, grammar: FiniteStateGrammar, vocabulary: ClauseVocabulary, *, threshold: float
+    ):
+        super().__init__(controls, grammar, vocabulary)
+        self.threshold = threshold
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        rows, at_mark = self.controls, self.in_slot(input_ids, "PUNCT")
+        question = self.above(rows.question_B, self.threshold, scores)
+        exclamation = self.above(rows.polarity_B, self.threshold, scores) & ~question
+        exclamation = exclamation & self.above(rows.str_high_B, self.threshold, scores)
+        marks_V = class_mask(self.punctuation_ids, scores)
+        outside_BV = self.in_slot(input_ids, "ADJ") & self.asked(scores).any(-1, keepdim=True) & ~self.asked(scores)
+        outside_BV = outside_BV | (at_mark & question & marks_V & ~class_mask([self.question_id], scores))
+        outside_BV = outside_BV | (at_mark & exclamation & marks_V & ~class_mask([self.exclamation_id], scores))
+        return scores.masked_fill(outside_BV, -math.inf)
+
+    def asked(self, scores_BV: Tensor) -> Tensor:
+        """Return ``[B, V]`` bool: the adjective class a row asks for; all False where it asks for none."""
+        positive = self.above(self.controls.polarity_B, self.threshold, scores_BV)
+        negative = self.above(-self.controls.polarity_B, self.threshold, scores_BV)
+        wanted = positive & class_mask(self.positive_ids, scores_BV)
+        return (wanted | (negative & class_mask(self.negative_ids, scores_BV))).expand(scores_BV.shape)
+
+
+class GroupMixture(HardControl):
+    """At ADJ, rows under hard control draw from the group mixture of the raw scores and its nucleus (Eq. 9).
+
+    All other rows and slots go through ``otherwise``. As the mixture acts on the model's own logits, as published, this
+    rule comes first and holds the others.
+    """
+
+    def __init__(
+        self,
+        controls: ControlRows,
+        grammar: FiniteStateGrammar,
+        vocabulary: ClauseVocabulary,
+        *,
+        threshold: float,
+        positive: MixtureNumbers,
+        negative: MixtureNumbers,
+        keep_crossing: bool,
+        otherwise: ScoreRule,
+    ):
+        super().__init__(controls, grammar, vocabulary, threshold=threshold)
+        self.positive, self.negative = positive, negative
+        self.keep_crossing, self.otherwise = keep_crossing, otherwise
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        class_BV = self.asked(scores)
+        mixed_B1 = self.in_slot(input_ids, "ADJ") & class_BV.any(dim=-1, keepdim=True)
+        changed = self.otherwise(input_ids, scores)
+        if not bool(mixed_B1.any()):
+            return changed
+        some_BV = class_BV | ~mixed_B1  # rows that are not mixed need a class too, for a finite answer that is dropped
+        log_q = group_mixture(scores, some_BV, weight=self._of("weight"), temperature=self._of("temperature"))
+        return nucleus(log_q, self._of("top_p"), keep_crossing=self.keep_crossing).where(mixed_B1, changed)
+
+    def _of(self, name: str) -> Tensor:
+        """One of the mixture's numbers, for the polarity of each row."""
+        positive_B = self.controls.polarity_B > 0
+        return torch.where(positive_B, getattr(self.positive, name), getattr(self.negative, name))
+
+
+# generation -----------------------------------------------------------------------------------------------------------
+
+# the ways a control can reach the text; "published" decoding is hard and soft together
+ROUTES = ("hard", "soft", "channel")
+NUCLEUS_RULES = {"keep_crossing": True, "drop_crossing": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedClause(GeneratedText):
+    """One generated sentence (``ids`` with ``<bos>`` first) and what it realized; only words after the prompt count.
+
+    Attributes:
+        polarity: ``"positive"`` or ``"negative"`` when all generated adjectives are, else ``"other"``.
+        adjective: the first generated adjective; None when there is none. ``adjective_id`` is -1 then.
+        punctuation: the generated closing mark, or None.
+        held_out: a generated adjective was kept out of training.
+    """
+
+    polarity: str
+    adjective: str | None
+    adjective_id: int
+    punctuation: str | None
+    held_out: bool
+
+
+class ClauseDecoding:
+    """The paper's decoding settings, as ``conf/decoding/semantic_fusion.yaml`` gives them.
+
+    Appendix A, and the authors' settings where it is silent.
+
+    Args:
+        grammar: ``"one_clause"``, ``"two_clause"`` or the path of a YAML file, see ``grammar``.
+        nucleus: ``"keep_crossing"`` (usual) or ``"drop_crossing"`` (as published).
+        temperature, top_p: neutral sampling, for every token that the group mixture does not draw.
+        baseline_top_k: of the baseline model only ("fair" decoding).
+        penalty: repetition penalty by model, keys ``baseline`` and ``fusion``.
+        penalty_window: number of last ids penalised.
+        punctuation_penalty: further penalty on the last id when it is punctuation.
+        steering: see :class:`SteeringNumbers`.
+        hard_threshold: control value above which hard control sets in.
+        mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
+        routes: the ways a control takes where the caller names none.
+        max_tokens: length of a text in a grammar that knows no longest sentence.
+
+    Raises:
+        UserError: no such grammar or nucleus rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        grammar: str,
+        nucleus: str,
+        temperature: float,
+        top_p: float,
+        baseline_top_k: int,
+        penalty: Mapping[str, float],
+        penalty_window: int,
+        punctuation_penalty: float,
+        steering: Mapping[str, float],
+        hard_threshold: float,
+        mixture: Mapping[str, Mapping[str, float]],
+        routes: Sequence[str] = ("hard", "soft"),
+        max_tokens: int | None = None,
+    ):
+        if nucleus not in NUCLEUS_RULES:
+            hint = did_you_mean(str(nucleus), NUCLEUS_RULES)
+            raise UserError(f"decoding.nucleus={nucleus!r}{hint}: use {' or '.join(NUCLEUS_RULES)}")
+        load_grammar(grammar)
+        self.routes, self.max_tokens = tuple(routes), max_tokens
+        self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]
+        self.temperature, self.top_p, self.baseline_top_k = temperature, top_p, baseline_top_k
+        self.penalty = {"baseline": penalty["baseline"], "fusion": penalty["fusion"]}
+        self.penalty_window, self.punctuation_penalty = penalty_window, punctuation_penalty
+        self.steering, self.hard_threshold = SteeringNumbers(**steering), hard_threshold
+        self.mixture = {name: MixtureNumbers(**mixture[name]) for name in ("positive", "negative")}
+
+    def rules(
+        self,
+        controls: Sequence[Mapping[str, float]],
+        grammar: FiniteStateGrammar,
+        vocabulary: ClauseVocabulary,
+        *,
+        fusion: bool,
+        hard: bool,
+        soft: bool,
+    ) -> ScoreRule:
+        """Return the rule for a batch: mask, steer, penalise, hard control, sample settings; the mixture around them.
+
+        Args:
+            controls: checked controls, one a row, or one for all rows.
+            grammar, vocabulary: of the corpus.
+            fusion: the model has the feature channel; False gives the baseline's "fair" settings.
+            hard, soft: which control routes are on.
+        """
+        rows = ControlRows.of(controls)
+        rules: list[ScoreRule] = [GrammarMask(grammar)]
+        if soft:
+            rules.append(Steering(rows, grammar, vocabulary, numbers=self.steering))
+        rules.append(
+            RepetitionPenalty(
+                self.penalty["fusion" if fusion else "baseline"],
+                window=self.penalty_window,
+                last_ids=vocabulary.ids("punctuation"),
+                last_penalty=self.punctuation_penalty,
+            )
+        )
+        if hard:
+            rules.append(HardControl(rows, grammar, vocabulary, threshold=self.hard_threshold))
+        rules.append(Temperature(self.temperature))
+        if not fusion:
+            rules.append(TopK(self.baseline_top_k))
+        rules.append(Nucleus(self.top_p, keep_crossing=self.keep_crossing))
+        if not hard:
+            return RuleList(rules)
+        return GroupMixture(
+            rows,
+            grammar,
+            vocabulary,
+            threshold=self.hard_threshold,
+            **self.mixture,
+            keep_crossing=self.keep_crossing,
+            otherwise=RuleList(rules),
+        )
+
+    def generator(self, module: LightningModule, datamodule: Any) -> ClauseGenerator:
+        """Tie these settings to a model and its corpus (``vocabulary`` and ``held_out_ids`` of the data module)."""
+        return ClauseGenerator(module, self, datamodule.vocabulary, datamodule.held_out_ids)
+
+
+class ClauseGenerator(Generator[GeneratedClause]):
+    """Generates clauses from a semantic-fusion module or its baseline; ``routes`` default to the decoding's.
+
+    Args:
+        module: a ``StepModel`` (see ``decoding/loop.py``) with the attributes ``fusion`` (bool) and ``has_channel``
+            (bool: its features can be set from a control).
+        decoding: settings.
+        vocabulary: of the clause corpus.
+        held_out_ids: adjectives kept out of training.
+
+    Raises:
+        UserError: a grammar that does not fit the vocabulary, or one without a longest sentence and no
+            ``decoding.max_tokens``.
+    """
+
+    routes = ROUTES
+
+    def __init__(
+        self,
+        module: Any,
+        decoding: ClauseDecoding,
+        vocabulary: ClauseVocabulary,
+        held_out_ids: Collection[int],
+    ):
+        self.decoding, self.vocabulary = decoding, vocabulary
+        compiled = build_grammar(decoding.grammar, vocabulary)
+        longest = decoding.max_tokens or compiled.longest
+        if longest is None:
+            raise UserError(
+                f"decoding.grammar={decoding.grammar} knows no longest sentence: give the most tokens of a text, "
+                "+decoding.max_tokens=<number>"
+            )
+        super().__init__(module, max_new_tokens=longest)
+        self.grammar = compiled.machine
+        self.held_out_ids = frozenset(held_out_ids)
+        self.eos_id, self.pad_id = vocabulary.eos_id, vocabulary.pad_id
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether the route ``channel`` exists for this model."""
+        return bool(self.module.has_channel)
+
+    @property
+    def context(self) -> int | None:
+        return None  # a sentence ends long before the table of positions does
+
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        return tuple(ControlSetting(name, meaning, low=0.0, high=1.0) for name, meaning in CONTROLS.items())
+
+    def checked_routes(self, routes: Collection[str] | None) -> tuple[str, ...]:
+        on = super().checked_routes(self.decoding.routes if routes is None else routes)
+        if "channel" in on and not self.has_channel:
+            raise UserError(
+                "this model has no feature channel that follows a control (a baseline, or regime=as_published): "
+                "use the routes hard and soft"
+            )
+        return on
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return ``<bos>`` and the ids of a prompt that the grammar can continue.
+
+        Raises:
+            UserError: a word outside the vocabulary, or one that does not fit the grammar where it stands.
+        """
+        ids = [self.vocabulary.bos_id, *self.vocabulary.encode(text)]
+        self.grammar.state_after(ids)
+        return ids
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
+        if "channel" in routes:
+            return controls
+        for name in sorted({name for control in controls for name in control} - set(SCORE_CONTROLS)):
+            raise UserError(f"control.{name} needs the route channel: only the feature channel can follow it")
+        return None
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        return self.decoding.rules(
+            controls,
+            self.grammar,
+            self.vocabulary,
+            fusion=self.module.fusion,
+            hard="hard" in routes,
+            soft="soft" in routes,
+        )
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedClause:
+        """Say what the words after the prompt realised."""
+        tokens = [self.vocabulary.tokens[i] for i in ids]
+        new = tokens[prompt_length:]
+        adjectives = [token for token in new if token in self.vocabulary.polarity]
+        signs = {self.vocabulary.polarity[token] for token in adjectives}
+        marks = [token for token in new if self.vocabulary.id(token) in self.vocabulary.ids("punctuation")]
+        return GeneratedClause(
+            text=self.vocabulary.decode(ids),
+            ids=tuple(ids),
+            prompt_length=prompt_length,
+            control=control,
+            polarity={frozenset({1}): "positive", frozenset({-1}): "negative"}.get(frozenset(signs), "other"),
+            adjective=adjectives[0] if adjectives else None,
+            adjective_id=self.vocabulary.id(adjectives[0]) if adjectives else -1,
+            punctuation=marks[-1] if marks else None,
+            held_out=any(self.vocabulary.id(token) in self.held_out_ids for token in adjectives),
+        )

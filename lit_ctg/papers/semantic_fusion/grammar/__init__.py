@@ -1,0 +1,306 @@
+"""Grammars as YAML, compiled to the masks of ``decoding/grammar.py``: the paper's two, and files of a user's own.
+
+A file has a ``start`` slot and ``slots``; a slot has one way on or a list of alternatives::
+
+    start: SUBJ
+    agreement: {number: {one: [dog, it], many: [dogs, they]}}   # what words agree in, beside what the corpus knows
+    groups: {animal: [dog, dogs]}                               # groups beside those of the corpus
+    slots:
+      SUBJ: {words: animal, remember: number, next: VERB}       # words: a group, a word or a list of them
+      VERB: {words: [sleeps, sleep], next: PUNCT}
+      PUNCT:
+        - {words: [".", "!"], next: END}
+        - {words: and, next: PRON}
+      PRON: {words: [it, they], agree: number, next: VERB/2}    # the remembered number, which is forgotten then
+      VERB/2: {words: [sleeps, sleep], next: PUNCT/2}           # "VERB/2" is a further place of the slot VERB
+      PUNCT/2: {words: ".", next: END}
+
+A state of the compiled grammar is a slot and what is remembered (``PUNCT/one``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from lit_ctg.decoding.grammar import FiniteStateGrammar
+from lit_ctg.errors import UserError, did_you_mean
+
+FOLDER = Path(__file__).parent
+END = "END"
+_OPTION_KEYS = ("words", "next", "remember", "agree")
+Memory = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Lexis:
+    """What a grammar file may refer to.
+
+    Attributes:
+        tokens: the vocabulary in id order.
+        spell: word -> the id sequences it can have (a word of several pieces has several ids); () where it has none.
+        groups: named lists of words.
+        agreement: feature -> word -> value.
+        bos_id, eos_id, pad_id: the first and the last id of a sentence, and padding.
+    """
+
+    tokens: Sequence[str]
+    spell: Callable[[str], Iterable[tuple[int, ...]]]
+    groups: Mapping[str, Collection[str]]
+    agreement: Mapping[str, Mapping[str, str]]
+    bos_id: int
+    eos_id: int
+    pad_id: int
+
+
+@dataclass(frozen=True)
+class CompiledGrammar:
+    """Masks and the most tokens of a sentence, ``<bos>`` and ``<eos>`` counted; None where there is no longest one."""
+
+    machine: FiniteStateGrammar
+    longest: int | None
+
+
+def names() -> list[str]:
+    """Return the grammars that are here."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_grammar(name: str) -> tuple[str, dict[str, Any]]:
+    """Return how to call the grammar ``name`` (one of ours, or the path of a file) and what its file says.
+
+    Raises:
+        UserError: no such grammar or file, or a file that is not YAML.
+    """
+    path = FOLDER / f"{name}.yaml"
+    if name not in names():
+        path = Path(str(name)).expanduser()
+        if path.suffix not in (".yaml", ".yml"):
+            hint = did_you_mean(str(name), names())
+            raise UserError(f"decoding.grammar={name!r}{hint}: use {' or '.join(names())}, or the path of a YAML file")
+        if not path.is_file():
+            raise UserError(f"decoding.grammar={name}: no such file")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"grammar {name}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    return f"grammar {name}", content
+
+
+def compile_grammar(where: str, content: Any, lexis: Lexis) -> CompiledGrammar:
+    """Turn the content of a grammar file into masks.
+
+    Args:
+        where: how messages call the file.
+        content: see the module's text.
+        lexis: vocabulary, groups and agreement it refers to.
+
+    Raises:
+        UserError: a key, slot, group or word that does not exist, a word that leads two ways, a sentence that cannot
+            end.
+    """
+    return _Compiler(where, content, lexis).compile()
+
+
+class _Compiler:
+    """Walks the slots from the start, a state for each slot and memory that can be reached."""
+
+    def __init__(self, where: str, content: Any, lexis: Lexis) -> None:
+        self.where, self.lexis = where, lexis
+        if not isinstance(content, Mapping):
+            self.refuse("give a mapping with start and slots")
+        if unknown := [key for key in content if key not in ("start", "slots", "groups", "agreement")]:
+            self.refuse(f"unknown key '{unknown[0]}': use start, slots, groups and agreement")
+        slots = content.get("slots")
+        if not isinstance(slots, Mapping) or not slots:
+            self.refuse("slots is empty: give each slot its words and its next slot")
+        own = content.get("groups") or {}
+        if not isinstance(own, Mapping):
+            self.refuse("groups: give a mapping from names to lists of words")
+        self.groups = {**lexis.groups, **{str(name): self._strings(f"groups.{name}", own[name]) for name in own}}
+        self.agreement = {**lexis.agreement, **self._agreement(content.get("agreement") or {})}
+        self.slots = {str(name): self._options(str(name), slots[name]) for name in slots}
+        for slot, options in self.slots.items():
+            for following in [option["next"] for option in options]:
+                if following != END and following not in self.slots:
+                    hint = did_you_mean(str(following), self.slots)
+                    self.refuse(f"slot {slot}: next={following!r} is no slot{hint}")
+        self.start = content.get("start")
+        if self.start not in self.slots:
+            self.refuse(f"start={self.start!r} is no slot{did_you_mean(str(self.start), self.slots)}")
+        self.classes: dict[str, tuple[int, ...]] = {}
+        self.transitions: dict[str, dict[str, str]] = {}
+        self.reached: dict[str, tuple[str, Memory]] = {}
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise a UserError that names the file."""
+        raise UserError(f"{self.where}: {why}")
+
+    def compile(self) -> CompiledGrammar:
+        """Return the grammar."""
+        self.classes |= {"bos": (self.lexis.bos_id,), "eos": (self.lexis.eos_id,)}
+        self.transitions["BOS"] = {"bos": _state(self.start, ())}
+        waiting: list[tuple[str, Memory]] = [(self.start, ())]
+        while waiting:
+            slot, memory = waiting.pop()
+            state = _state(slot, memory)
+            if state in self.transitions:
+                if self.reached[state] != (slot, memory):
+                    self.refuse(f"slot {slot}: its state {state} is that of another slot or agreement: rename one")
+                continue
+            self.reached[state] = (slot, memory)
+            self.transitions[state] = {}
+            for number, option in enumerate(self.slots[slot]):
+                waiting += self._expand(slot, memory, number, option)
+        self.transitions["EOS"] = {"eos": END}
+        self._check_end()
+        try:
+            machine = FiniteStateGrammar(
+                tokens=self.lexis.tokens,
+                classes=self.classes,
+                transitions=self.transitions,
+                start="BOS",
+                end=END,
+                pad_id=self.lexis.pad_id,
+            )
+        except ValueError as error:
+            self.refuse(f"{error}: one word cannot lead two ways")
+        return CompiledGrammar(machine, self._longest())
+
+    def _expand(self, slot: str, memory: Memory, number: int, option: Mapping[str, Any]) -> list[tuple[str, Memory]]:
+        """Add the transitions of one alternative; return where they lead."""
+        reached: dict[Memory, list[str]] = {}
+        for word in option["words"]:
+            held = dict(memory)
+            if feature := option.get("agree"):
+                if feature not in held:
+                    self.refuse(f"slot {slot} agrees in '{feature}', which no slot before it remembers")
+                if self.agreement[feature].get(word) != held.pop(feature):
+                    continue
+            if feature := option.get("remember"):
+                if word not in self.agreement[feature]:
+                    self.refuse(f"slot {slot} remembers '{feature}', but agreement.{feature} does not have '{word}'")
+                held[feature] = self.agreement[feature][word]
+            reached.setdefault(tuple(sorted(held.items())), []).append(word)
+        state, targets = _state(slot, memory), []
+        for held_now, words in reached.items():
+            following = option["next"]
+            target = "EOS" if following == END else _state(following, held_now)
+            self._arrows(state, f"{state}:{number}:{target}", words, target)
+            if following != END:
+                targets.append((following, held_now))
+        return targets
+
+    def _arrows(self, state: str, name: str, words: list[str], target: str) -> None:
+        """Lead from ``state`` to ``target`` by any of the words, through states of their own for further pieces."""
+        whole: list[int] = []
+        for word in words:
+            spellings = sorted(set(self.lexis.spell(word)))
+            if not spellings:
+                self.refuse(f"the word '{word}' is not in the vocabulary{did_you_mean(word, self.lexis.tokens)}")
+            for pieces in spellings:
+                if len(pieces) == 1:
+                    whole.append(pieces[0])
+                    continue
+                at = state
+                for index, piece in enumerate(pieces):
+                    last = index == len(pieces) - 1
+                    begun = "-".join(map(str, pieces[: index + 1]))
+                    onward = target if last else f"{state.split('/')[0]}~/{state}:{target}:{begun}"
+                    label = f"{at}>{piece}>{onward}"
+                    self.classes[label] = (piece,)
+                    self.transitions.setdefault(at, {})[label] = onward
+                    at = onward
+        if whole:
+            self.classes[name] = tuple(whole)
+            self.transitions[state][name] = target
+
+    def _check_end(self) -> None:
+        ends, grown = {END}, True
+        while grown:
+            more = {s for s, arrows in self.transitions.items() if s not in ends and ends & set(arrows.values())}
+            ends, grown = ends | more, bool(more)
+        if stuck := [state for state in self.transitions if state not in ends]:
+            self.refuse(f"a sentence that comes to {stuck[0]} cannot end: give a slot from there on next: END")
+
+    def _longest(self) -> int | None:
+        """Return the number of tokens on the longest way from the start to the end, None where a way is a circle."""
+        length: dict[str, int] = {END: 0}
+        under_way: set[str] = set()
+
+        def of(state: str) -> int:
+            if state in under_way:
+                raise RecursionError
+            if state not in length:
+                under_way.add(state)
+                length[state] = 1 + max(of(target) for target in self.transitions[state].values())
+                under_way.discard(state)
+            return length[state]
+
+        try:
+            return of("BOS")
+        except RecursionError:
+            return None
+
+    def _strings(self, what: str, value: Any) -> list[str]:
+        items = value if isinstance(value, list) else [value]
+        for item in items:
+            if isinstance(item, bool):
+                self.refuse(f"{what}: YAML reads {item} as a truth value, put the word in quotes")
+            if not isinstance(item, str) or not item:
+                self.refuse(f"{what}={value!r}: give a word or a list of words")
+        if not items:
+            self.refuse(f"{what} is empty: give at least one word")
+        return list(items)
+
+    def _agreement(self, given: Any) -> dict[str, dict[str, str]]:
+        if not isinstance(given, Mapping) or not all(isinstance(values, Mapping) for values in given.values()):
+            self.refuse("agreement: give feature -> value -> list of words")
+        return {
+            str(feature): {
+                word: str(value)
+                for value in values
+                for word in self._strings(f"agreement.{feature}.{value}", values[value])
+            }
+            for feature, values in given.items()
+        }
+
+    def _options(self, slot: str, given: Any) -> list[dict[str, Any]]:
+        """Return the alternatives of a slot, their words spelled out."""
+        if slot.split("/")[0] in ("BOS", "EOS", END) or "~" in slot:
+            self.refuse(f"slot {slot}: BOS, EOS and END are ours, and '~' may not stand in a name: call it otherwise")
+        options = given if isinstance(given, list) else [given]
+        checked = []
+        for option in options or [None]:
+            if not isinstance(option, Mapping) or not {"words", "next"} <= set(option):
+                self.refuse(f"slot {slot}: give words and next (END ends the sentence)")
+            if unknown := [key for key in option if key not in _OPTION_KEYS]:
+                self.refuse(f"slot {slot}: unknown key '{unknown[0]}', use {', '.join(_OPTION_KEYS)}")
+            for key in ("remember", "agree"):
+                if key in option and option[key] not in self.agreement:
+                    known = ", ".join(self.agreement) or "none"
+                    self.refuse(f"slot {slot}: {key}={option[key]!r} is no agreement (there are: {known})")
+            words = [
+                word
+                for item in self._strings(f"slot {slot}: words", option["words"])
+                for word in self._group(slot, item)
+            ]
+            checked.append({**option, "words": list(dict.fromkeys(words))})
+        return checked
+
+    def _group(self, slot: str, item: str) -> Collection[str]:
+        """Return the words of a group, or the word itself."""
+        if item in self.groups:
+            return self.groups[item]
+        if not list(self.lexis.spell(item)):
+            known = [*self.groups, *self.lexis.tokens]
+            self.refuse(f"slot {slot}: '{item}' is neither a group nor a word of the corpus{did_you_mean(item, known)}")
+        return [item]
+
+
+def _state(slot: str, memory: Memory) -> str:
+    return "/".join([slot, *(value for _, value in memory)])

@@ -1,0 +1,278 @@
+"""Words of your own: a graded lexicon from a file, and the tokens of any tokenizer that spell its words.
+
+A CSV file has the columns ``word``, ``polarity`` and, if wanted, ``strength``, ``class`` and any further graded
+columns; a YAML file maps each word to the same (or to its polarity alone)::
+
+    word,polarity,strength,class
+    superb,1.0,,praise
+    lousy,-0.8,,blame
+    very,0,0.8,intensifier
+
+Shape letters: B rows, T positions, W words of the lexicon, L ids of a spelling, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from lit_ctg.errors import UserError, did_you_mean
+
+FOLDER = Path(__file__).parent / "words"
+NO_WORD = -1
+# range of a column; a graded column of one's own has that of polarity
+_RANGES = {"strength": (0.0, 1.0)}
+_POLARITY = (-1.0, 1.0)
+# multiplier of the hash by which spellings are found; spellings found are compared id by id afterwards
+_BASE = 1_000_003
+
+
+def names() -> str:
+    """Return the lexicons that are here."""
+    return ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv")))
+
+
+class Lexicon:
+    """Words with graded columns and a class each.
+
+    Args:
+        path: a CSV or YAML file, or the name of one of ours (``reviews``).
+        held_out: words that training must not show.
+
+    Attributes:
+        words: lower case, in the order of the file.
+        columns: name -> W numbers; always ``polarity`` and ``strength`` (0 where the file says nothing).
+        classes: class of each word, "" for none.
+        held_out: the words kept out of training.
+
+    Raises:
+        UserError: no such file, a word that is missing or there twice, a value that is no number or out of range, a
+            word to hold out that is not in the file; names file and line or word.
+    """
+
+    def __init__(self, *, path: str, held_out: Iterable[str] = ()) -> None:
+        ours = FOLDER / f"{path}.csv"
+        self.path = ours if ours.is_file() else Path(path).expanduser()
+        if not self.path.is_file():
+            raise UserError(
+                f"lexicon {path}: no such file; give a CSV or YAML file of words, or one of ours ({names()})"
+            )
+        rows = _read_yaml(self.path) if self.path.suffix in (".yaml", ".yml") else _read_csv(self.path)
+        if not rows:
+            raise UserError(f"lexicon {path}: no word in it")
+        columns = list(dict.fromkeys(["polarity", "strength", *(name for _, row in rows for name in row)]))
+        graded = [name for name in columns if name != "class"]
+        entries: dict[str, Mapping[str, Any]] = {}
+        for (where, word), row in rows:
+            word = word.strip().lower()
+            if not word:
+                self._refuse(where, "a word is empty")
+            if word in entries:
+                self._refuse(where, f"'{word}' stands there twice")
+            entries[word] = {
+                **{name: self._number(where, word, name, row.get(name)) for name in graded},
+                "class": str(row.get("class") or ""),
+            }
+        self.words = tuple(entries)
+        self.columns = {name: tuple(entry[name] for entry in entries.values()) for name in graded}
+        self.classes = tuple(entry["class"] for entry in entries.values())
+        self.held_out = tuple(word.lower() for word in held_out)
+        for word in self.held_out:
+            if word not in entries:
+                raise UserError(
+                    f"lexicon {path}: '{word}' is to be held out, but not there{did_you_mean(word, entries)}"
+                )
+
+    def _refuse(self, where: str, why: str) -> NoReturn:
+        raise UserError(f"lexicon {self.path}, {where}: {why}")
+
+    def _number(self, where: str, word: str, name: str, value: Any) -> float:
+        low, high = _RANGES.get(name, _POLARITY)
+        if value is None or value == "":
+            return 0.0
+        try:
+            number = float(value) if not isinstance(value, bool) else math.nan
+        except (TypeError, ValueError):
+            number = math.nan
+        if not low <= number <= high:
+            self._refuse(where, f"{name} of '{word}' is {value!r}: give a number from {low:g} to {high:g}")
+        return number
+
+    def column(self, name: str) -> tuple[float, ...]:
+        """Return one graded column.
+
+        Raises:
+            UserError: no such column.
+        """
+        if name not in self.columns:
+            hint = did_you_mean(name, self.columns)
+            raise UserError(f"lexicon {self.path} has no column '{name}' (it has {', '.join(self.columns)}){hint}")
+        return self.columns[name]
+
+    def of_class(self, name: str) -> tuple[str, ...]:
+        """Return the words of a class.
+
+        Raises:
+            UserError: no word has it.
+        """
+        known = sorted(set(self.classes) - {""})
+        if name not in known:
+            told = ", ".join(known) or "none"
+            raise UserError(f"lexicon {self.path}: no word has the class '{name}' ({told}){did_you_mean(name, known)}")
+        return tuple(word for word, kind in zip(self.words, self.classes, strict=True) if kind == name)
+
+
+Row = tuple[tuple[str, str], dict[str, Any]]  # ((place, word), columns)
+
+
+def _read_csv(path: Path) -> list[Row]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            header = [str(name).strip() for name in reader.fieldnames or ()]
+            if "word" not in header:
+                raise UserError(
+                    f"lexicon {path}: the first line has no column 'word' ({', '.join(header) or 'it is empty'})"
+                )
+            if len(set(header)) < len(header):
+                raise UserError(f"lexicon {path}: a column stands twice in the first line ({', '.join(header)})")
+            reader.fieldnames = header
+            rows = []
+            for row in reader:
+                if None in row or None in row.values():
+                    raise UserError(
+                        f"lexicon {path}, line {reader.line_num}: it has not as many columns as the first line"
+                    )
+                word = row.pop("word")
+                rows.append(((f"line {reader.line_num}", word), row))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"lexicon {path}: cannot be read as CSV in UTF-8: {error}") from error
+    return rows
+
+
+def _read_yaml(path: Path) -> list[Row]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"lexicon {path}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, Mapping):
+        raise UserError(f"lexicon {path}: give a mapping from each word to its polarity or its columns")
+    rows = []
+    for word, entry in content.items():
+        if not isinstance(word, str):
+            raise UserError(f"lexicon {path}: YAML reads the word {word!r} as no text, put it in quotes")
+        columns = dict(entry) if isinstance(entry, Mapping) else {"polarity": entry}
+        rows.append(((f"entry '{word}'", word), {str(name): value for name, value in columns.items()}))
+    return rows
+
+
+class WordFinder(nn.Module):
+    """Finds lexicon words in token ids, whatever the tokenizer: which word, if any, the prefix ends with.
+
+    A word counts where its last token stands and a word begins where its first one does; a longer word that goes on is
+    none (``good`` in ``goodness`` counts until the next token shows that it goes on, as a reader of the prefix would).
+
+    Args:
+        lexicon: the words.
+        vocabulary: a tokenizer with ``tokens``, ``encode`` and ``decode``.
+
+    Attributes:
+        spellings: word number -> the id sequences it has; () for a word that the vocabulary cannot spell.
+
+    Raises:
+        UserError: the vocabulary can spell no word of the lexicon.
+    """
+
+    def __init__(self, lexicon: Lexicon, vocabulary: Any) -> None:
+        super().__init__()
+        self.lexicon = lexicon
+        speller = Speller(vocabulary)
+        self.spellings = [speller.spell(word) for word in lexicon.words]
+        if not any(self.spellings):
+            raise UserError(f"lexicon {lexicon.path}: the corpus's vocabulary spells none of its words")
+        self.register_buffer("begins_V", speller.begins_V, persistent=False)
+        self.register_buffer("ends_open_V", speller.ends_open_V, persistent=False)
+        by_length: dict[int, dict[tuple[int, ...], int]] = {}
+        for number, spellings in enumerate(self.spellings):
+            for ids in spellings:
+                by_length.setdefault(len(ids), {}).setdefault(ids, number)
+        self.lengths = sorted(by_length)
+        for length, found in by_length.items():
+            rows_KL = torch.tensor(list(found))
+            order_K = _hash(rows_KL).argsort()
+            self.register_buffer(f"rows_{length}", rows_KL[order_K], persistent=False)
+            self.register_buffer(f"hashes_{length}", _hash(rows_KL)[order_K], persistent=False)
+            self.register_buffer(f"words_{length}", torch.tensor(list(found.values()))[order_K], persistent=False)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Return the number of the word that ends at each position, long [B, T]; -1 where none does."""
+        return self.spans(ids_BT)[0]
+
+    def spans(self, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the number of the word that ends at each position and of how many tokens it is, long [B, T] each."""
+        word_BT, length_BT = torch.full_like(ids_BT, NO_WORD), torch.zeros_like(ids_BT)
+        # a model's output may have more rows than its tokenizer has tokens
+        known_BT = ids_BT.clamp(max=len(self.begins_V) - 1)
+        # a first token that could go on an earlier word does not begin one where the token before is such a word's
+        before_BT = nn.functional.pad(self.ends_open_V[known_BT][:, :-1], (1, 0))
+        fresh_BT = self.begins_V[known_BT] | ~before_BT
+        for length in self.lengths:
+            if length > ids_BT.shape[1]:
+                break
+            windows = ids_BT.unfold(1, length, 1)  # [B, T - L + 1, L]
+            hashes, rows, words = (getattr(self, f"{name}_{length}") for name in ("hashes", "rows", "words"))
+            place = torch.searchsorted(hashes, _hash(windows).contiguous()).clamp(max=len(hashes) - 1)
+            found = (rows[place] == windows).all(-1) & fresh_BT[:, : windows.shape[1]]
+            word_BT[:, length - 1 :] = torch.where(found, words[place], word_BT[:, length - 1 :])
+            length_BT[:, length - 1 :] = torch.where(found, length, length_BT[:, length - 1 :])
+        return word_BT, length_BT
+
+
+class Speller:
+    """How a tokenizer spells words: with and without a space before them, in lower case, capitalised, in capitals."""
+
+    def __init__(self, vocabulary: Any) -> None:
+        self.vocabulary = vocabulary
+        tokens = vocabulary.tokens
+        # a vocabulary of words has no token that begins with a space or its stand-in
+        marked = [token[:1] in (" ", "\u0120", "\u2581") for token in tokens]
+        self.by_word = not any(marked)
+        self.begins_V = torch.tensor([self.by_word or mark for mark in marked])
+        self.ends_open_V = torch.tensor([not self.by_word and _open(token) for token in tokens])
+        self.unknown = getattr(vocabulary, "unknown_id", None)
+
+    def spell(self, word: str) -> tuple[tuple[int, ...], ...]:
+        """Return the id sequences of a word, each once."""
+        found = []
+        for form in dict.fromkeys((word, word.capitalize(), word.upper())):
+            for text in (form,) if self.by_word else (f" {form}", form):
+                ids = tuple(int(i) for i in self.vocabulary.encode(text))
+                # some tokenizers lose the space or fold case: what comes back must be the word
+                if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word:
+                    found.append(ids)
+        return tuple(dict.fromkeys(found))
+
+
+def _open(token: str) -> bool:
+    """Return whether a word may go on behind a token: it ends in a letter or digit."""
+    return token[-1:].isalnum()
+
+
+def _hash(ids: Tensor) -> Tensor:
+    """Return one number for the last axis; int64 arithmetic wraps round, which does no harm."""
+    value = torch.zeros_like(ids[..., 0])
+    for column in ids.unbind(-1):
+        value = value * _BASE + column + 1
+    return value
+
+
+def table_of(values: Sequence[float]) -> Tensor:
+    """Return word values [W + 1] that are indexed by a word's number; the last row (-1, no word) is 0."""
+    return torch.tensor([*values, 0.0])

@@ -1,0 +1,688 @@
+"""Semantic fusion from top to bottom: features, channel, gated fusion, losses, the LightningModule and its baseline.
+
+Published features look at the whole sentence and at fixed positions; corrected ones are functions of the tokens up to
+their own position. A baseline is the same module with ``fusion=False``.
+
+The feature channel as a control is in the paper's text, but its code never calls it. A control names features of three
+groups; a group that is named is replaced whole at the current position (the named features get their values, the others
+of the group 0), a group that is not keeps its prefix-only features. In training a sentence's own future is the control
+(hindsight), and each group of it is dropped with probability ``feature_dropout``, so that the model also works without.
+
+Shape letters: B, N sentences (N: packed positions in fusion and losses), T positions, P predicates (13), F features
+(22), D hidden size, V vocabulary, C words of a class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.errors import UserError
+from lit_ctg.network.packing import Packing
+from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+
+# the feature bank (Eq. 1, Appendix A) ---------------------------------------------------------------------------------
+
+# order of the bank: ten predicates, three memberships of three scalars, three predicates
+NAMES = (
+    *("is_noun", "is_verb", "is_adj", "is_subject", "is_object", "is_head"),
+    *("is_bos", "is_eos", "is_comma", "is_question"),
+    *("pos_low", "pos_med", "pos_high", "neg_low", "neg_med", "neg_high", "str_low", "str_med", "str_high"),
+    *("coref_subject", "is_capitalized", "is_pronoun"),
+)
+LEADING = 10  # predicates before the memberships
+COLUMN = {name: index for index, name in enumerate(NAMES)}
+
+
+class ClauseAnnotator(nn.Module):
+    """Turns token ids into predicates [.., 13] and the scalars [.., 3] positive, negative, strength.
+
+    Args:
+        vocabulary: of the clause corpus.
+        prefix_only: corrected features (each a function of the tokens up to its position) instead of the published.
+        exclamation_nudge: added to the strength where "!" counts (0.2, sec. 2 "Strength instantiation"), capped at 1.
+    """
+
+    def __init__(self, vocabulary: ClauseVocabulary, *, prefix_only: bool, exclamation_nudge: float) -> None:
+        super().__init__()
+        self.prefix_only, self.exclamation_nudge = prefix_only, exclamation_nudge
+        self.exclamation_id, self.pad_id = vocabulary.id("!"), vocabulary.pad_id
+        groups = {name: set(vocabulary.ids(name)) for name in ("subject", "verb", "object", "pronoun")}
+        tokens = vocabulary.tokens
+        adjectives = {vocabulary.id(word) for word in vocabulary.polarity}
+
+        def table(members: set[int]) -> Tensor:
+            return torch.tensor([float(index in members) for index in range(len(tokens))])
+
+        words = {index for index, token in enumerate(tokens) if token.isalpha()}
+        published_nouns = words - adjectives - groups["verb"] - groups["subject"] - groups["pronoun"]
+        nouns = groups["object"] | groups["subject"] if prefix_only else published_nouns
+        # what a token is, whatever stands around it
+        static = {
+            "is_noun": nouns,
+            "is_verb": groups["verb"],
+            "is_adj": adjectives,
+            "is_subject": groups["subject"] | groups["pronoun"],
+            "is_object": groups["object"],
+            "is_head": groups["verb"],
+            "is_bos": {vocabulary.bos_id},
+            "is_eos": {vocabulary.eos_id},
+            "is_comma": set(vocabulary.ids("comma")),
+            "is_question": {vocabulary.id("?")},
+            "is_name": groups["subject"],
+            "is_capitalized": {index for index, token in enumerate(tokens) if token[0].isupper()},
+            "is_pronoun": groups["pronoun"],
+        }
+        for name, members in static.items():
+            self.register_buffer(name, table(members), persistent=False)
+        polarity_V = torch.tensor([float(vocabulary.polarity.get(token, 0)) for token in tokens])
+        self.register_buffer("polarity_V", polarity_V, persistent=False)
+        intensity_V = torch.tensor([float(vocabulary.intensity.get(token, 0.0)) for token in tokens])
+        self.register_buffer("intensity_V", intensity_V, persistent=False)
+
+    def forward(self, ids_NT: Tensor, aligned_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Annotate sentences.
+
+        Args:
+            ids_NT: tokens, ``<bos>`` first, padding last.
+            aligned_N: length of ``<bos> words <eos>`` of each sentence, also where the ids stop before ``<eos>``
+                (a prefix in generation is annotated as if it were a whole sentence); only published features read it.
+
+        Returns:
+            predicates [N, T, 13] in {0, 1} and scalars [N, T, 3] in [0, 1]; rows of padding are zero.
+        """
+        valid_NT = (ids_NT != self.pad_id).float()
+        roles = self._roles_of_tokens(ids_NT) if self.prefix_only else self._roles_of_positions(ids_NT, aligned_N)
+        name_before_NT = (self.is_name[ids_NT].cumsum(1) - self.is_name[ids_NT]).clamp(max=1)
+        coref_NT = self.is_pronoun[ids_NT] * name_before_NT
+        columns = [self.is_noun[ids_NT], self.is_verb[ids_NT], self.is_adj[ids_NT], *roles]
+        columns += [self.is_bos[ids_NT], self.is_eos[ids_NT], self.is_comma[ids_NT], self.is_question[ids_NT]]
+        columns += [coref_NT, self.is_capitalized[ids_NT], self.is_pronoun[ids_NT]]
+        polarity_NT = self.polarity_V[ids_NT]
+        scalars = [polarity_NT.clamp(min=0), (-polarity_NT).clamp(min=0), self._strength(ids_NT, aligned_N)]
+        mask_NT1 = valid_NT.unsqueeze(-1)
+        return torch.stack(columns, dim=-1) * mask_NT1, torch.stack(scalars, dim=-1) * mask_NT1
+
+    def _roles_of_tokens(self, ids_NT: Tensor) -> list[Tensor]:
+        """Subject, object, head by the slot the word fills, in both clauses."""
+        return [self.is_subject[ids_NT], self.is_object[ids_NT], self.is_head[ids_NT]]
+
+    def _roles_of_positions(self, ids_NT: Tensor, aligned_N: Tensor) -> list[Tensor]:
+        """Subject, object, head at the authors' fixed positions, which slide in short prefixes."""
+        position_T = torch.arange(ids_NT.shape[1], device=ids_NT.device)
+        length_N1 = aligned_N.to(ids_NT.device).unsqueeze(1)
+        subject_N1 = torch.ones_like(length_N1)
+        object_N1 = torch.where(length_N1 > 4, 4, length_N1 - 2)
+        head_N1 = torch.where(length_N1 > 2, 2, 1)
+        return [(position_T == where_N1).float() for where_N1 in (subject_N1, object_N1, head_N1)]
+
+    def _strength(self, ids_NT: Tensor, aligned_N: Tensor) -> Tensor:
+        """Intensity of the token before, plus the nudge of "!"."""
+        before_NT = functional.pad(self.intensity_V[ids_NT][:, :-1], (1, 0))
+        exclaims_NT = (ids_NT == self.exclamation_id).float()
+        if self.prefix_only:
+            nudged_NT = exclaims_NT.cummax(dim=1).values
+        else:
+            # the last word of the sentence decides for all of its positions
+            last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0, max=ids_NT.shape[1] - 1).unsqueeze(1)
+            nudged_NT = exclaims_NT.gather(1, last_N1).expand_as(exclaims_NT)
+        return (before_NT + self.exclamation_nudge * nudged_NT).clamp(max=1.0)
+
+
+def membership(x: Tensor, centre: Tensor, temperature: Tensor) -> Tensor:
+    """Eq. 1: 0.9 ** (|x - c| / tau), in (0, 1]."""
+    return torch.pow(0.9, (x - centre).abs() / temperature)
+
+
+class Memberships(nn.Module):
+    """Low, medium and high membership of each scalar (Eq. 1).
+
+    Args:
+        centres: of low, medium, high; ascending.
+        temperature: tau.
+        learnable: temperature and centres become parameters, one set a scalar; tau stays positive and the centres
+            ascending whatever the optimiser does.
+    """
+
+    def __init__(self, *, centres: tuple[float, float, float], temperature: float, learnable: bool) -> None:
+        super().__init__()
+        self.learnable = learnable
+        centres_3 = torch.tensor(centres)
+        gaps_2 = centres_3.diff()
+        # per scalar (rows): first centre, then gaps and temperature through softplus
+        for name, value in {
+            "first_31": centres_3[:1].repeat(3, 1),
+            "raw_gap_32": _softplus_inverse(gaps_2).repeat(3, 1),
+            "raw_temperature_31": _softplus_inverse(torch.tensor([temperature])).repeat(3, 1),
+        }.items():
+            if learnable:
+                self.register_parameter(name, nn.Parameter(value))
+        self.register_buffer("fixed_33", centres_3.repeat(3, 1), persistent=False)
+        self.register_buffer("fixed_temperature_31", torch.full((3, 1), float(temperature)), persistent=False)
+
+    @property
+    def centres_33(self) -> Tensor:
+        """Centres, a row a scalar."""
+        if not self.learnable:
+            return self.fixed_33
+        gaps_32 = functional.softplus(self.raw_gap_32)
+        return torch.cat([self.first_31, self.first_31 + gaps_32.cumsum(1)], dim=1)
+
+    @property
+    def temperature_31(self) -> Tensor:
+        """Temperatures, a row a scalar."""
+        return functional.softplus(self.raw_temperature_31) if self.learnable else self.fixed_temperature_31
+
+    def forward(self, scalars: Tensor) -> Tensor:
+        """Return the memberships [.., 9] of scalars [.., 3]: low, med, high of positive, negative, strength."""
+        return membership(scalars.unsqueeze(-1), self.centres_33, self.temperature_31).flatten(-2)
+
+
+def assemble(predicates: Tensor, memberships: Tensor) -> Tensor:
+    """Put predicates [.., 13] and memberships [.., 9] into the order of the bank [.., 22]."""
+    return torch.cat([predicates[..., :LEADING], memberships, predicates[..., LEADING:]], dim=-1)
+
+
+def _softplus_inverse(value: Tensor) -> Tensor:
+    return value + torch.log(-torch.expm1(-value))
+
+
+# the channel as a control ---------------------------------------------------------------------------------------------
+
+GROUPS = {
+    "polarity": ("pos_low", "pos_med", "pos_high", "neg_low", "neg_med", "neg_high"),
+    "strength": ("str_low", "str_med", "str_high"),
+    "question": ("is_question",),
+}
+# control that an intensifier counts as, by its strength: slightly (.2); moderately (.5); very (.8), extremely (1)
+STRENGTHS = {"str_high": 0.65, "str_med": 0.35, "str_low": 0.0}
+# smallest value of a hindsight control; the largest is 1
+LOWEST_VALUE = 0.6
+
+
+@dataclass(frozen=True)
+class ChannelSetting:
+    """What a batch of controls does to features: ``value_BF`` where ``replaced_BF`` is True."""
+
+    value_BF: Tensor
+    replaced_BF: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        controls: Sequence[Mapping[str, float]],
+        like: Tensor,
+        names: Sequence[str] = NAMES,
+        groups: Mapping[str, Sequence[str]] = GROUPS,
+    ) -> ChannelSetting:
+        """Turn checked controls (feature name -> value), one a row, into a setting that lives where ``like`` does."""
+        column = {name: index for index, name in enumerate(names)}
+        value_BF = torch.zeros(len(controls), len(names))
+        replaced_BF = torch.zeros(len(controls), len(names), dtype=torch.bool)
+        for row, control in enumerate(controls):
+            for members in groups.values():
+                if set(members) & set(control):
+                    replaced_BF[row, [column[name] for name in members]] = True
+            for name, value in control.items():
+                value_BF[row, column[name]] = value
+        return cls(value_BF.to(like), replaced_BF.to(like.device))
+
+    def apply(self, features_BF: Tensor) -> Tensor:
+        """Return the features of the current position under the control."""
+        return torch.where(self.replaced_BF, self.value_BF.to(features_BF.dtype), features_BF)
+
+
+def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
+    """Return what would have been asked for at each position, [N, T, F] in {0, 1}.
+
+    Polarity: pos_high or neg_high by the next adjective to come (after the last one: by that one). Strength: str_low,
+    str_med or str_high by the next intensifier (slightly; moderately; very, extremely). Question: is_question at every
+    position of a sentence that ends in "?".
+    """
+    wanted = {"pos_high": vocabulary.ids("adjective_positive"), "neg_high": vocabulary.ids("adjective_negative")}
+    strength: dict[str, list[int]] = {"str_low": [], "str_med": [], "str_high": []}
+    for word, value in vocabulary.intensity.items():
+        strength[next(name for name, above in STRENGTHS.items() if value > above)].append(vocabulary.id(word))
+    table_NTF = ids_NT.new_zeros(*ids_NT.shape, len(NAMES), dtype=torch.float32)
+    for choice in (wanted, strength):
+        said_NT = torch.zeros_like(ids_NT)
+        for number, ids in enumerate(choice.values(), start=1):
+            said_NT = torch.where(torch.isin(ids_NT, ids_NT.new_tensor(ids)), number, said_NT)
+        to_come_NT = _next_nonzero(said_NT)
+        for number, name in enumerate(choice, start=1):
+            table_NTF[..., COLUMN[name]] = (to_come_NT == number).float()
+    asks_N1 = (ids_NT == vocabulary.id("?")).any(1, keepdim=True)
+    table_NTF[..., COLUMN["is_question"]] = asks_N1.float()
+    return table_NTF
+
+
+def _next_nonzero(said_NT: Tensor) -> Tensor:
+    """Return for each position the next nonzero entry strictly after it; after the last one, that one."""
+    result_NT = torch.zeros_like(said_NT)
+    coming_N = torch.zeros_like(said_NT[:, 0])
+    for t in range(said_NT.shape[1] - 1, -1, -1):
+        result_NT[:, t] = coming_N
+        coming_N = torch.where(said_NT[:, t] > 0, said_NT[:, t], coming_N)
+    latest_NT = torch.zeros_like(said_NT)
+    latest_N = torch.zeros_like(coming_N)
+    for t in range(said_NT.shape[1]):
+        latest_N = torch.where(said_NT[:, t] > 0, said_NT[:, t], latest_N)
+        latest_NT[:, t] = latest_N
+    return torch.where(result_NT > 0, result_NT, latest_NT)
+
+
+def drop_and_replace(
+    features_BTF: Tensor,
+    hindsight_BTF: Tensor,
+    *,
+    feature_dropout: float,
+    generator: torch.Generator,
+    names: Sequence[str] = NAMES,
+    groups: Mapping[str, Sequence[str]] = GROUPS,
+) -> Tensor:
+    """Put hindsight controls into a training batch's features.
+
+    Per sentence and group: dropped with probability ``feature_dropout`` (features stay), else the group is replaced by
+    its hindsight control times a value uniform in [0.6, 1].
+
+    Args:
+        features_BTF: prefix-only features.
+        hindsight_BTF: see ``hindsight``.
+        feature_dropout: in [0, 1]; 1 returns the features as they are.
+        generator: a CPU generator of its own, so that the draws move no other random stream.
+        names, groups: of the bank, and which of its features are set together.
+    """
+    if feature_dropout >= 1:
+        return features_BTF
+    batch = len(features_BTF)
+    kept_BG = torch.rand(batch, len(groups), generator=generator) >= feature_dropout
+    value_BG = LOWEST_VALUE + (1 - LOWEST_VALUE) * torch.rand(batch, len(groups), generator=generator)
+    kept_BF = torch.zeros(batch, len(names), dtype=torch.bool)
+    value_BF = torch.zeros(batch, len(names))
+    column = {name: index for index, name in enumerate(names)}
+    for group, members in enumerate(groups.values()):
+        columns = [column[name] for name in members]
+        kept_BF[:, columns] = kept_BG[:, group : group + 1]
+        value_BF[:, columns] = value_BG[:, group : group + 1]
+    kept_B1F, value_B1F = (
+        kept_BF.to(features_BTF.device, non_blocking=True).unsqueeze(1),
+        value_BF.to(features_BTF).unsqueeze(1),
+    )
+    return torch.where(kept_B1F, hindsight_BTF * value_B1F, features_BTF)
+
+
+# gated fusion and the auxiliary head (Eq. 2-4) ------------------------------------------------------------------------
+
+
+def fuse(embedding_ND: Tensor, projected_ND: Tensor, gate_ND: Tensor | None) -> Tensor:
+    """Eq. 4: h0 = e + u + g * u; without a gate (ablation) h0 = e + u."""
+    fused_ND = embedding_ND + projected_ND
+    return fused_ND if gate_ND is None else fused_ND + gate_ND * projected_ND
+
+
+class GatedFusion(nn.Module):
+    """u = W_s s (Eq. 2), g = sigmoid(W_g [e ; s]) (Eq. 3), h0 = e + u + g * u (Eq. 4).
+
+    Both maps have biases, as the authors' have.
+
+    Args:
+        dim: D.
+        features: F.
+        gate: False leaves Eq. 3 out.
+    """
+
+    def __init__(self, dim: int, features: int, gate: bool) -> None:
+        super().__init__()
+        self.project = nn.Linear(features, dim)
+        self.gate = nn.Linear(dim + features, dim) if gate else None
+
+    def forward(self, embedding_ND: Tensor, features_NF: Tensor) -> Tensor:
+        """Return h0 [.., D]."""
+        gate_ND = None
+        if self.gate is not None:
+            gate_ND = torch.sigmoid(self.gate(torch.cat([embedding_ND, features_NF], dim=-1)))
+        return fuse(embedding_ND, self.project(features_NF), gate_ND)
+
+
+def auxiliary_head(dim: int, features: int) -> nn.Sequential:
+    """Linear(D, max(64, 2F)), ReLU, Linear(., F); its sigmoid predicts the features."""
+    width = max(64, 2 * features)
+    return nn.Sequential(nn.Linear(dim, width), nn.ReLU(), nn.Linear(width, features))
+
+
+# losses (Eq. 5-8) -----------------------------------------------------------------------------------------------------
+
+
+def token_loss(logits_NV: Tensor, target_N: Tensor, *, label_smoothing: float) -> Tensor:
+    """Eq. 6: mean cross-entropy in nats against targets smoothed over the whole vocabulary."""
+    return functional.cross_entropy(logits_NV, target_N, label_smoothing=label_smoothing)
+
+
+def auxiliary_loss(predicted_NF: Tensor, features_NF: Tensor) -> Tensor:
+    """Eq. 7: mean binary cross-entropy in nats over position-feature pairs.
+
+    Args:
+        predicted_NF: logits of the auxiliary head (before the sigmoid).
+        features_NF: soft targets in [0, 1]; no gradient flows into them, or learnable memberships would make
+            themselves easy to predict.
+    """
+    return functional.binary_cross_entropy_with_logits(predicted_NF, features_NF.detach())
+
+
+def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tensor]) -> Tensor:
+    """Eq. 8: KL(softmax of the logits inside the target's class || uniform) in nats.
+
+    Mean over the positions of each class, then over the classes that have any; 0 where none has.
+
+    Args:
+        logits_NV: logits over the vocabulary.
+        target_N: target ids.
+        classes: ids of the words of each class, [C] long each.
+    """
+    parts = []
+    for ids_C in classes:
+        chosen_N = torch.isin(target_N, ids_C).nonzero().squeeze(1)
+        if len(chosen_N):
+            log_p = logits_NV[chosen_N][:, ids_C].log_softmax(-1)
+            parts.append((log_p.exp() * (log_p + math.log(len(ids_C)))).sum(-1).mean())
+    return torch.stack(parts).mean() if parts else logits_NV.new_zeros(())
+
+
+# the module -----------------------------------------------------------------------------------------------------------
+
+LONGEST = 512  # positions in the table, as the authors have
+TARGETS = ("current", "next")
+MASKS = ("target", "input")
+UNIFORMIZED = ("all", "trained")
+
+
+@dataclass
+class GenerationState:
+    """Prefix and cache of a batch in generation."""
+
+    ids_BT: Tensor
+    channel: ChannelSetting | None
+    cache: Cache | None = None
+
+
+class SemanticFusionModule(LitLanguageModel):
+    """Transformer LM with a gated channel of fuzzy features (sec. 2).
+
+    Args:
+        vocabulary: of the clause corpus.
+        backbone: its ``causal`` must be this module's.
+        fusion: False is the baseline: no channel, no auxiliary head.
+        gate: Eq. 3; False is the ablation h0 = e + u.
+        causal: see ``LitLanguageModel``.
+        prefix_only_features: corrected features, see ``ClauseAnnotator``.
+        loss_mask: positions the loss counts: ``"target"`` (target is not pad) or ``"input"`` (the authors').
+        embedding_std, embedding_scale: of the tied embedding at initialisation, and what it is multiplied by at the
+            input.
+        feature_dropout: see ``channel.drop_and_replace``; 1 never trains the channel as a control.
+        auxiliary_target: features of the ``"current"`` token (Eq. 7) or of the ``"next"`` one.
+        label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
+        uniformizer_words: words of the classes in Eq. 8: ``"all"`` adjectives (the paper's) or the ``"trained"`` ones.
+        membership_centres, membership_temperature, learnable_memberships: Eq. 1, see ``Memberships``.
+        exclamation_nudge: see ``ClauseAnnotator``.
+        learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
+            ``adamw_warmup_cosine``.
+        seed: of the weights and of the channel's draws.
+
+    Raises:
+        UserError: an unknown option, a share outside [0, 1], a backbone that disagrees about causality.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: ClauseVocabulary,
+        backbone: TransformerBackbone,
+        fusion: bool,
+        gate: bool,
+        causal: bool,
+        prefix_only_features: bool,
+        loss_mask: str,
+        embedding_std: float,
+        embedding_scale: float,
+        feature_dropout: float,
+        auxiliary_target: str,
+        label_smoothing: float,
+        auxiliary_weight: float,
+        uniformizer_weight: float,
+        membership_centres: Sequence[float],
+        membership_temperature: float,
+        learnable_memberships: bool,
+        exclamation_nudge: float,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_fraction: float,
+        warmup_from_zero: bool,
+        decay_matrices_only: bool,
+        seed: int,
+        uniformizer_words: str = "all",
+    ) -> None:
+        super().__init__()
+        if not isinstance(vocabulary, ClauseVocabulary):
+            raise UserError(
+                f"model SemanticFusionModule reads the clause corpora, not a {type(vocabulary).__name__}: give "
+                "data=clause or data=clause_coupled; on text of your own use experiment=semantic_fusion/reviews"
+            )
+        _check(uniformizer_words, UNIFORMIZED, "uniformizer_words")
+        _check(auxiliary_target, TARGETS, "auxiliary_target")
+        _check(loss_mask, MASKS, "loss_mask")
+        for name, share in {
+            "feature_dropout": feature_dropout,
+            "label_smoothing": label_smoothing,
+            "warmup_fraction": warmup_fraction,
+        }.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"model.{name}={share} is outside [0, 1]")
+        if backbone.causal != causal:
+            raise UserError(f"model.causal={causal} but backbone.causal={backbone.causal}: set only model.causal")
+        self.vocabulary, self.causal, self.fusion = vocabulary, causal, fusion
+        self.loss_mask, self.embedding_scale = loss_mask, embedding_scale
+        self.feature_dropout, self.auxiliary_target = feature_dropout, auxiliary_target
+        self.label_smoothing = label_smoothing
+        self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
+        self.optimization = {
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+            "warmup_fraction": warmup_fraction,
+            "warmup_from_zero": warmup_from_zero,
+            "decay_matrices_only": decay_matrices_only,
+        }
+        self.seed = seed
+        self.channel_generator = torch.Generator()
+        self.backbone = backbone
+        self.position = SinusoidalPosition(backbone.dim, LONGEST)
+        for name in ("positive", "negative"):
+            words = vocabulary.groups[f"adjective_{name}"]
+            ids = [vocabulary.id(w) for w in words if uniformizer_words == "all" or w not in vocabulary.held_out]
+            self.register_buffer(f"{name}_ids", torch.tensor(ids), persistent=False)
+        # a generator each: baseline and fusion of one seed share the values of all parameters they share
+        weight_VD = torch.empty(len(vocabulary), backbone.dim)
+        nn.init.normal_(weight_VD, std=embedding_std, generator=torch.Generator().manual_seed(seed))
+        self.embedding = nn.Embedding(len(vocabulary), backbone.dim, _weight=weight_VD)
+        if fusion:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed + 1)
+                self.fuse = GatedFusion(backbone.dim, len(NAMES), gate)
+                self.auxiliary = auxiliary_head(backbone.dim, len(NAMES))
+            self.annotator = ClauseAnnotator(
+                vocabulary, prefix_only=prefix_only_features, exclamation_nudge=exclamation_nudge
+            )
+            low, med, high = membership_centres
+            self.memberships = Memberships(
+                centres=(low, med, high), temperature=membership_temperature, learnable=learnable_memberships
+            )
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether the channel path exists: features can be set from a control, position by position."""
+        return self.fusion and self.causal
+
+    # features ------------------------------------------------------------------------------------------------------
+
+    def corpus_transform(self, ids_NT: Tensor, lengths_N: Tensor) -> dict[str, Tensor]:
+        """Return what the features of a corpus are made of, [N, T, ..] each; called once, not per item and epoch.
+
+        With fixed memberships the features themselves, with learnable ones the predicates and scalars under them.
+        Names with ``next_`` hold the features of the token after (the last column, which no batch keeps, wraps round).
+        """
+        if not self.fusion:
+            return {}
+        parts = self._feature_parts(ids_NT, lengths_N)
+        if self.feature_dropout < 1:
+            parts["hindsight_BTF"] = hindsight(ids_NT, self.vocabulary)
+        extras = dict(parts)
+        if self.auxiliary_target == "next":
+            shifted = {name: value.roll(-1, dims=1) for name, value in parts.items() if name != "hindsight_BTF"}
+            extras |= {f"next_{name}": value for name, value in shifted.items()}
+        return extras
+
+    def _feature_parts(self, ids_NT: Tensor, aligned_N: Tensor) -> dict[str, Tensor]:
+        predicates, scalars = self.annotator(ids_NT, aligned_N)
+        if self.memberships.learnable:
+            return {"predicates_BTP": predicates, "scalars_BT3": scalars}
+        valid_NT1 = (ids_NT != self.vocabulary.pad_id).unsqueeze(-1)
+        return {"features_BTF": assemble(predicates, self.memberships(scalars)) * valid_NT1}
+
+    def _features(self, batch: Mapping[str, Tensor], prefix: str = "") -> Tensor:
+        """Return features [B, T, F] of a batch, from the corpus if it was transformed, else from its ids."""
+        if f"{prefix}features_BTF" in batch:
+            return batch[f"{prefix}features_BTF"]
+        if f"{prefix}predicates_BTP" in batch:
+            return assemble(batch[f"{prefix}predicates_BTP"], self.memberships(batch[f"{prefix}scalars_BT3"]))
+        ids_BT = batch["input_ids_BT"]
+        last_B1 = batch["target_ids_BT"][:, -1:]
+        whole_BT = torch.cat([ids_BT, last_B1], dim=1)
+        transformed = self.corpus_transform(whole_BT, (whole_BT != self.vocabulary.pad_id).sum(1))
+        width = ids_BT.shape[1]
+        return self._features({name: value[:, :width] for name, value in transformed.items()}, prefix)
+
+    # the network ---------------------------------------------------------------------------------------------------
+
+    def _embed(self, ids_N: Tensor, features_NF: Tensor | None, position_N: Tensor) -> Tensor:
+        """Embedding, fusion (Eq. 2-4), position."""
+        embedding_ND = self.embedding(ids_N) * self.embedding_scale
+        if features_NF is not None:
+            embedding_ND = self.fuse(embedding_ND, features_NF)
+        return embedding_ND + self.position(position_N)
+
+    def _hidden(self, batch: Batch, packing: Packing, features_BTF: Tensor | None) -> Tensor:
+        features_NF = None if features_BTF is None else packing.gather(features_BTF)
+        embedded_ND = self._embed(packing.gather(batch["input_ids_BT"]), features_NF, packing.positions(self.device))
+        return self.backbone.forward_packed(embedded_ND, packing)
+
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        """Tied head: H E^T."""
+        return hidden_ND @ self.embedding.weight.T
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position of the input that is not padding; features are the batch's own, no control."""
+        packing = Packing.of(batch["mask_input_BT"])
+        features_BTF = self._features(batch) if self.fusion else None
+        hidden_ND = self._hidden(batch, packing, features_BTF)
+        extras: dict[str, Any] = {}
+        if features_BTF is not None:
+            target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
+            real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships of padding are not 0
+            extras = {
+                "features_BTF": features_BTF * real_BT1,
+                "aux_BTF": packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
+                "aux_target_BTF": target_BTF.detach() * real_BT1,
+            }
+        return LMOutput(packing.scatter(self._logits(hidden_ND)), packing.scatter(hidden_ND), extras)
+
+    # training ------------------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self) -> None:
+        """Give the channel's draws a stream that depends on (seed, epoch) only."""
+        self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return Eq. 5 as "loss" and its three parts, over the positions of the loss mask."""
+        packing = Packing.of(batch["mask_target_BT"] if self.loss_mask == "target" else batch["mask_input_BT"])
+        features_BTF = self._features(batch) if self.fusion else None
+        controlled_BTF = features_BTF
+        if features_BTF is not None and self.feature_dropout < 1:
+            controlled_BTF = drop_and_replace(
+                features_BTF,
+                batch["hindsight_BTF"],
+                feature_dropout=self.feature_dropout,
+                generator=self.channel_generator,
+            )
+        counted = _counted(packing)
+        hidden_ND = counted(self._hidden(batch, packing, controlled_BTF))
+        logits_NV, target_N = self._logits(hidden_ND), counted(packing.gather(batch["target_ids_BT"]))
+        token = token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)
+        uniformizer = uniformizer_loss(logits_NV, target_N, (self.positive_ids, self.negative_ids))
+        losses = {"token_loss": token, "uniformizer_loss": uniformizer}
+        loss = token + self.uniformizer_weight * uniformizer
+        if features_BTF is not None:
+            target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
+            losses["auxiliary_loss"] = auxiliary_loss(self.auxiliary(hidden_ND), counted(packing.gather(target_BTF)))
+            loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
+        return {"loss": loss, **losses}
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with warm-up and cosine over the whole run, a step a batch."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+
+    # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
+
+    def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> GenerationState:
+        """Return the state of empty prefixes; ``controls`` (checked, one a row) go through the feature channel."""
+        channel = ChannelSetting.of(controls, self.embedding.weight) if controls else None
+        ids_BT = torch.zeros(batch_size, 0, dtype=torch.long, device=self.device)
+        return GenerationState(ids_BT, channel)
+
+    def step(self, ids_B1: Tensor, state: GenerationState) -> tuple[Tensor, GenerationState]:
+        """Take the newest tokens; return the scores [B, V] of the next ones."""
+        ids_BT = torch.cat([state.ids_BT, ids_B1], dim=1)
+        if not self.causal:
+            return self._scores_of_prefix(ids_BT), GenerationState(ids_BT, state.channel)
+        features_BF = None
+        if self.fusion:
+            features_BF = self._prefix_features(ids_BT)[:, -1]
+            if state.channel is not None:
+                features_BF = state.channel.apply(features_BF)
+        position_B = torch.full_like(ids_B1[:, 0], ids_BT.shape[1] - 1)
+        hidden_BD, cache = self.backbone.step(self._embed(ids_B1[:, 0], features_BF, position_B), state.cache)
+        return self._logits(hidden_BD), GenerationState(ids_BT, state.channel, cache)
+
+    def _prefix_features(self, ids_BT: Tensor) -> Tensor:
+        """Features of prefixes, each annotated as a sentence that ends there (as published generation does)."""
+        aligned_B = (ids_BT != self.vocabulary.pad_id).sum(1) + 1
+        parts = self._feature_parts(ids_BT, aligned_B)
+        return self._features(parts)
+
+    def _scores_of_prefix(self, ids_BT: Tensor) -> Tensor:
+        """Scores [B, V] after the last column, the whole prefix recomputed."""
+        valid_BT = ids_BT != self.vocabulary.pad_id
+        packing = Packing.of(valid_BT)
+        features_BTF = self._prefix_features(ids_BT) if self.fusion else None
+        hidden_ND = self._hidden({"input_ids_BT": ids_BT}, packing, features_BTF)
+        return self._logits(packing.scatter(hidden_ND)[:, -1])
+
+
+def _counted(packing: Packing) -> Callable[[Tensor], Tensor]:
+    """Return what drops the rows of padding from packed values, where the packing has left some in."""
+    if packing.valid_BT is None:
+        return lambda values_N: values_N
+    valid_N = packing.valid_BT.flatten()
+    return lambda values_N: values_N[valid_N]
+
+
+def _check(value: str, options: tuple[str, ...], name: str) -> None:
+    if value not in options:
+        raise UserError(f"model.{name}={value!r}: use {' or '.join(options)}")

@@ -1,0 +1,437 @@
+"""What a trained model is put through: control trials, perplexity from prefixes alone, and the corpus's floor.
+
+Control-off base rates and the untrained model are ours. A model that attends to what comes later, or has features of
+it, scores well on whole sentences and cannot use that when it generates; for a causal model perplexity from prefixes
+equals the ordinary one. Shape letters: B sentences, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
+from lit_ctg.metric.control_success import ControlSuccess, against_base
+from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
+
+# control trials (sec. 3.2, Tables 2 to 4) -----------------------------------------------------------------------------
+
+OFF = "off"
+UNTRAINED = "untrained/"
+
+
+class Trial(Protocol):
+    """What a generated sentence says about itself."""
+
+    text: str
+    polarity: str
+    adjective_id: int
+    punctuation: str | None
+
+
+class Generator(Protocol):
+    """What the trials generate with, e.g. ``decode.ClauseGenerator``."""
+
+    has_channel: bool
+
+    def generate(
+        self, n: int, prompt: str = "", *, control: Any, routes: Sequence[str], seed: int, rows: Sequence[int]
+    ) -> Sequence[Trial]:
+        """Generate ``n`` sentences; row i is a function of (seed, rows[i])."""
+
+
+class ControlTrial(Callback):
+    """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
+
+    Args:
+        n: trials for each (path, setting).
+        settings: name -> ``{control, adjective, punctuation}``: what is asked for, the polarity and the closing mark
+            that count as success (null: not asked for).
+        confusion: names of the settings that the confusion table is made of.
+        paths: name -> control routes that are on. ``off`` (none on) is the base rate of every setting: the same
+            target, without the control. Paths with ``channel`` are left out for a model without one.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        seed: of the trials; they neither read nor move the global random state.
+        prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
+        samples_kept: texts kept for each (path, setting).
+        samples_prompted: how many continue the prompt.
+
+    Attributes:
+        results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/ood_hit`` (a
+            held-out adjective of the asked polarity), and for each path but ``off`` ``.../adjective_gain`` and
+            ``.../punctuation_gain`` (rate minus base rate, Newcombe's interval); ``control/<path>/confusion/
+            <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
+        samples: dicts with path, setting and text, and prompt where there was one.
+
+    Raises:
+        UserError: no path ``off`` with nothing on, or a confusion setting that does not exist or asks for no adjective.
+    """
+
+    def __init__(
+        self,
+        *,
+        n: int,
+        settings: Mapping[str, Mapping[str, Any]],
+        confusion: Sequence[str],
+        paths: Mapping[str, Mapping[str, bool]],
+        decoding: Any,
+        seed: int,
+        prompt: str = "",
+        samples_kept: int = 20,
+        samples_prompted: int = 5,
+    ):
+        super().__init__()
+        if OFF not in paths or any(paths[OFF].values()):
+            raise UserError(f"callback.control_trial.paths needs '{OFF}' with every path off: it gives the base rates")
+        for name in confusion:
+            if not settings.get(name, {}).get("adjective"):
+                raise UserError(f"callback.control_trial.confusion: setting '{name}' asks for no adjective")
+        self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
+        # the base rates come first: the gains of all other paths are measured against them
+        self.paths = {OFF: paths[OFF], **paths}
+        self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
+        self.prompt, self.samples_prompted = prompt, samples_prompted
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the untrained model; a resumed run has these results from its checkpoint."""
+        if trainer.global_step == 0:
+            self.run(trainer, pl_module, prefix=UNTRAINED)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        if trainer.state.fn == "validate":
+            self.run(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the untrained model's results as plain values."""
+        untrained = {name: dict(result) for name, result in self.results.items() if name.startswith(UNTRAINED)}
+        return {"results": untrained, "samples": [s for s in self.samples if s["path"].startswith(UNTRAINED)]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the untrained model's results from before the interruption."""
+        self.results = {**self.results, **state_dict["results"]}
+        self.samples = [*state_dict["samples"], *(s for s in self.samples if not s["path"].startswith(UNTRAINED))]
+
+    def run(self, trainer: Trainer, module: LightningModule, prefix: str = "") -> None:
+        """Generate all trials and fill ``results`` and ``samples`` (those of an earlier run with this prefix go).
+
+        Args:
+            trainer: its data module gives vocabulary and held-out ids.
+            module: the model to try.
+            prefix: before every name, ``"untrained/"`` or nothing.
+        """
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        generator = self.decoding.generator(module, datamodule)
+        self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
+        base: dict[str, dict[str, Any]] = {}
+        for index, (path, switches) in enumerate(self.paths.items()):
+            if switches.get("channel") and not generator.has_channel:
+                continue
+            trials = self._generate(generator, index, switches)
+            rates = {name: self._rates(self.settings[name], trials[name], datamodule) for name in self.settings}
+            base = base or rates
+            for name in self.settings:
+                self._keep(f"{prefix}control/{path}/{name}", rates[name], base[name] if path != OFF else {})
+                kept = trials[name][: self.samples_kept]
+                self.samples += [{"path": prefix + path, "setting": name, "text": t.text} for t in kept]
+                if self.prompt and not prefix:
+                    self.samples += self._prompted(generator, path, name)
+            for cell, result in self._confusion(trials).items():
+                self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
+
+    def _generate(self, generator: Generator, index: int, switches: Mapping[str, bool]) -> dict[str, Sequence[Trial]]:
+        """All settings of one path as one batch; no two trials share their noise."""
+        names, n = list(self.settings), self.n
+        controls = [{} if not any(switches.values()) else self.settings[name]["control"] for name in names]
+        size = n * len(names)
+        trials = generator.generate(
+            size,
+            control=[control for control in controls for _ in range(n)],
+            routes=_on(switches),
+            seed=self.seed,
+            rows=range(index * size, (index + 1) * size),
+        )
+        return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
+
+    def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
+        """A few samples that continue the prompt, under one control on one path."""
+        on = any(self.paths[path].values())
+        trials = generator.generate(
+            self.samples_prompted,
+            prompt=self.prompt,
+            control=self.settings[name]["control"] if on else {},
+            routes=_on(self.paths[path]),
+            seed=self.seed,
+            rows=range(self.samples_prompted),
+        )
+        return [{"path": path, "setting": name, "prompt": self.prompt, "text": t.text} for t in trials]
+
+    def _rates(self, setting: Mapping[str, Any], trials: Sequence[Trial], datamodule: Any) -> dict[str, Any]:
+        """Metrics of one (path, setting) against the setting's target; every process runs all trials itself."""
+        rates: dict[str, Any] = {}
+        if asked := setting.get("adjective"):
+            rates["adjective"] = ControlSuccess(sync_on_compute=False)
+            rates["adjective"].update([t.polarity == asked for t in trials])
+            of_class = set(datamodule.vocabulary.ids(f"adjective_{asked}"))
+            rates["ood_hit"] = OodHitRate(held_out_ids=of_class & set(datamodule.held_out_ids), sync_on_compute=False)
+            rates["ood_hit"].update([t.adjective_id for t in trials])
+        if mark := setting.get("punctuation"):
+            rates["punctuation"] = ControlSuccess(sync_on_compute=False)
+            rates["punctuation"].update([t.punctuation == mark for t in trials])
+        return rates
+
+    def _keep(self, name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+        for kind, rate in rates.items():
+            self.results[f"{name}/{kind}"] = rate.result().to_dict()
+            if kind in base and kind != "ood_hit":  # more held-out words is no gain
+                difference = against_base(rate, base[kind]).difference
+                self.results[f"{name}/{kind}_gain"] = difference.to_dict()
+
+    def _confusion(self, trials: Mapping[str, Sequence[Trial]]) -> dict[str, MetricResult]:
+        """Counts ``<intended>/<realized>`` of the polarities that the confusion settings ask for."""
+        table = PolarityConfusion(sync_on_compute=False)
+        asked = {self.settings[name]["adjective"] for name in self.confusion}
+        for name in self.confusion:
+            intended = CLASSES.index(self.settings[name]["adjective"])
+            table.update([intended] * len(trials[name]), [CLASSES.index(t.polarity) for t in trials[name]])
+        return {cell: count for cell, count in table.result().items() if cell.split("/")[0] in asked}
+
+
+def _on(switches: Mapping[str, bool]) -> list[str]:
+    """Return the control routes of a path of trials."""
+    return [route for route, on in switches.items() if on]
+
+
+# perplexity as a generator runs the weights ---------------------------------------------------------------------------
+
+NAME = "val/perplexity_prefix_only"
+
+
+def prefix_scores(module: Any, ids_BT: Tensor) -> Tensor:
+    """Return scores [B, T, V] of the token after each prefix, through the module's own generation steps.
+
+    Args:
+        module: has ``start(batch_size, controls)`` and ``step(ids_B1, state) -> (scores_BV, state)``; sees nothing of
+            column t + 1 when it scores column t. Sentences of a batch take each step together.
+        ids_BT: ``<bos>`` first; what the rows of finished sentences give is for the caller's mask to drop.
+    """
+    state = module.start(len(ids_BT), None)
+    columns = []
+    for t in range(ids_BT.shape[1]):
+        scores_BV, state = module.step(ids_BT[:, t : t + 1], state)
+        columns.append(scores_BV)
+    return torch.stack(columns, dim=1)
+
+
+class PrefixEvaluation(Callback):
+    """Measure ``val/perplexity_prefix_only`` on the last validation of a training run and in ``trainer.validate``.
+
+    ``results`` holds it in run-record form (targets that are not padding, float64); it is logged too.
+
+    Raises:
+        UserError: the module has no ``start`` and ``step``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, dict[str, Any]] = {}
+        self.perplexity = Perplexity(mask="target")
+        self._on = False
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See whether this validation is the one, and start from empty sums."""
+        self._on = is_last_validation(trainer)
+        if self._on and not (hasattr(pl_module, "start") and hasattr(pl_module, "step")):
+            raise UserError(
+                f"callback prefix_evaluation: {type(pl_module).__name__} has no start and step to generate with; "
+                "remove the callback"
+            )
+        self.perplexity.to(pl_module.device).reset()
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Score the batch column by column (the loop has the module in evaluation mode)."""
+        if self._on:
+            scores_BTV = prefix_scores(pl_module, batch["input_ids_BT"])
+            self.perplexity.update(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep and log the result."""
+        if self._on:
+            result = self.perplexity.result()
+            self.results[NAME] = result.to_dict()
+            pl_module.log(NAME, torch.tensor(result.value, dtype=torch.float32))
+
+
+def is_last_validation(trainer: Trainer) -> bool:
+    """Return whether training ends with the epoch being validated, or only validation was asked for."""
+    if trainer.sanity_checking:
+        return False
+    if trainer.state.fn != "fit":
+        return True
+    epochs, steps = trainer.max_epochs, trainer.max_steps
+    return (
+        trainer.should_stop
+        or (epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)
+        or 0 <= steps <= trainer.global_step
+    )
+
+
+# the floor in the record ----------------------------------------------------------------------------------------------
+
+
+class EntropyFloorCallback(Callback):
+    """Put the data module's exact floors beside the measured perplexities.
+
+    ``floor/<name>`` is what no causal predictor beats; ``floor_polarity_unknown/<name>`` what none beats that cannot
+    tell the polarity of a held-out word it has read. A data module without them (real text) gives no entries.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compute the floors once; they do not change in a run."""
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        if self.results:
+            return
+        for prefix, method in (
+            ("floor", "entropy_floor"),
+            ("floor_polarity_unknown", "floor_given_polarity_unknown"),
+        ):
+            if hasattr(datamodule, method):
+                for name, value in getattr(datamodule, method)("val").metrics().items():
+                    # exact: no sample behind it, hence n = 0 and no interval
+                    result = MetricResult(float(value), "perplexity", "none", 0, None, 1)
+                    self.results[f"{prefix}/{name.removeprefix('floor/')}"] = result.to_dict()
+
+
+# learned memberships --------------------------------------------------------------------------------------------------
+
+
+class MembershipRecord(Callback):
+    """Put centres and temperature of each scalar's memberships (Eq. 1) into the record.
+
+    ``membership/<positive|negative|strength>/<low|med|high|temperature>`` are values on the scalar's scale, exact, of
+    the weights that ``trainer.validate`` was given.
+
+    Raises:
+        UserError: a model without the feature channel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Read the memberships off the module."""
+        memberships = getattr(pl_module, "memberships", None)
+        if memberships is None:
+            raise UserError(
+                "callback membership_record: the model has no memberships (a baseline); remove the callback"
+            )
+        rows = torch.cat([memberships.centres_33, memberships.temperature_31], dim=1).tolist()
+        for scalar, values in zip(("positive", "negative", "strength"), rows, strict=True):
+            for name, value in zip(("low", "med", "high", "temperature"), values, strict=True):
+                result = MetricResult(value, "scalar", "none", 0, None, 1)
+                self.results[f"membership/{scalar}/{name}"] = result.to_dict()
+
+
+# trials on text -------------------------------------------------------------------------------------------------------
+
+
+class LexiconTrial(Callback):
+    """Generate text under settings of the feature channel in ``trainer.validate``, and judge it by the lexicon.
+
+    Args:
+        n: texts a setting, and as many without a control.
+        settings: name -> ``{control, sign}``: what is asked for, and the sign of the polarity that counts as success.
+        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        seed: of the trials; no two settings share their noise.
+        prompt: beginning of every text.
+        samples_kept: texts kept of each setting.
+
+    Attributes:
+        results: ``control/<off|channel>/<setting>/polarity`` the share of texts whose lexicon words sum to the asked
+            sign, ``/held_out`` that with a held-out word of the asked sign; for the channel ``..._gain`` against the
+            share without a control (Newcombe's interval).
+        samples: dicts with path, setting and text.
+
+    Raises:
+        UserError: a setting without a sign of 1 or -1.
+    """
+
+    def __init__(
+        self,
+        *,
+        n: int,
+        settings: Mapping[str, Mapping[str, Any]],
+        decoding: Any,
+        seed: int,
+        prompt: str = "",
+        samples_kept: int = 10,
+    ) -> None:
+        super().__init__()
+        for name, setting in settings.items():
+            if setting.get("sign") not in (1, -1):
+                raise UserError(f"callback.lexicon_trial.settings.{name}: give sign=1 or sign=-1")
+        self.n, self.settings, self.decoding, self.seed = n, dict(settings), decoding, seed
+        self.prompt, self.samples_kept = prompt, samples_kept
+        self.results: dict[str, dict[str, Any]] = {}
+        self.samples: list[dict[str, Any]] = []
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model that ``trainer.validate`` was given."""
+        if trainer.state.fn == "validate":
+            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it, untyped
+
+    def run(self, module: Any, datamodule: Any) -> None:
+        """Generate all texts and fill ``results`` and ``samples``."""
+        generator = self.decoding.generator(module, datamodule)
+        self.results, self.samples = {}, []
+        off = self._texts(generator, [{}] * self.n, 0)
+        for index, (name, setting) in enumerate(self.settings.items()):
+            base = self._rates(off, setting["sign"], module.bank.lexicon)
+            self._keep("off", name, base, {}, off)
+            if module.has_channel:
+                texts = self._texts(generator, [setting["control"]] * self.n, index + 1)
+                self._keep("channel", name, self._rates(texts, setting["sign"], module.bank.lexicon), base, texts)
+
+    def _texts(self, generator: Any, controls: Sequence[Mapping[str, float]], block: int) -> Sequence[Any]:
+        rows = range(block * self.n, (block + 1) * self.n)
+        return generator.generate(self.n, self.prompt, controls, seed=self.seed, rows=rows)
+
+    def _rates(self, texts: Sequence[Any], sign: int, lexicon: Any) -> dict[str, ControlSuccess]:
+        polarity = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
+        unseen = {word for word in lexicon.held_out if sign * polarity[word] > 0}
+        rates = {kind: ControlSuccess(sync_on_compute=False) for kind in ("polarity", "held_out")}
+        rates["polarity"].update([sign * text.polarity > 0 for text in texts])
+        rates["held_out"].update([bool(unseen & set(text.hits)) for text in texts])
+        return rates
+
+    def _keep(self, path: str, name: str, rates: Mapping[str, Any], base: Mapping[str, Any], texts: Any) -> None:
+        for kind, rate in rates.items():
+            self.results[f"control/{path}/{name}/{kind}"] = rate.result().to_dict()
+            if kind in base:
+                difference = against_base(rate, base[kind]).difference
+                self.results[f"control/{path}/{name}/{kind}_gain"] = difference.to_dict()
+        if path == "off" and any(sample["path"] == "off" for sample in self.samples):
+            return  # the same texts are the base of all settings
+        kept = texts[: self.samples_kept]
+        self.samples += [{"path": path, "setting": name, "text": text.text} for text in kept]

@@ -1,0 +1,55 @@
+"""`lit-ctg new paper=<name>`: the files of a new paper, small and whole, in the places where everything looks for them.
+
+The templates beside this file lie where their files will lie, with ``PAPER`` in names and ``$paper``, ``$Class`` and
+``$title`` in texts. They hold a placeholder method that trains, is tested and has a control, so that the author changes
+a paper that runs instead of starting from nothing; no existing file has to be touched.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+from string import Template
+
+from lit_ctg.config import config_folder
+from lit_ctg.errors import UserError
+from lit_ctg.files import write_atomic
+
+HERE = Path(__file__).parent
+MARK = "PAPER"
+
+
+def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
+    """Write the skeleton of a paper and return its files.
+
+    Args:
+        paper: name of its folders, such as ``semantic_fusion``.
+        title: what tables and pages call it; the name with blanks by default.
+        root: the checkout; the one this package runs from by default.
+
+    Raises:
+        UserError: no name for a package, a paper or file that is there already, no checkout to write into.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", paper) or keyword.iskeyword(paper):
+        raise UserError(f"paper={paper}: give a name of small letters, digits and _, such as paper=topic_prefix")
+    root = config_folder().parent if root is None else root
+    if not (root / "pyproject.toml").is_file():
+        raise UserError(f"{root} is no checkout of lit_ctg: clone the repository and run lit-ctg new there")
+    words = {
+        "paper": paper,
+        "Class": "".join(part.capitalize() for part in paper.split("_")),
+        "title": title or paper.replace("_", " "),
+    }
+    texts = {
+        root / template.relative_to(HERE).as_posix().replace(MARK, paper).removesuffix(".template"): Template(
+            template.read_text(encoding="utf-8")
+        ).substitute(words)
+        for template in sorted(HERE.rglob("*.template"))
+    }
+    there = next((path for path in texts if path.exists()), None)
+    if there is not None:
+        raise UserError(f"{there} is there already: choose another name, or delete the paper first")
+    for path, text in texts.items():
+        write_atomic(path, text)
+    return list(texts)

@@ -1,0 +1,3 @@
+"""The web server that the download tests ask."""
+
+from tests.data.conftest import network  # noqa: F401 - a fixture

@@ -1,0 +1,91 @@
+"""`lit-ctg data export-base`: the folder is a stock GPT-2 with our logits and tokens, and a model can start from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.papers.idea_gate import IdeaGateModule
+from lit_ctg.papers.idea_gate.command import export, main
+from lit_ctg.run.data import paper_commands
+from tests.papers.idea_gate.conftest import SETTINGS, TEXT
+
+
+@pytest.fixture
+def plain(make_module):
+    """A trained-like plain model: float32, weights large enough to matter."""
+    return make_module(double=False, gated=False).eval()
+
+
+def test_the_folder_is_a_stock_gpt2_with_the_same_logits_and_tokens(plain, vocabulary, tmp_path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel
+
+    export(plain, tmp_path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    assert type(model) is GPT2LMHeadModel and tokenizer.is_fast
+    text = TEXT + "Naïve — prices."
+    ids = tokenizer(text).input_ids
+    assert ids == vocabulary.encode(text) and tokenizer.decode(ids) == text
+    assert tokenizer.eos_token_id == vocabulary.eos_id == model.config.eos_token_id
+    ids_BT = torch.tensor(ids[:64]).view(2, 32)
+    with torch.no_grad():
+        ours, theirs = plain({"input_ids_BT": ids_BT}).scores_BTV, model(ids_BT).logits
+    assert ours.std() > 0.2
+    assert (ours - theirs).abs().max() <= 1e-5 * max(1.0, float(ours.abs().max()))
+    assert math.isclose(float(model.transformer.ln_f.eps), plain.backbone.ln_f.eps)
+
+
+def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> None:
+    export(plain, tmp_path)
+    backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)
+    module = IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **SETTINGS, start_from=str(tmp_path)).eval()
+    batch = {"input_ids_BT": torch.tensor([vocabulary.encode(TEXT)[:20]])}
+    with torch.no_grad():
+        output, before = module(batch), plain(batch)
+    assert torch.allclose(output.extras["token_logits"], before.scores_BTV, atol=1e-5)
+    assert not torch.allclose(output.scores_BTV, before.scores_BTV, atol=1e-2), "the gate is a new one"
+
+
+def test_what_cannot_be_started_from(plain, vocabulary, tmp_path) -> None:
+    from lit_ctg.data.byte_pair import TrainedBPETokenizer
+
+    export(plain, tmp_path)
+
+    def start(words=vocabulary, dim=16, path=tmp_path):
+        backbone = GPT2Backbone(dim=dim, layers=2, heads=2, context=32, dropout=0.0)
+        IdeaGateModule(vocabulary=words, backbone=backbone, **SETTINGS, start_from=str(path))
+
+    with pytest.raises(UserError, match=r"model\.start_from=.* has another shape"):
+        start(dim=32)
+    with pytest.raises(UserError, match=r"model\.start_from=.* cannot be loaded"):
+        start(path=tmp_path / "none")
+    other = TrainedBPETokenizer(size=290)
+    other.train([TEXT])
+    with pytest.raises(UserError, match="other tokens than the corpus"):
+        start(words=other)
+
+
+def test_what_cannot_be_exported(make_module, tmp_path) -> None:
+    with pytest.raises(UserError, match="without a gate"):
+        export(make_module(double=False), tmp_path)
+    with pytest.raises(UserError, match=r"ckpt_path is missing; usage: lit-ctg data export-base"):
+        main([])
+    with pytest.raises(UserError, match="no option 'outt'"):
+        main(["ckpt_path=x", "outt=y"])
+    assert paper_commands()["export-base"] is main
+
+
+def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
+    from lit_ctg.config import compose
+    from lit_ctg.run.train import train
+
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    words = ["experiment=idea_gate/base", "size=smoke", f"output_root={tmp_path}"]
+    folder = train(compose([*words, "trainer.limit_val_batches=1"])).folder
+    assert main([f"ckpt_path={folder}/checkpoints/last.ckpt"]) == folder / "export"
+    names = {path.name for path in (folder / "export").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names

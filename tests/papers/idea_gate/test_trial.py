@@ -1,0 +1,526 @@
+"""Topic trials, the tables made of them, the X-ray of the gate."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.loggers import WandbLogger
+
+from lit_ctg.config import compose, plain
+from lit_ctg.core.model import LMOutput
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.idea_gate import GateForm
+from lit_ctg.papers.idea_gate.corpus import LISTS, load_domain
+from lit_ctg.papers.idea_gate.metrics import span_name
+from lit_ctg.papers.idea_gate.trial import ALL, TopicTrial, XRay, figure, first_token, look, readable
+from lit_ctg.results.spec import load_specs
+from lit_ctg.run.reproduce import load_groups
+
+# topic_trial: Topic trials with a generator that writes what it is told to: places, arms, pairing, records
+
+
+FUNCTION_WORDS = ("the", "of", "and")
+DOMAINS = ("chemistry", "war")
+
+
+@dataclass
+class Text:
+    ids: Sequence[int]
+    prompt_length: int
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    """A byte-level tokenizer of the prompts and continuations used here."""
+    tokenizer = TrainedBPETokenizer(size=400)
+    prompts = [prompt for name in DOMAINS for prompt in load_domain(name).prompts]
+    tokenizer.train([*prompts, " acid army king river" * 20])
+    return tokenizer
+
+
+class Author:
+    """Continues prompts with ``continuation(control, row)``, remembering how it was called."""
+
+    def __init__(self, vocabulary, continuation):
+        self.vocabulary, self.continuation, self.calls = vocabulary, continuation, []
+
+    def generator(self, module, datamodule):
+        return self
+
+    def generate(self, n, prompt, control, *, seed, rows, max_new_tokens):
+        assert len(prompt) == len(rows) == n
+        self.calls.append((list(prompt), dict(control), seed, list(rows), max_new_tokens))
+        texts = []
+        for start, row in zip(map(self.vocabulary.encode, prompt), rows, strict=True):
+            new = self.vocabulary.encode(self.continuation(control, row))
+            texts.append(Text((*start, *new[:max_new_tokens]), len(start)))
+        return texts
+
+
+def trial(author, **options):
+    settings = {
+        "domains": DOMAINS,
+        "samples": 4,
+        "prompts": 2,
+        "scored_tokens": 10,
+        "spans": [[1, 5], [6, 10], [11, 20]],
+        "function_words": FUNCTION_WORDS,
+        "arms": {"gated": {}, "gate_off": {"alpha": 0.0}},
+        "decoding": author,
+        "seed": 3,
+    }
+    return TopicTrial(**{**settings, **options})
+
+
+def run(author, gated=True, **options):
+    callback = trial(author, **options)
+    callback.run(SimpleNamespace(gated=gated), SimpleNamespace(vocabulary=author.vocabulary))
+    return callback
+
+
+def on_topic(control, row):
+    """Acid with the gate, kings without."""
+    return (" king" if control else " acid") * 30
+
+
+def test_stickiness_of_each_arm_and_the_gain(vocabulary) -> None:
+    results = run(Author(vocabulary, on_topic)).results
+    assert results["topic/gated/chemistry/short/stickiness"]["value"] == 1.0
+    assert results["topic/gate_off/chemistry/short/stickiness"]["value"] == 0.0
+    # acid is no term of war
+    assert results["topic/gated/war/long/stickiness"]["value"] == 0.0
+    assert results["topic/gated/all/short/stickiness"]["value"] == 0.5
+    gain = results["topic/gate_gain/chemistry/short/stickiness"]
+    assert gain["value"] == 1.0 and gain["ci95"] == [1.0, 1.0] and gain["n"] == 4
+    assert results["topic/gate_gain/war/short/stickiness"]["value"] == 0.0
+    assert results["topic/gated/chemistry/short/stickiness"]["n"] == 4
+    assert results["topic/gated/all/short/stickiness"]["n"] == 8
+
+
+def test_the_prompt_is_left_out_and_its_own_reading_kept(vocabulary) -> None:
+    results = run(Author(vocabulary, lambda *_: " king" * 30)).results
+    assert results["topic/gated/chemistry/long/stickiness"]["value"] == 0.0
+    assert results["topic/gated/chemistry/long/stickiness_with_prompt"]["value"] > 0.1
+    assert results["topic/gated/chemistry/long/density"]["value"] == 0.0
+    assert results["topic/gated/chemistry/long/density_with_prompt"]["value"] > 0.0
+
+
+def test_only_scored_tokens_count_and_spans_see_where_words_stand(vocabulary) -> None:
+    acid, king = (vocabulary.encode(word) for word in (" acid", " king"))
+    assert len(acid) == len(king) == 1, "one token a word makes places plain"
+    results = run(Author(vocabulary, lambda *_: " acid" * 5 + " king" * 5 + " acid" * 10)).results
+    name = "topic/gated/chemistry/short"
+    drift = {span: results[f"{name}/drift/{span}"]["value"] for span in ("1-5", "6-10", "11-20", "fall")}
+    assert drift == {"1-5": 1.0, "6-10": 0.0, "11-20": 1.0, "fall": 0.0}
+    assert results[f"{name}/stickiness"]["value"] == 0.5
+    # one different term in ten tokens
+    assert results[f"{name}/density"]["value"] == pytest.approx(10.0)
+    # ten words, two of nine pairs new each time: (a a), (a k), (k k)
+    assert results["topic/gated/chemistry/distinct_2"]["value"] == pytest.approx(3 / 9)
+
+
+def test_spans_are_counted_from_the_first_new_token_to_the_last_named(vocabulary) -> None:
+    """Terms at the edges of spans alone: a span that begins or ends a token too early or too late has another share."""
+    names = ["king"] * 20
+    for place in (1, 5, 6, 20):
+        names[place - 1] = "acid"
+    results = run(Author(vocabulary, lambda *_: " " + " ".join(names))).results
+    name = "topic/gated/chemistry/short/drift"
+    assert [results[f"{name}/{span}"]["value"] for span in ("1-5", "6-10", "11-20")] == [2 / 5, 1 / 5, 1 / 10]
+
+
+def test_a_word_across_the_edge_of_a_span_belongs_to_the_span_it_begins_in(vocabulary) -> None:
+    long = vocabulary.encode(" acids")
+    assert 2 <= len(long) <= 5 and "acids" in load_domain("chemistry").terms["long"]
+    # its first token is the fifth new one
+    results = run(Author(vocabulary, lambda *_: " king" * 4 + " acids" + " king" * 20)).results
+    name = "topic/gated/chemistry/long/drift"
+    assert results[f"{name}/1-5"]["value"] == 1 / 5
+    assert results[f"{name}/6-10"]["value"] == 0.0
+
+
+def test_a_word_that_the_prompt_began_is_no_word_of_the_continuation(vocabulary) -> None:
+    results = run(Author(vocabulary, lambda *_: "xyz acid")).results
+    assert results["topic/gated/chemistry/short/stickiness"]["value"] == 1.0
+
+
+def test_a_short_text_has_its_own_number_of_tokens_and_no_far_span(vocabulary) -> None:
+    results = run(Author(vocabulary, lambda *_: " acid")).results
+    name = "topic/gated/chemistry/short"
+    assert results[f"{name}/density"]["value"] == pytest.approx(100.0)
+    assert results[f"{name}/drift/11-20"]["n"] == 0
+
+
+def test_prompts_and_arms_share_out_and_pair(vocabulary) -> None:
+    author = Author(vocabulary, on_topic)
+    run(author)
+    gated, off = author.calls[:2], author.calls[2:]
+    # the same prompts, seeds and rows in both arms: the same draws
+    assert [call[:1] + call[2:] for call in gated] == [call[:1] + call[2:] for call in off]
+    assert [call[1] for call in author.calls] == [{}, {}, {"alpha": 0.0}, {"alpha": 0.0}]
+    # every row of every domain has draws of its own
+    rows = [row for call in gated for row in call[3]]
+    assert rows == list(range(8))
+    first, second = load_domain("chemistry").prompts[:2]
+    assert gated[0][0] == [first, first, second, second]
+    assert all(call[2] == 3 and call[4] == 20 for call in author.calls)
+
+
+def test_a_model_without_a_gate_runs_one_arm(vocabulary) -> None:
+    callback = run(Author(vocabulary, on_topic), gated=False)
+    assert {key.split("/")[1] for key in callback.results} == {"gated"}
+    assert {sample["path"] for sample in callback.samples} == {"gated"}
+
+
+def test_samples_are_kept_of_every_prompt(vocabulary) -> None:
+    callback = run(Author(vocabulary, on_topic), samples_kept=1)
+    assert len(callback.samples) == 2 * 2 * 2
+    assert all(sample["text"].startswith(sample["prompt"]) for sample in callback.samples)
+
+
+def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
+    callback = trial(Author(vocabulary, on_topic))
+    module, data = tiny()
+    data.vocabulary, module.gated = vocabulary, True
+    trainer = trainer_of(callback)
+    trainer.fit(module, data)
+    assert not callback.results
+    trainer.validate(module, data, verbose=False)
+    assert callback.results and callback.samples
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arms": {"gate_off": {"alpha": 0.0}}}, "needs 'gated' without control"),
+        ({"arms": {"gated": {"alpha": 1.0}}}, "needs 'gated' without control"),
+        ({"samples": 5}, "5 samples cannot be shared by 2 prompts"),
+        ({"prompts": 40, "samples": 40}, r"chemistry has 6 prompts.*callback\.topic_trial\.prompts=6"),
+        ({"spans": [[0, 5]]}, "first and last token"),
+        ({"domains": ["alchemy"]}, "no domain 'alchemy'"),
+    ],
+)
+def test_bad_settings_are_named(vocabulary, options, message) -> None:
+    with pytest.raises(UserError, match=message):
+        trial(Author(vocabulary, on_topic), **options)
+
+
+def corpus_of(vocabulary):
+    """A packed corpus: chemistry writes of acids, war of armies, the rest of rivers, every other word."""
+    subjects = {"chemistry": " acid king", "war": " army king", "sport": " river king"}
+    texts = {name: vocabulary.encode(words * 60) for name, words in subjects.items()}
+    splits = {split: list(texts) * count for split, count in (("train", 4), ("val", 1), ("test", 1))}
+    return SimpleNamespace(
+        sources=tuple(texts),
+        table=lambda split, _: np.array([list(texts).index(name) for name in splits[split]]),
+        document=lambda split, number: np.array(texts[splits[split][number]]),
+    )
+
+
+def test_a_classifier_of_real_text_judges_the_last_span(vocabulary) -> None:
+    packed = corpus_of(vocabulary)
+    # on the topic of the prompt in the last span only with the gate off
+    author = Author(vocabulary, lambda control, row: " river" * 10 + (" acid" if control else " river") * 20)
+    callback = trial(author, classifier={"tokens": 10, "pieces": 20}, prefix="tried")
+    data = SimpleNamespace(vocabulary=vocabulary, prepare=lambda: packed)
+    callback.run(SimpleNamespace(gated=True), data)
+    results = callback.results
+    assert results["tried/classifier/accuracy"]["value"] == 1.0 and results["tried/classifier/war"]["value"] == 1.0
+    assert results["tried/gate_off/chemistry/classified"]["value"] == 1.0
+    assert results["tried/gated/chemistry/classified"]["value"] == 0.0
+    assert results["tried/gate_off/war/classified"]["value"] == 0.0
+    assert (
+        results["tried/gate_off/all/classified"]["value"] == 0.5 and results["tried/gate_off/all/classified"]["n"] == 8
+    )
+    assert {name.split("/")[0] for name in results} == {"tried"}
+    assert {sample["path"] for sample in callback.samples} == {"tried/gated", "tried/gate_off"}
+
+
+def test_references_are_real_texts_and_arms_are_counted_in_random_ones(vocabulary) -> None:
+    packed = corpus_of(vocabulary)
+    packed.document = lambda split, number: np.array(
+        vocabulary.encode((" acid king", " army king", " acid king king king")[number % 3] * 60)
+    )
+    callback = trial(Author(vocabulary, on_topic), references=True)
+    callback.run(SimpleNamespace(gated=True), SimpleNamespace(vocabulary=vocabulary, prepare=lambda: packed))
+    results = callback.results
+    assert results["topic/text/chemistry/short/stickiness"]["value"] == pytest.approx(0.5, abs=0.01)
+    assert results["topic/text/all/short/stickiness"]["n"] == 2 * results["topic/text/chemistry/short/stickiness"]["n"]
+    random = results["topic/random/chemistry/short/stickiness"]["value"]
+    assert random == pytest.approx(0.25, abs=0.03)
+    assert results["topic/gated/chemistry/short/times_random"]["value"] == pytest.approx(1.0 / random)
+    # no army in the other subjects: nothing to be counted in
+    assert results["topic/random/war/short/stickiness"]["value"] == 0.0
+    assert "topic/gated/war/short/times_random" not in results
+
+
+# topic_tables: The tables of idea_gate ask for runs that are listed and for numbers that those runs record
+
+
+ROOT = Path(__file__).resolve().parents[3] / "experiments"
+SCORES = ("stickiness", "density", "stickiness_with_prompt", "density_with_prompt")
+
+
+@pytest.fixture(scope="module")
+def terms():
+    """Every (experiment, regime, metric) that a row of a table reads."""
+    rows = [row for spec in load_specs(ROOT, "idea_gate") for row in spec.rows if row.samples is None]
+    return {
+        (experiment, regime, metric[regime])
+        for row in rows
+        for experiment, metric in row.terms
+        for regime in row.regimes
+    }
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Names of what the trials and the X-ray of a small run record."""
+    callbacks = plain(compose(["experiment=idea_gate/strengths", "size=small"]))["callback"]
+    trial, xray = callbacks["topic_trial"], callbacks["xray"]
+    names = set()
+    for arm in trial["arms"]:
+        for domain in (*trial["domains"], ALL):
+            names.add(f"topic/{arm}/{domain}/distinct_2")
+            for chosen in LISTS:
+                base = f"topic/{arm}/{domain}/{chosen}"
+                names |= {f"{base}/{score}" for score in SCORES} | {f"{base}/drift/fall"}
+                names |= {f"{base}/drift/{span_name(span)}" for span in trial["spans"]}
+    for name, entry in xray["prompts"].items():
+        names |= {f"xray/{name}/{word}" for word in entry["words"]} | {f"xray/{name}/clamped"}
+    return names
+
+
+def test_every_run_is_listed(terms) -> None:
+    listed = {(group.name, group.regime) for group in load_groups(ROOT, "idea_gate", "small")}
+    wanted = {(experiment, regime) for experiment, regime, _ in terms}
+    assert wanted <= listed
+    assert wanted == listed, "runs that no table reads"
+
+
+def test_every_number_is_recorded(terms, recorded) -> None:
+    asked = {metric for _, _, metric in terms if metric.startswith(("topic/", "xray/"))}
+    assert asked and asked <= recorded
+    metrics = plain(compose(["experiment=idea_gate/main"]))["metric"]
+    others = {metric for _, _, metric in terms} - asked
+    assert {name.split("/")[1] for name in others if name.startswith("val/")} <= set(metrics)
+
+
+@pytest.mark.parametrize("regime", ["as_published", "corrected"])
+@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
+def test_the_configured_trials_are_accepted_and_fit_the_context(regime, size) -> None:
+    cfg = plain(compose(["experiment=idea_gate/main", f"size={size}", f"regime={regime}"]))
+    options = {
+        key: value for key, value in cfg["callback"]["topic_trial"].items() if key not in ("_target_", "decoding")
+    }
+    trial = TopicTrial(**options, decoding=None)
+    assert trial.prompts == (1 if regime == "as_published" else 5)
+    assert len(trial.function_words) == 15
+    # the rest of the context is for the prompt
+    assert trial.max_new_tokens <= 0.8 * cfg["backbone"]["context"]
+
+
+# xray: X-ray: factors against the equations in float64, files on disk, W&B after them
+
+
+PROMPT = "the market is"
+ALPHA, BETA = 0.5, -2.0
+
+
+@pytest.fixture(scope="module")
+def xray_vocabulary():
+    tokenizer = TrainedBPETokenizer(size=300)
+    tokenizer.train([" the market is a king and a river of $ money" * 10])
+    return tokenizer
+
+
+@pytest.fixture
+def gated(tiny):
+    """Return (module, data) whose module has token and idea logits and the paper's gate."""
+
+    def make(xray_vocabulary, has_gate=True):
+        module, data = tiny()
+        size = len(xray_vocabulary)
+        generator = torch.Generator().manual_seed(1)
+        token_V = torch.randn(size, generator=generator)
+        idea_V = torch.randn(size, generator=generator) * 4 - 4
+        module.form, module.alpha, module.beta = GateForm(clamp="after_scaling", epsilon=1e-8), ALPHA, BETA
+        module.base_rate = None
+        module.gate = lambda idea: module.form(idea, module.alpha, module.beta)
+
+        def forward(batch):
+            shape = (*batch["input_ids_BT"].shape, size)
+            token, idea = token_V.expand(shape), idea_V.expand(shape)
+            scores = token + module.gate(idea) if has_gate else token
+            extras = {"token_logits": token, "idea_logits": idea if has_gate else None}
+            return LMOutput(scores, scores, extras)
+
+        module.forward = forward
+        module.tables = (token_V.double(), idea_V.double())
+        data.vocabulary = xray_vocabulary
+        return module, data
+
+    return make
+
+
+def xray(**options):
+    prompts = {"stock_market": {"prompt": PROMPT, "words": ["market", "king"]}}
+    return XRay(**{"prompts": prompts, "top": 5, "minimum": 1e-3, **options})
+
+
+def test_factors_are_the_equations(gated, xray_vocabulary) -> None:
+    module, _ = gated(xray_vocabulary)
+    token_V, idea_V = module.tables
+    gates = [max(ALPHA * math.log(1 / (1 + math.exp(-z)) + 1e-8), BETA) for z in idea_V.tolist()]
+    before = [math.exp(z) for z in token_V.tolist()]
+    after = [b * math.exp(g) for b, g in zip(before, gates, strict=True)]
+    picture = look(module, xray_vocabulary.encode(PROMPT))
+    for number in range(len(gates)):
+        factor = (after[number] / math.fsum(after)) / (before[number] / math.fsum(before))
+        assert float(picture.factor_V[number]) == pytest.approx(factor, rel=1e-5)
+    assert picture.clamped == pytest.approx(sum(g == BETA for g in gates) / len(gates))
+    assert 0 < picture.clamped < 1
+    assert float(picture.after_V.sum()) == pytest.approx(1.0) == float(picture.before_V.sum())
+
+
+@pytest.mark.parametrize("clamp", ["after_scaling", "before_scaling"])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, -2.0), (0.0, 0.0), (0.5, -1e3)])
+def test_where_no_token_reaches_the_bound_none_is_clamped(gated, xray_vocabulary, clamp, alpha, beta) -> None:
+    module, _ = gated(xray_vocabulary)
+    module.form, module.alpha, module.beta = GateForm(clamp=clamp, epsilon=1e-8), alpha, beta
+    picture = look(module, xray_vocabulary.encode(PROMPT))
+    assert picture.clamped == 0
+    if alpha == 0:
+        assert float((picture.factor_V - 1).abs().max()) < 1e-6
+
+
+def test_clamped_counts_by_the_bound_of_the_form(gated, xray_vocabulary) -> None:
+    """The published clamp holds from log p = beta down, Eq. 4 and 5 from log p = beta / alpha: fewer tokens."""
+    module, _ = gated(xray_vocabulary)
+    log_p = module.tables[1].sigmoid().log()
+    for clamp, bound in (("after_scaling", BETA / ALPHA), ("before_scaling", BETA)):
+        module.form = GateForm(clamp=clamp, epsilon=1e-8)
+        clamped = look(module, xray_vocabulary.encode(PROMPT)).clamped
+        assert clamped == pytest.approx(float((log_p <= bound).double().mean()))
+
+
+def test_the_gate_never_raises_a_score_and_boosts_all_the_same(gated, xray_vocabulary) -> None:
+    """Deviation 8: "boosted" is after renormalisation, by exp(-beta) at most."""
+    module, _ = gated(xray_vocabulary)
+    picture = look(module, xray_vocabulary.encode(PROMPT))
+    assert float(module.gate(module.tables[1]).max()) <= 0
+    assert 1 < float(picture.factor_V.max()) <= math.exp(-BETA)
+    # probability moves, none is made
+    assert float((picture.before_V * picture.factor_V).sum()) == pytest.approx(1.0)
+
+
+def test_ranking_names_and_records(gated, xray_vocabulary) -> None:
+    module, _ = gated(xray_vocabulary)
+    callback = xray()
+    callback.run(module, xray_vocabulary)
+    by_kind = {
+        kind: [row for row in callback.rows if row["kind"] == kind] for kind in ("boosted", "suppressed", "named")
+    }
+    factors = [row["factor"] for row in by_kind["boosted"]]
+    assert len(factors) == 5 and factors == sorted(factors, reverse=True)
+    assert all(row["probability_before"] >= 1e-3 for row in by_kind["boosted"] + by_kind["suppressed"])
+    assert max(row["factor"] for row in by_kind["suppressed"]) < min(factors)
+    assert callback.results["xray/stock_market/market"]["value"] == by_kind["named"][0]["factor"]
+    assert {"xray/stock_market/king", "xray/stock_market/clamped"} <= set(callback.results)
+    (sample,) = callback.samples
+    assert sample["prompt"] == PROMPT and "boosted" in sample["text"] and "suppressed" in sample["text"]
+
+
+def test_a_word_is_looked_up_as_inside_a_sentence(xray_vocabulary) -> None:
+    assert xray_vocabulary.decode([first_token(xray_vocabulary, "market")]) == " market"
+
+
+def test_every_token_is_drawn_once_and_as_in_the_table(gated, xray_vocabulary, tmp_path) -> None:
+    """Two tokens that look the same are two bars; one that is named and boosted is one."""
+    module, _ = gated(xray_vocabulary)
+    callback = xray(top=200, minimum=0.0)
+    callback.run(module, xray_vocabulary)
+    callback.rows[3]["token"] = callback.rows[4]["token"]
+    expected = {row["id"]: row["factor"] for row in callback.rows}
+    assert len({row["token"] for row in callback.rows}) < len(expected) < len(callback.rows), "no case to be tested"
+    callback.write_files(tmp_path)
+    with open(tmp_path / "xray.csv", encoding="utf-8", newline="") as file:
+        table = {int(row["id"]): float(row["factor"]) for row in csv.DictReader(file)}
+    assert table == expected
+    picture = ElementTree.fromstring(figure(callback.rows, PROMPT).replace(' xmlns="http://www.w3.org/2000/svg"', ""))
+    words = [(float(node.get("x")), node.get("class"), node.text) for node in picture.iter("text")]
+    labels = [text for _, kind, text in words if kind == "label"]
+    assert len(labels) == len(set(labels)) == len(expected)
+    assert PROMPT in next(text for _, kind, text in words if kind == "title")
+    # of the axis: where 1 is, and how far a doubling reaches
+    ticks = {text: place for place, kind, text in words if kind == "tick" and text in ("0.5", "1", "2")}
+    one, doubling = ticks["1"], ticks["2"] - ticks["1"]
+    assert one - ticks["0.5"] == pytest.approx(doubling, abs=0.2)
+    drawn = []
+    for bar in picture.iter("rect"):
+        left, right = float(bar.get("x")), float(bar.get("x")) + float(bar.get("width"))
+        assert min(abs(left - one), abs(right - one)) < 0.11, "a bar does not begin at 1"
+        drawn.append(2 ** (((right if abs(left - one) < 0.11 else left) - one) / doubling))
+    assert len(drawn) == len(expected)
+    assert sorted(drawn) == pytest.approx(sorted(expected.values()), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("token", "raw", "label"),
+    [
+        (" market", "\u0120market", "\u2423market"),
+        ("\n", "\u010a", "\\n"),
+        ("\ufffd", "\u00e2\u0122", "bytes e2 80"),
+        ("\u200b", "\u00e2\u0122\u012d", "\\u200b"),
+        ("\u00e9", "\u00c3\u00a9", "\u00e9"),
+        ("", "<|endoftext|>", "<|endoftext|>"),
+    ],
+)
+def test_unprintable_tokens_are_readable(token: str, raw: str, label: str) -> None:
+    assert readable(token, raw) == label
+
+
+def test_without_a_gate_there_is_nothing(gated, xray_vocabulary, trainer_of, tmp_path) -> None:
+    module, data = gated(xray_vocabulary, has_gate=False)
+    callback = xray()
+    trainer_of(callback).validate(module, data, verbose=False)
+    assert not callback.results and not callback.rows and not list(tmp_path.glob("xray*"))
+
+
+def test_files_are_written_and_logged(gated, xray_vocabulary, trainer_of, tmp_path) -> None:
+    import wandb
+
+    module, data = gated(xray_vocabulary)
+    callback = xray()
+    logger = WandbLogger(project="test", save_dir=str(tmp_path), offline=True)
+    try:
+        trainer_of(callback, logger=logger).validate(module, data, verbose=False)
+    finally:
+        wandb.finish()
+    with open(tmp_path / "xray.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["factor"]) for row in rows] == [row["factor"] for row in callback.rows]
+    page = (tmp_path / "xray.html").read_text(encoding="utf-8")
+    assert "<svg" in page and PROMPT in page
+    (log,) = tmp_path.rglob("*.wandb")
+    assert b"xray/table" in log.read_bytes() and b"xray/stock_market" in log.read_bytes()
+
+
+def test_html_of_a_token_is_escaped() -> None:
+    row = {"id": 7, "token": "<b>", "kind": "boosted", "factor": 2.0}
+    assert "<b>" not in figure([row], "p") and "&lt;b&gt;" in figure([row], "p")
+
+
+def test_an_empty_prompt_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"callback\.xray\.prompts\.p: give a prompt"):
+        XRay(prompts={"p": {"prompt": " "}})

@@ -1,0 +1,235 @@
+"""Fusion on text: over our GPT-2 stack and over a frozen Hugging Face model, training, generation, trial and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from lit_ctg.core.causality_probe import probe
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.semantic_fusion.adapter import TextDecoding, TextFusionModule, TextGenerator
+from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
+from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
+
+WORDS = {"superb": 1.0, "nice": 0.8, "lousy": -1.0, "poor": -0.8}
+TEXTS = [f"the {thing} was {word} and we {end}." for thing in ("food", "music", "view") for word in WORDS
+         for end in ("stayed", "left")]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> TrainedBPETokenizer:
+    tokenizer = TrainedBPETokenizer(size=300)
+    tokenizer.train(TEXTS * 3)
+    return tokenizer
+
+
+@pytest.fixture
+def make(tmp_path: Path, vocabulary):
+    """Return a factory: ``make(hugging_face=False, held_out=(), **changes)``."""
+    path = tmp_path / "words.csv"
+    rows = [f"{word},{value},{'praise' if value > 0 else 'blame'}" for word, value in WORDS.items()]
+    path.write_text("word,polarity,class\n" + "\n".join(rows) + "\n")
+
+    def build(hugging_face: bool = False, held_out=(), **changes: Any) -> TextFusionModule:
+        torch.manual_seed(0)
+        if hugging_face:
+            config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, vocab_size=len(vocabulary))
+            transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+            backbone: Any = HuggingFaceBackbone(path=str(tmp_path / "model"))
+        else:
+            backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=64, dropout=0.0)
+        features = {
+            "pos": Graded(column="polarity", group="polarity", membership="low_med_high"),
+            "neg": Graded(column="polarity", sign=-1, group="polarity", membership="low_med_high"),
+        }
+        bank = FeatureBank(
+            lexicon=Lexicon(path=str(path), held_out=held_out),
+            features=features,
+            centres=[0.2, 0.6, 1.0],
+            temperature=0.35,
+        )
+        options = {
+            "fusion": True,
+            "gate": True,
+            "feature_dropout": 0.5,
+            "label_smoothing": 0.0,
+            "auxiliary_weight": 0.5,
+            "uniformizer_weight": 0.1,
+            "uniformizer_classes": ["praise", "blame"],
+            "uniformizer_words": "all",
+            "learning_rate": 1e-2,
+            "weight_decay": 0.0,
+            "warmup_fraction": 0.0,
+            "warmup_from_zero": False,
+            "decay_matrices_only": True,
+            "seed": 1,
+        }
+        return TextFusionModule(vocabulary=vocabulary, backbone=backbone, bank=bank, **{**options, **changes})
+
+    return build
+
+
+def batch_of(vocabulary, texts: list[str], length: int = 20) -> dict[str, torch.Tensor]:
+    rows = [
+        ([vocabulary.bos_id, *vocabulary.encode(text)] + [vocabulary.bos_id] * length)[: length + 1] for text in texts
+    ]
+    ids = torch.tensor(rows)
+    mask = torch.ones(len(rows), length, dtype=torch.bool)
+    return {"input_ids_BT": ids[:, :-1], "target_ids_BT": ids[:, 1:], "mask_input_BT": mask, "mask_target_BT": mask}
+
+
+def train(module: TextFusionModule, batch: dict[str, torch.Tensor], steps: int) -> list[float]:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-2)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = module.losses(batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("hugging_face", [False, True], ids=["gpt2 stack", "hugging face"])
+def test_steps_score_as_the_whole_row_does_and_nothing_looks_ahead(make, vocabulary, hugging_face):
+    module = make(hugging_face).eval()
+    torch.nn.init.normal_(module.fuse.project.weight)
+    batch = batch_of(vocabulary, TEXTS[:5])
+    whole = module(batch).scores_BTV
+    assert whole.shape == (5, 20, len(vocabulary))
+    state = module.start(5, None)
+    with torch.no_grad():
+        for t in range(20):
+            scores, state = module.step(batch["input_ids_BT"][:, t : t + 1], state)
+            torch.testing.assert_close(scores, whole[:, t], rtol=1e-4, atol=1e-4)
+    assert probe(module, batch).is_causal
+
+
+def test_an_untrained_adapter_leaves_a_pretrained_model_as_it_is_and_it_alone_is_trained(make, vocabulary):
+    module = make(hugging_face=True).eval()
+    batch = batch_of(vocabulary, TEXTS[:4])
+    theirs = module.backbone.model(input_ids=batch["input_ids_BT"]).logits
+    torch.testing.assert_close(module(batch).scores_BTV, theirs, rtol=1e-4, atol=1e-4)
+    trained = {name.split(".")[0] for name, p in module.named_parameters() if p.requires_grad}
+    assert trained == {"fuse", "auxiliary"}
+    before = module.backbone.model.transformer.wte.weight.clone()
+    losses = train(module, batch_of(vocabulary, TEXTS), 25)
+    assert losses[-1] < losses[0] - 0.1 and torch.equal(before, module.backbone.model.transformer.wte.weight)
+
+
+def test_the_channel_alone_decides_after_training(make, vocabulary):
+    module = make()
+    batch = batch_of(vocabulary, TEXTS)
+    train(module, batch, 120)
+    generator = TextGenerator(module, TextDecoding(temperature=0.7, top_p=1.0, max_new_tokens=14), vocabulary)
+    for name, sign in (("pos_high", 1), ("neg_high", -1)):
+        texts = generator.generate(30, "the food was", {name: 1.0}, seed=0)
+        assert sum(sign * text.polarity > 0 for text in texts) >= 27, [text.text for text in texts[:5]]
+        assert all(text.hits and text.hits[0] in text.note() for text in texts if text.polarity)
+    off = generator.generate(60, "the food was", {}, seed=0)
+    assert 10 < sum(text.polarity > 0 for text in off) < 50
+    controls = [{}, {"pos_high": 1.0}, {"neg_med": 0.7}]
+    prompts = ["", "the music", "the view was"]
+    together = generator.generate(3, prompts, controls, seed=3)
+    assert together == [generator.generate(1, prompts[i], controls[i], seed=3, rows=[i])[0] for i in range(3)]
+
+
+def test_held_out_words_are_never_trained_on(make, vocabulary):
+    module = make(held_out=["superb"])
+    batch = batch_of(vocabulary, ["the food was superb and we left.", "the food was nice and we left."])
+    counted = module.trained_mask(batch)
+    assert counted[1].all()
+    shown = vocabulary.decode([int(i) for i in batch["target_ids_BT"][0][counted[0]]])
+    assert shown == "the food was"
+    assert make().trained_mask(batch).all()
+    # what such a row says after the word does not matter to training, before it does
+    other = {**batch, "target_ids_BT": batch["target_ids_BT"].clone(), "input_ids_BT": batch["input_ids_BT"].clone()}
+    last = int(counted[0].sum())
+    other["target_ids_BT"][0, last + 6 :] = 5
+    other["input_ids_BT"][0, last + 7 :] = 5
+    plain = make(held_out=["superb"], feature_dropout=1.0).eval()
+    assert float(plain.losses(batch)["loss"].detach()) == pytest.approx(float(plain.losses(other)["loss"].detach()))
+
+
+def test_uniformizer_has_the_words_of_one_token(make, vocabulary):
+    ids = {vocabulary.decode([i]).strip() for i in make().classes[0].tolist()}
+    assert ids <= {"superb", "nice", "Superb", "Nice"} and ids
+    trained = make(held_out=["superb"], uniformizer_words="trained").classes[0].tolist()
+    assert "superb" not in {vocabulary.decode([i]).strip() for i in trained}
+
+
+def test_a_row_without_a_counted_target_costs_nothing(make, vocabulary):
+    module = make(held_out=["superb"])
+    batch = batch_of(vocabulary, ["superb food was nice."])
+    batch = {name: value[:, 1:] for name, value in batch.items()}  # the first target is within the word or behind it
+    loss = module.losses(batch)["loss"]
+    loss.backward()
+    assert float(loss.detach()) == 0
+
+
+def test_the_trial_counts_by_the_lexicon(make, vocabulary):
+    module = make(held_out=["superb"])
+    trial = LexiconTrial(
+        n=6,
+        settings={"positive": {"control": {"pos_high": 1.0}, "sign": 1}},
+        decoding=TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8),
+        seed=0,
+    )
+    trial.run(module, SimpleNamespace(vocabulary=vocabulary))
+    assert set(trial.results) == {
+        *("control/off/positive/polarity", "control/off/positive/held_out"),
+        *(f"control/channel/positive/{k}{g}" for k in ("polarity", "held_out") for g in ("", "_gain")),
+    }
+    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8), vocabulary)
+    texts = generator.generate(6, "", {"pos_high": 1.0}, seed=0, rows=range(6, 12))
+    assert trial.results["control/channel/positive/polarity"]["value"] == sum(t.polarity > 0 for t in texts) / 6
+    assert [s["text"] for s in trial.samples if s["path"] == "channel"] == [t.text for t in texts]
+    baseline = make(fusion=False)
+    trial.run(baseline, SimpleNamespace(vocabulary=vocabulary))
+    assert set(trial.results) == {"control/off/positive/polarity", "control/off/positive/held_out"}
+    with pytest.raises(UserError, match="give sign=1 or sign=-1"):
+        LexiconTrial(n=1, settings={"a": {"control": {}}}, decoding=None, seed=0)
+
+
+def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
+    path = tmp_path / "opinion.yaml"
+    path.write_text(
+        "start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [food, music], next: C}\n"
+        "  C: {words: was, next: D}\n  D: {words: [praise, blame], next: E}\n  E: {words: '.', next: END}\n"
+    )
+    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=40, grammar=str(path))
+    texts = TextGenerator(make(), decoding, vocabulary).generate(20, seed=0)
+    sentence = r"(?i) ?the (food|music) was (superb|nice|lousy|poor) ?\."
+    import re
+
+    assert all(re.fullmatch(sentence, text.text) for text in texts), [text.text for text in texts[:3]]
+    assert len({text.hits for text in texts}) > 1
+    path.write_text("start: A\nslots:\n  A: {words: prise, next: END}\n")
+    with pytest.raises(UserError, match="neither a group nor a word"):
+        TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path)), vocabulary)
+
+
+def test_bad_controls_and_settings_are_one_line(make, vocabulary):
+    generator = TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
+    with pytest.raises(UserError, match="unknown control 'pos_hihg'; did you mean 'pos_high'"):
+        generator.generate(1, control={"pos_hihg": 1.0}, seed=0)
+    with pytest.raises(UserError, match="this model follows no control"):
+        TextGenerator(make(fusion=False), generator.decoding, vocabulary).generate(1, control={"pos_high": 1.0}, seed=0)
+    with pytest.raises(UserError, match="no word has the class 'prais'"):
+        make(uniformizer_classes=["prais"])
+    with pytest.raises(UserError, match="uniformizer_words='some'"):
+        make(uniformizer_words="some")
+    with pytest.raises(UserError, match=r"model.feature_dropout=1.5 is outside \[0, 1\]"):
+        make(feature_dropout=1.5)
+    with pytest.raises(UserError, match="must be above 0"):
+        TextDecoding(temperature=0.0, top_p=1.0, max_new_tokens=4)

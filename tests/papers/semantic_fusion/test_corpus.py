@@ -1,0 +1,376 @@
+"""The clause corpora as data modules, plain and coupled."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning import Callback
+from omegaconf import OmegaConf
+
+from lit_ctg import config
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion import corpus as corpus_module
+from lit_ctg.papers.semantic_fusion.clause import NEGATIVE
+from lit_ctg.papers.semantic_fusion.corpus import ClauseCoupledDataModule, ClauseDataModule, coupled_tables
+from lit_ctg.run.build import instantiate
+
+FOLDER = Path(__file__).resolve().parents[3] / "conf" / "data"
+
+
+def make(
+    name: str = "clause", *, regime: str = "corrected", size: str = "paper", seed: int = 111, **changes: Any
+) -> Any:
+    """The data module of conf/data/<name>.yaml with some values changed."""
+    config.register()
+    root = {"regime": regime, "size": size, "seed": seed, "data": OmegaConf.load(FOLDER / f"{name}.yaml")}
+    values = OmegaConf.to_container(OmegaConf.create(root), resolve=True)["data"] | changes
+    return instantiate(OmegaConf.create(values), "data")
+
+
+def batches(loader: Any) -> list[dict[str, torch.Tensor]]:
+    return list(loader)
+
+
+def rows(datamodule: ClauseDataModule, split: str) -> np.ndarray:
+    return datamodule.corpus(split)[0]
+
+
+@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
+def test_sizes_of_the_configuration(size: str) -> None:
+    data = make(size=size)
+    train, val = {"smoke": (256, 64), "small": (2000, 600), "paper": (8000, 1200)}[size]
+    assert (len(rows(data, "train")), len(rows(data, "val")), len(rows(data, "test"))) == (train, val, val)
+    assert rows(data, "train").shape[1] == 28
+
+
+def test_held_out_words_by_regime() -> None:
+    paper = {"wonderful", "excellent", "great", "terrible", "awful", "unpleasant"}
+    assert set(make().held_out_words) == set(make(seed=7).held_out_words) == paper
+    published = make(regime="as_published")
+    assert set(published.held_out_words) == paper
+    assert set(make(regime="as_published", seed=112).held_out_words) != paper
+    assert published.held_out_ids == tuple(sorted(published.vocabulary.id(word) for word in paper))
+
+
+def test_training_has_trained_adjectives_only_and_validation_all_ten() -> None:
+    data = make()
+    adjectives = {*data.vocabulary.ids("adjective_positive"), *data.vocabulary.ids("adjective_negative")}
+    for split, expected in (("train", adjectives - set(data.held_out_ids)), ("val", adjectives), ("test", adjectives)):
+        assert set(np.unique(rows(data, split))) & adjectives == expected
+
+
+def test_corpora_depend_on_the_seed_only_and_are_separate_streams() -> None:
+    one, same, other = make(size="small"), make(size="small"), make(size="small", seed=112)
+    for split in ("test", "val", "train"):  # in another order than the first time
+        rows(same, split)
+    for split in ("train", "val", "test"):
+        assert np.array_equal(rows(one, split), rows(same, split))
+        assert not np.array_equal(rows(one, split), rows(other, split))
+    assert not np.array_equal(rows(one, "val"), rows(one, "test"))
+
+
+def test_batches_of_a_split() -> None:
+    data = make(size="small")
+    data.setup("fit")
+    train, val = batches(data.train_dataloader()), batches(data.val_dataloader())
+    assert [len(batch["input_ids_BT"]) for batch in train] == [64] * 31 + [16]
+    assert torch.equal(torch.cat([batch["sentence_index_B"] for batch in val]), torch.arange(600))
+    batch = train[0]
+    assert batch["input_ids_BT"].shape == (64, 18)
+    expected = rows(data, "train")[batch["sentence_index_B"].numpy()]
+    assert np.array_equal(batch["input_ids_BT"], expected[:, :18])
+    assert np.array_equal(batch["target_ids_BT"], expected[:, 1:19])
+    wide = make(size="smoke", crop=False)
+    assert batches(wide.val_dataloader())[0]["input_ids_BT"].shape == (64, 27)
+
+
+def test_corpus_transform_is_called_once_a_split_on_all_sentences() -> None:
+    data, calls = make(size="smoke"), []
+
+    def transform(ids_NT: torch.Tensor, lengths_N: torch.Tensor) -> dict[str, torch.Tensor]:
+        calls.append(tuple(ids_NT.shape))
+        assert torch.equal((ids_NT != 0).sum(1), lengths_N)
+        return {"double_BT": 2 * ids_NT, "length_B": lengths_N}
+
+    data.corpus_transform = transform
+    for _ in range(2):
+        data.setup("fit")
+        data.setup("validate")
+        found = batches(data.train_dataloader()) + batches(data.val_dataloader())
+    assert calls == [(256, 28), (64, 28)]
+    for batch in found:
+        assert torch.equal(batch["double_BT"], 2 * batch["input_ids_BT"])
+        assert torch.equal(batch["length_B"], batch["mask_input_BT"].sum(1))
+    data.corpus_transform = None
+    assert "length_B" not in batches(data.val_dataloader())[0]
+
+
+def test_stages_prepare_what_they_need() -> None:
+    seen: list[int] = []
+    data = make(size="smoke", val_size=40)
+    data.corpus_transform = lambda ids_NT, lengths_N: seen.append(len(ids_NT)) or {}
+    data.setup("test")
+    assert seen == [40]
+    data.setup(None)
+    assert sorted(seen) == [40, 40, 256]
+
+
+def test_a_trainer_runs_epochs_in_the_samplers_order(tiny: Any, trainer_of: Any) -> None:
+    class Watch(Callback):
+        def __init__(self) -> None:
+            self.epochs: dict[int, list[int]] = {}
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            self.epochs.setdefault(trainer.current_epoch, []).extend(batch["sentence_index_B"].tolist())
+
+    module, _ = tiny()
+    module.embedding = torch.nn.Embedding(41, 4)
+    watch = Watch()
+    trainer_of(watch, max_epochs=3).fit(module, make(size="smoke"))
+    for epoch in range(3):
+        stream = np.random.SeedSequence(111, spawn_key=(100, epoch))
+        assert watch.epochs[epoch] == np.random.default_rng(stream).permutation(256).tolist()
+
+
+def test_module_can_be_pickled_and_workers_give_the_same() -> None:
+    data = make(size="smoke")
+    copy = pickle.loads(pickle.dumps(data))
+    copy.num_workers = 1
+    for left, right in zip(data.val_dataloader(), copy.val_dataloader(), strict=True):
+        assert torch.equal(left["input_ids_BT"], right["input_ids_BT"])
+
+
+def test_floors_of_the_paper_and_of_its_sample() -> None:
+    data = make()
+    floor, oracle = data.entropy_floor(), data.oracle()
+    assert floor.exact.perplexity(mask="input") == pytest.approx(2.672, abs=5e-4)
+    assert floor.exact == data.entropy_floor("test").exact != data.entropy_floor("train").exact
+    for name, value in floor.metrics().items():
+        assert oracle.metrics()[name] == pytest.approx(value, rel=0.01) and oracle.metrics()[name] != value
+    nats = data.sentence_nats(torch.from_numpy(rows(data, "val")))
+    assert nats.sum() / (rows(data, "val") != 0)[:, 1:].sum() == pytest.approx(np.log(oracle.metrics()["perplexity"]))
+    assert data.floor_given_polarity_unknown().metrics() == pytest.approx(floor.metrics())
+
+
+def test_about_a_hundred_validation_sentences_occur_in_training() -> None:
+    found = make().overlap()  # 106 of 1,200 in the authors' corpus
+    assert 70 < found.count < 145 and found.size == 1200
+    assert found.share == found.count / 1200
+    data = make(size="smoke")
+    data._corpora["val"] = data.corpus("train")
+    assert data.overlap().share == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_size": 0}, "train_size=0"),
+        ({"val_size": -1}, "val_size=-1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 1.5}, "batch_size=1.5"),
+        ({"max_length": 17}, "max_length=17.*from 18"),
+        ({"seed": -1}, "seed=-1"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"second_clause_probability": 2}, "second_clause_probability=2"),
+        (
+            {"intensifier_weights": {"slightly": -1, "moderately": 1, "very": 1, "extremely": 1}},
+            "weight -1 of 'slightly'",
+        ),
+        ({"punctuation_weights": {}}, "punctuation_weights"),
+        ({"held_out": {"positive": ["task"], "negative": []}}, "held_out.positive: 'task' is no positive"),
+        ({"held_out": {"positive": [], "negative": list(NEGATIVE)}}, "all negative"),
+    ],
+)
+def test_bad_values_end_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        make(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cap_of_ten_does_for_one_clause() -> None:
+    data = make(size="smoke", second_clause_probability=0, max_length=10)
+    assert batches(data.val_dataloader())[0]["input_ids_BT"].shape == (64, 10)
+    with pytest.raises(UserError, match="from 10"):
+        make(size="smoke", second_clause_probability=0, max_length=9)
+
+
+@pytest.mark.parametrize("method", ["corpus", "entropy_floor", "overlap", "oracle", "floor_given_polarity_unknown"])
+def test_unknown_splits_are_refused(method: str) -> None:
+    with pytest.raises(UserError, match="split: unknown 'vla'; did you mean 'val'"):
+        getattr(make(size="smoke"), method)("vla")
+
+
+CONF = Path(__file__).resolve().parents[3] / "conf" / "data" / "clause_coupled.yaml"
+TABLES = (
+    "second_clause_probability", "intensifier_weights", "verb_weights", "intensifier_next_weights",
+    "polarity_keep_probability", "punctuation_weights",
+)  # fmt: skip
+HELD_OUT = {"positive": ["wonderful", "excellent", "great"], "negative": ["terrible", "awful", "unpleasant"]}
+
+
+@functools.cache
+def coupled_conf() -> dict[str, Any]:
+    return yaml.safe_load(CONF.read_text(encoding="utf-8"))
+
+
+def coupled_numbers() -> dict[str, Any]:
+    """The tables as the configuration states them."""
+    return copy.deepcopy({name: coupled_conf()[name] for name in TABLES})
+
+
+def make_coupled(**changes: Any) -> ClauseCoupledDataModule:
+    options = {
+        "train_size": 500,
+        "val_size": 20000,
+        "max_length": 28,
+        "batch_size": 64,
+        "held_out": HELD_OUT,
+        "seed": 0,
+    }
+    return ClauseCoupledDataModule(**coupled_numbers() | options | changes)
+
+
+@pytest.fixture(scope="module")
+def coupled() -> ClauseCoupledDataModule:
+    return make_coupled()
+
+
+def probability(words: list[str]) -> float:
+    """A sentence's probability, read off the configuration word by word."""
+    n = coupled_conf()
+
+    def share(weights: dict[str, float], word: str) -> float:
+        return weights[word] / sum(weights.values())
+
+    sign = dict.fromkeys(("good", "great", "excellent", "pleasant", "wonderful"), "positive")
+    sign |= dict.fromkeys(("bad", "poor", "terrible", "unpleasant", "awful"), "negative")
+    subject, verb, _, _, _, intensifier, adjective = words[:7]
+    p = 1 / 5 * share(n["verb_weights"][subject], verb) * 1 / 5 * share(n["intensifier_weights"], intensifier) * 1 / 10
+    two = n["second_clause_probability"]
+    if len(words) == 8:
+        p *= 1 - two
+    else:
+        conjunction, _, verb, _, _, _, then, other = words[7:15]
+        p *= (
+            two
+            / 2
+            * share(n["verb_weights"][subject], verb)
+            / 5
+            * share(n["intensifier_next_weights"][intensifier], then)
+        )
+        keep = n["polarity_keep_probability"][conjunction]
+        p *= (keep if sign[other] == sign[adjective] else 1 - keep) / 5
+        intensifier, adjective = then, other
+    return p * share(n["punctuation_weights"][intensifier][sign[adjective]], words[-1])
+
+
+def test_sentence_probabilities_are_those_of_the_configuration(coupled: ClauseCoupledDataModule) -> None:
+    ids_NT, lengths_N = (array[:400] for array in coupled.corpus("val"))
+    for row, length, nats in zip(ids_NT, lengths_N, coupled.sentence_nats(ids_NT).sum(1), strict=True):
+        words = [coupled.vocabulary.tokens[i] for i in row[1 : length - 1]]
+        assert nats == pytest.approx(-math.log(probability(words)), abs=1e-9)
+
+
+def test_every_conditional_sums_to_one_and_every_slot_is_coupled(coupled: ClauseCoupledDataModule) -> None:
+    t = coupled.tables
+    for table in (t.verb_SV, t.intensifier_next_II, t.polarity_next_CPP, t.punctuation_IPQ):
+        np.testing.assert_allclose(table.sum(-1), 1.0, atol=1e-12)
+        rows = table.reshape(-1, table.shape[-1])
+        assert len(np.unique(rows.round(6), axis=0)) > 1
+    assert (t.verb_SV.argmax(1) == [0, 1, 2, 3, 4]).all()  # five subjects, five favourites
+
+
+def test_module_docstring_states_the_configured_numbers() -> None:
+    text, n = corpus_module.__doc__ or "", coupled_conf()
+
+    def short(p: float) -> str:
+        return f"{p:.2f}".removeprefix("0")
+
+    for word, by_sign in n["punctuation_weights"].items():
+        cells = [" ".join(short(w / 100) for w in by_sign[sign].values()) for sign in ("positive", "negative")]
+        assert re.search(rf"{word} +\+ {cells[0]} +- {cells[1]}\n", text)
+    for word, keep in n["polarity_keep_probability"].items():
+        assert f'with {short(keep)} after "{word}"' in text
+    for weights in n["verb_weights"].values():
+        assert sorted(w / sum(weights.values()) for w in weights.values()) == pytest.approx([0.1, 0.1, 0.1, 0.25, 0.45])
+    for word, weights in n["intensifier_next_weights"].items():
+        assert all(w / sum(weights.values()) == pytest.approx(0.7 if w2 == word else 0.1) for w2, w in weights.items())
+
+
+def test_sampled_mean_lies_around_the_exact_floor(coupled: ClauseCoupledDataModule) -> None:
+    for split, size in (("val", 20000), ("train", 500)):
+        nats_N = coupled.sentence_nats(coupled.corpus(split)[0], split).sum(1)
+        floor = coupled.entropy_floor(split).exact
+        assert len(nats_N) == size
+        assert abs(nats_N.mean() - floor.nats_per_sentence) < 4 * nats_N.std() / math.sqrt(size)
+
+
+def test_couplings_lower_the_floor_below_the_plain_corpus(coupled: ClauseCoupledDataModule) -> None:
+    assert coupled.entropy_floor().exact.nats_per_sentence < 10.8628 + 1.6 * math.log(10) - 1
+    assert coupled.entropy_floor().exact.tokens() == pytest.approx(13.8)
+
+
+def test_knowing_an_unseen_words_polarity_is_worth_a_stated_amount(coupled: ClauseCoupledDataModule) -> None:
+    known, unknown = coupled.entropy_floor(), coupled.floor_given_polarity_unknown()
+    gain = unknown.exact.nats_per_sentence - known.exact.nats_per_sentence
+    seen = unknown.trained_only.seen_nats_per_sentence - known.trained_only.seen_nats_per_sentence
+    assert gain == pytest.approx(0.391, abs=1e-3) and seen == pytest.approx(0.271, abs=1e-3)
+    # in training nothing is unseen
+    assert coupled.floor_given_polarity_unknown("train").metrics() == pytest.approx(
+        coupled.entropy_floor("train").metrics()
+    )
+
+
+def test_the_predictor_that_does_not_know_pays_what_marginalising_costs(coupled: ClauseCoupledDataModule) -> None:
+    """One mark after "very <held out>": known it costs H(.06 .91 .03), unknown the entropy of the 50/50 mixture."""
+    one = make_coupled(
+        second_clause_probability=0, intensifier_weights={"slightly": 0, "moderately": 0, "very": 1, "extremely": 0}
+    )
+    known, unknown = one.entropy_floor(), one.floor_given_polarity_unknown()
+
+    def entropy(*p: float) -> float:
+        return -sum(x * math.log(x) for x in p)
+
+    expected = 0.6 * (entropy(0.06, 0.47, 0.47) - entropy(0.06, 0.91, 0.03))
+    assert unknown.exact.nats_per_sentence - known.exact.nats_per_sentence == pytest.approx(expected, rel=1e-9)
+
+
+def test_batches_are_those_of_the_plain_module(coupled: ClauseCoupledDataModule) -> None:
+    batch = next(iter(coupled.train_dataloader()))
+    assert set(batch) == {"input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B"}
+    assert not np.isin(coupled.corpus("train")[0], coupled.held_out_ids).any()
+    assert np.isin(coupled.corpus("val")[0], coupled.held_out_ids).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("verb_weights", {"Alice": {}}, "verb_weights has no entry for 'Bob'"),
+        ("verb_weights", None, "verb_weights=None"),
+        ("intensifier_next_weights", {"verry": {}}, "intensifier_next_weights: unknown 'verry'; did you mean 'very'"),
+        ("polarity_keep_probability", {"and": 1.2, "but": 0}, "polarity_keep_probability.and=1.2"),
+        ("polarity_keep_probability", {"and": 0.9}, "no entry for 'but'"),
+        ("punctuation_weights", {".": 8, "!": 3, "?": 1}, "punctuation_weights: unknown '.'"),
+    ],
+)
+def test_bad_tables_end_in_one_line(name: str, value: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        coupled_tables(**coupled_numbers() | {name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_weight_deep_in_a_table_is_named() -> None:
+    changed = coupled_numbers()
+    changed["punctuation_weights"]["very"]["negative"]["?"] = -1
+    with pytest.raises(UserError, match=r"punctuation_weights.very.negative: weight -1 of '\?'"):
+        coupled_tables(**changed)

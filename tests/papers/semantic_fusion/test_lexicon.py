@@ -1,0 +1,147 @@
+"""Lexicon files and the words that a tokenizer's ids hold, against plain string matching; what is refused."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller, WordFinder
+
+CSV = "word,polarity,strength,class,warmth\nsuperb,1,,praise,0.5\nlousy,-0.8,,blame,\nvery,0,0.8,intensifier,0\n"
+TEXTS = ["the food was very superb but lousy", "Superb food, lousy music!", "unsuperb supers and very-very lousy?"] * 8
+
+
+def write(folder: Path, text: str, name: str = "words.csv") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def lexicon(tmp_path) -> Lexicon:
+    return Lexicon(path=write(tmp_path, CSV), held_out=["superb"])
+
+
+def test_csv_and_yaml_say_the_same(tmp_path, lexicon):
+    text = "superb: {polarity: 1, class: praise, warmth: 0.5}\nlousy: {polarity: -0.8, class: blame}\n"
+    other = Lexicon(path=write(tmp_path, text + "very: {strength: 0.8, class: intensifier}\n", "words.yaml"))
+    for one in (lexicon, other):
+        assert one.words == ("superb", "lousy", "very")
+        assert one.column("polarity") == (1.0, -0.8, 0.0) and one.column("strength") == (0.0, 0.0, 0.8)
+        assert one.column("warmth") == (0.5, 0.0, 0.0) and one.of_class("praise") == ("superb",)
+    short = Lexicon(path=write(tmp_path, "good: 0.6\nbad: -0.6\n", "short.yaml"))
+    assert short.column("polarity") == (0.6, -0.6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column 'word'"),
+        ("wrod,polarity\ngood,1\n", r"no column 'word' \(wrod, polarity\)"),
+        ("word,polarity\n", "no word in it"),
+        ("word,polarity\ngood,much\n", "line 2: polarity of 'good' is 'much': give a number from -1 to 1"),
+        ("word,polarity\ngood,1.2\n", "line 2: polarity of 'good'"),
+        ("word,polarity\ngood,nan\n", "line 2: polarity of 'good'"),
+        ("word,strength\ngood,-0.1\n", "give a number from 0 to 1"),
+        ("word,polarity\ngood,1\nGood,0\n", "line 3: 'good' stands there twice"),
+        ("word,polarity\n ,1\n", "line 2: a word is empty"),
+        ("word,polarity\ngood,1,2\n", "line 2: it has not as many columns"),
+        ("word,polarity\ngood\n", "line 2: it has not as many columns"),
+        ("word,polarity,polarity\ngood,1,1\n", "a column stands twice"),
+        ('word,polarity\n"good,1\n', "cannot be read as CSV"),
+    ],
+)
+def test_a_bad_csv_is_one_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Lexicon(path=write(tmp_path, text))
+    assert "\n" not in str(caught.value) and "words.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- good", "give a mapping"),
+        ("good: [", "cannot be read as YAML"),
+        ("yes: 1", "reads the word True as no text"),
+        ("good: {polarity: high}", "entry 'good': polarity of 'good' is 'high'"),
+        ("good: true", "polarity of 'good' is True"),
+    ],
+)
+def test_a_bad_yaml_is_one_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as caught:
+        Lexicon(path=write(tmp_path, text, "words.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_asked_for_and_not_there_is_named(tmp_path, lexicon):
+    with pytest.raises(UserError, match=r"no such file.*reviews"):
+        Lexicon(path=str(tmp_path / "none.csv"))
+    with pytest.raises(UserError, match=r"no column 'warmht'.*did you mean 'warmth'"):
+        lexicon.column("warmht")
+    with pytest.raises(UserError, match=r"no word has the class 'prase' \(blame, intensifier, praise\)"):
+        lexicon.of_class("prase")
+    with pytest.raises(UserError, match="'superp' is to be held out, but not there; did you mean 'superb'"):
+        Lexicon(path=write(tmp_path, CSV), held_out=["superp"])
+    assert len(Lexicon(path="reviews").words) > 50
+
+
+def tokenizers() -> list:
+    made = [WordTokenizer(eol=None), SpacyTokenizer(lower=True), TrainedBPETokenizer(size=300)]
+    for tokenizer in made:
+        tokenizer.train(TEXTS)
+    return made
+
+
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["words", "spacy", "bpe"])
+def test_words_are_found_where_their_last_token_stands(lexicon, index):
+    tokenizer = tokenizers()[index]
+    finder = WordFinder(lexicon, tokenizer)
+    for text in TEXTS[:3]:
+        ids = tokenizer.encode(text)
+        numbers = finder(torch.tensor([ids]))[0].tolist()
+        for end in range(1, len(ids) + 1):
+            # the word the prefix ends with, as a reader would say; in a vocabulary of words, its last token
+            prefix = (tokenizer.tokens[ids[end - 1]] if index == 0 else tokenizer.decode(ids[:end])).lower()
+            last = re.search(r"^[a-z]+$" if index == 0 else r"[a-z0-9]+$", prefix)
+            expected = last[0] if last and last[0] in lexicon.words else None
+            assert (lexicon.words[numbers[end - 1]] if numbers[end - 1] >= 0 else None) == expected, prefix
+
+
+def test_a_spelling_that_is_not_the_word_is_none(lexicon):
+    words, _, pieces = tokenizers()
+    assert Speller(words).spell("wonderful") == ()  # unknown
+    assert Speller(pieces).spell("superb")[0] == tuple(pieces.encode(" superb"))
+    assert Speller(pieces).by_word is False and Speller(words).by_word is True
+
+
+def test_a_lexicon_that_the_vocabulary_cannot_spell_is_refused(lexicon):
+    tokenizer = WordTokenizer(eol=None)
+    tokenizer.train(["nothing of that kind"])
+    with pytest.raises(UserError, match="spells none of its words"):
+        WordFinder(lexicon, tokenizer)
+
+
+def test_a_long_list_against_a_dictionary(tmp_path):
+    """Many spellings of many lengths at once: the hash finds each of them and nothing else."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcd", k=rng.randint(1, 7))) for _ in range(300)]
+    listed = sorted(set(words))[::2]
+    text = "word,polarity\n" + "".join(f"{word},0.5\n" for word in listed)
+    lexicon = Lexicon(path=write(tmp_path, text))
+    tokenizer = TrainedBPETokenizer(size=280)
+    tokenizer.train([" ".join(words)] * 3)
+    finder = WordFinder(lexicon, tokenizer)
+    for _ in range(20):
+        ids = tokenizer.encode(" ".join(rng.choices(words, k=30)))
+        numbers = finder(torch.tensor([ids]))[0].tolist()
+        for end in range(1, len(ids) + 1):
+            last = re.search(r"\w+$", tokenizer.decode(ids[:end]))
+            expected = last[0] if last and last[0] in listed else None
+            assert (lexicon.words[numbers[end - 1]] if numbers[end - 1] >= 0 else None) == expected

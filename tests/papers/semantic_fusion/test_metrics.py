@@ -1,0 +1,331 @@
+"""The paper's metrics against slow restatements."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from lit_ctg.errors import UserError
+from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.semantic_fusion.metrics import (
+    CLASSES,
+    AfterHeldOutPerplexity,
+    FocusCE,
+    OodHitRate,
+    PolarityConfusion,
+    SeenOnlyPerplexity,
+    SemanticMSE,
+    SemanticMSEConstant,
+    class_of_polarity,
+)
+
+HELD_OUT = (2, 5, 11)
+
+
+@pytest.mark.parametrize("mask", ["target", "input"])
+def test_against_the_formula_of_appendix_b(mask, make_batch, counted_nlls):
+    output, batch = make_batch(sentences=15)
+    metric = SeenOnlyPerplexity(held_out_ids=HELD_OUT, mask=mask)
+    metric.update_from(output, batch)
+    kept = [value for target, value in counted_nlls(output, batch, mask) if target not in HELD_OUT]
+    everything = counted_nlls(output, batch, mask)
+    assert 0 < len(kept) < len(everything)
+    result = metric.result()
+    assert result.value == pytest.approx(math.exp(math.fsum(kept) / len(kept)), rel=1e-12)
+    assert result.n == len(kept)
+
+
+def test_only_held_out_targets_gives_nan():
+    metric = SeenOnlyPerplexity(held_out_ids=[1])
+    metric.update(torch.zeros(1, 3, 4), torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool))
+    assert math.isnan(float(metric.compute())) and metric.result().n == 0
+
+
+def test_a_held_out_word_in_the_context_is_kept(make_batch):
+    # note (iii): the filter looks at targets alone, so the position after a held-out word counts
+    output, batch = make_batch()
+    metric = SeenOnlyPerplexity(held_out_ids=HELD_OUT)
+    metric.update_from(output, batch)
+    held = torch.isin(batch["target_ids_BT"], torch.tensor(HELD_OUT)) & batch["mask_target_BT"]
+    assert metric.result().n == int(batch["mask_target_BT"].sum() - held.sum())
+
+
+def test_nothing_held_out_is_the_plain_perplexity(make_batch):
+    plain, seen = Perplexity(), SeenOnlyPerplexity(held_out_ids=[])
+    for metric in (plain, seen):
+        metric.update_from(*make_batch())
+    assert seen.result() == plain.result()
+
+
+def test_bind_takes_the_ids_of_the_data_module_but_not_over_given_ones():
+    data = SimpleNamespace(held_out_ids=(3, 4))
+    assert SeenOnlyPerplexity().bind(data).held_out_ids == (3, 4)
+    assert SeenOnlyPerplexity(held_out_ids=[9]).bind(data).held_out_ids == (9,)
+
+
+def test_without_ids_it_refuses_to_count(make_batch):
+    with pytest.raises(UserError, match="held_out_ids unknown"):
+        SeenOnlyPerplexity().update_from(*make_batch())
+    with pytest.raises(UserError, match="SimpleNamespace holds no tokens out"):
+        SeenOnlyPerplexity().bind(SimpleNamespace())
+
+
+UNSEEN = (2, 5)
+
+
+def test_only_positions_after_a_held_out_word_count(make_batch):
+    output, batch = make_batch(sentences=12)
+    metric = AfterHeldOutPerplexity(held_out_ids=UNSEEN)
+    metric.update_from(output, batch)
+    nats = []
+    for row, ids in enumerate(batch["input_ids_BT"].tolist()):
+        for t, target in enumerate(batch["target_ids_BT"][row].tolist()):
+            if batch["mask_target_BT"][row, t] and target not in UNSEEN and set(ids[: t + 1]) & set(UNSEEN):
+                nats.append(-float(output.scores_BTV[row, t].double().log_softmax(-1)[target]))
+    assert 0 < len(nats) < int(batch["mask_target_BT"].sum())
+    result = metric.result()
+    assert result.n == len(nats)
+    assert result.value == pytest.approx(math.exp(math.fsum(nats) / len(nats)), rel=1e-12)
+
+
+def test_no_held_out_word_gives_nan(make_batch):
+    metric = AfterHeldOutPerplexity(held_out_ids=[])
+    metric.update_from(*make_batch())
+    assert math.isnan(metric.result().value) and metric.result().n == 0
+
+
+def test_without_ids_it_refuses(make_batch):
+    with pytest.raises(UserError, match="held_out_ids unknown"):
+        AfterHeldOutPerplexity().update_from(*make_batch())
+
+
+TOKENS = {"good": 1, "slightly": 4, "!": 7}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [3.0, 1e4])
+def test_against_the_loop(dtype, scale, make_batch, counted_nlls):
+    output, batch = make_batch(sentences=15, dtype=dtype, scale=scale)
+    metric = FocusCE(tokens=list(TOKENS), token_ids=list(TOKENS.values()))
+    metric.update_from(output, batch)
+    pairs = counted_nlls(output, batch, "target")
+    for token, result in metric.result().items():
+        own = [value for target, value in pairs if target == TOKENS[token]]
+        assert result.n == len(own) > 0
+        assert result.value == pytest.approx(math.fsum(own) / len(own), rel=1e-12)
+        assert float(metric.compute()[token]) == result.value
+    assert list(metric.result()) == list(TOKENS)
+
+
+def test_a_token_that_is_never_a_target_is_nan(make_batch):
+    output, batch = make_batch(vocabulary=13)
+    output.scores_BTV = torch.cat([output.scores_BTV, output.scores_BTV[..., :1]], dim=-1)  # id 13 never occurs
+    metric = FocusCE(tokens=["good", "never"], token_ids=[1, 13])
+    metric.update_from(output, batch)
+    result = metric.result()
+    assert math.isnan(result["never"].value) and result["never"].n == 0 and result["never"].ci95 is None
+    assert math.isfinite(result["good"].value)
+
+
+def test_an_infinite_token_does_not_spoil_the_others():
+    scores = torch.zeros(1, 2, 3)
+    scores[0, 0, 1] = float("-inf")
+    metric = FocusCE(tokens=["a", "b"], token_ids=[1, 2])
+    metric.update(scores, torch.tensor([[1, 2]]), torch.ones(1, 2, dtype=torch.bool))
+    assert metric.result()["a"].value == math.inf
+    assert metric.result()["b"].value == pytest.approx(math.log(3), rel=1e-12)
+
+
+def test_masked_targets_do_not_count():
+    metric = FocusCE(tokens=["a"], token_ids=[1])
+    metric.update(torch.zeros(1, 3, 3), torch.ones(1, 3, dtype=torch.long), torch.tensor([[True, False, True]]))
+    assert metric.result()["a"].n == 2
+
+
+def test_bind_looks_the_tokens_up():
+    vocabulary = SimpleNamespace(tokens=("x", "!", "good"), id=lambda token: {"!": 1, "good": 2}[token])
+    metric = FocusCE(tokens=["good", "!"]).bind(SimpleNamespace(vocabulary=vocabulary))
+    assert metric.token_ids == (2, 1)
+    with pytest.raises(UserError, match="'goood' is not in the vocabulary; did you mean 'good'"):
+        FocusCE(tokens=["goood"]).bind(SimpleNamespace(vocabulary=vocabulary))
+
+
+def test_bad_arguments(make_batch):
+    with pytest.raises(UserError, match="different tokens"):
+        FocusCE(tokens=["a", "a"])
+    with pytest.raises(UserError, match="different tokens"):
+        FocusCE(tokens=[])
+    with pytest.raises(UserError, match="2 tokens but 1 token_ids"):
+        FocusCE(tokens=["a", "b"], token_ids=[1])
+    with pytest.raises(UserError, match="token ids unknown"):
+        FocusCE(tokens=["a"]).update_from(*make_batch())
+
+
+def test_interval_rests_on_the_sentences_that_have_the_token(make_batch):
+    output, batch = make_batch(sentences=40)
+    has_it = (batch["target_ids_BT"] == 4).any(1)
+    assert 2 < int(has_it.sum()) < 35
+    everywhere, only_there = (FocusCE(tokens=["slightly"], token_ids=[4]) for _ in range(2))
+    everywhere.update_from(output, batch)
+    only_there.update(*(x[has_it] for x in (output.scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])))
+    assert everywhere.result()["slightly"].ci95 == pytest.approx(only_there.result()["slightly"].ci95, rel=1e-9)
+
+
+@pytest.mark.parametrize("mask", ["target", "input"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mse_against_the_loop(mask, dtype, make_batch):
+    output, batch = make_batch(dtype=dtype)
+    metric = SemanticMSE(mask=mask)
+    metric.update_from(output, batch)
+    errors = []
+    for b, t in batch[f"mask_{mask}_BT"].nonzero().tolist():
+        for guess, true in zip(output.extras["aux_BTF"][b, t], output.extras["aux_target_BTF"][b, t], strict=True):
+            errors.append((float(guess) - float(true)) ** 2)
+    result = metric.result()
+    assert result.value == pytest.approx(math.fsum(errors) / len(errors), rel=1e-12)
+    assert result.n == len(errors) // 4  # positions
+
+
+def test_padding_is_never_read(make_batch):
+    output, batch = make_batch()
+    clean, spoiled = SemanticMSE(), SemanticMSE()
+    clean.update_from(output, batch)
+    padding = ~batch["mask_input_BT"]
+    assert padding.any()
+    output.extras["aux_BTF"][padding] = float("nan")
+    spoiled.update_from(output, batch)
+    assert spoiled.result() == clean.result()
+
+
+def test_constant_is_the_mean_of_the_features_variances(make_batch):
+    output, batch = make_batch(sentences=10)
+    metric = SemanticMSEConstant(num_features=4)
+    metric.update_from(output, batch)
+    counted = output.extras["aux_target_BTF"].double().numpy()[batch["mask_input_BT"].numpy()]
+    assert metric.result().value == pytest.approx(np.var(counted, axis=0).mean(), rel=1e-12)
+    assert metric.result().n == len(counted)
+
+
+def test_no_constant_guess_beats_it_and_the_mean_guess_meets_it(make_batch):
+    output, batch = make_batch(sentences=10)
+    constant = SemanticMSEConstant(num_features=4)
+    constant.update_from(output, batch)
+    target = output.extras["aux_target_BTF"].double()
+    mean = target[batch["mask_input_BT"]].mean(0)
+
+    def mse(guess):
+        metric = SemanticMSE()
+        metric.update(guess.expand_as(target), target, batch["mask_input_BT"])
+        return metric.result().value
+
+    assert mse(mean) == pytest.approx(constant.result().value, rel=1e-12)
+    assert mse(mean + 0.01) > constant.result().value
+
+
+def test_constant_features_have_error_zero_not_less():
+    # for about half of these the two float64 sums leave something like -1e-17
+    for hundredths in range(1, 100):
+        metric = SemanticMSEConstant(num_features=1)
+        metric.update(torch.full((50, 7, 1), hundredths / 100), torch.ones(50, 7, dtype=torch.bool))
+        assert 0 <= metric.result().value < 1e-15
+
+
+def test_a_model_without_auxiliary_head_is_one_clear_line(make_batch):
+    output, batch = make_batch()
+    output.extras = {}
+    with pytest.raises(UserError, match="metric SemanticMSE: the model gives no 'aux_BTF'"):
+        SemanticMSE().update_from(output, batch)
+    with pytest.raises(UserError, match="metric SemanticMSEConstant: the model gives no 'aux_target_BTF'"):
+        SemanticMSEConstant(num_features=4).update_from(output, batch)
+
+
+def test_wrong_sizes_are_refused(make_batch):
+    output, batch = make_batch()
+    with pytest.raises(UserError, match="num_features is 22, but the auxiliary target has 4"):
+        SemanticMSEConstant(num_features=22).update_from(output, batch)
+    with pytest.raises(ValueError, match="do not fit"):
+        SemanticMSE().update(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5), torch.ones(2, 3, dtype=torch.bool))
+
+
+def test_against_a_counter():
+    gen = torch.Generator().manual_seed(0)
+    intended, realized = torch.randint(0, 3, (2, 300), generator=gen)
+    metric = PolarityConfusion()
+    metric.update(intended[:120], realized[:120])
+    metric.update(intended[120:].tolist(), realized[120:].tolist())
+    expected = Counter(zip(intended.tolist(), realized.tolist(), strict=True))
+    result = metric.result()
+    for i, row in enumerate(CLASSES):
+        for j, column in enumerate(CLASSES):
+            entry = result[f"{row}/{column}"]
+            assert entry.value == expected[i, j] == float(metric.compute()[i, j])
+            assert entry.n == int((intended == i).sum())
+
+
+def test_rows_are_intended_and_columns_realized():
+    metric = PolarityConfusion()
+    metric.update([0, 0, 1], [1, 1, 2])
+    assert metric.compute().tolist() == [[0, 2, 0], [0, 0, 1], [0, 0, 0]]
+    assert metric.result()["positive/negative"].value == 2
+
+
+def test_class_of_polarity():
+    assert class_of_polarity([1, -1, 0, 1]).tolist() == [0, 1, 2, 0]
+    assert class_of_polarity(torch.tensor([-1.0, 0.0])).tolist() == [1, 2]
+
+
+def test_nothing_counted_is_all_zero_with_n_zero():
+    metric = PolarityConfusion()
+    metric.update([], [])
+    assert all(one.value == 0 and one.n == 0 for one in metric.result().values())
+
+
+def test_bad_classes_are_refused():
+    with pytest.raises(ValueError, match="polarity classes are 0, 1, 2"):
+        PolarityConfusion().update([0, -1], [0, 0])
+    with pytest.raises(ValueError, match="polarity classes are 0, 1, 2"):
+        PolarityConfusion().update([0, 1], [0, 3])
+    with pytest.raises(ValueError, match="2 intended but 1 realized"):
+        PolarityConfusion().update([0, 1], [0])
+
+
+def test_plot_takes_the_last_of_the_values():
+    figure = PolarityConfusion().plot([torch.zeros(3, 3), torch.eye(3)])
+    assert [list(row) for row in figure.data[0].z] == torch.eye(3).tolist()
+
+
+def test_against_a_count():
+    gen = torch.Generator().manual_seed(0)
+    ids = torch.randint(-1, 10, (200,), generator=gen)
+    metric = OodHitRate(held_out_ids=[2, 3, 7])
+    metric.update(ids[:150])
+    metric.update(ids[150:].tolist())
+    hits = sum(1 for i in ids.tolist() if i in {2, 3, 7})
+    interval = binomtest(hits, 200).proportion_ci(method="wilson")
+    result = metric.result()
+    assert result.value == hits / 200 and result.n == 200 and 0 < hits < 200
+    assert result.ci95 == pytest.approx((interval.low, interval.high), rel=1e-12)
+
+
+def test_a_generation_without_adjective_is_a_trial_without_hit():
+    metric = OodHitRate(held_out_ids=[2])
+    metric.update([-1, 2])
+    assert metric.result().value == 0.5
+
+
+def test_no_trial_is_nan():
+    assert math.isnan(OodHitRate(held_out_ids=[1]).result().value)
+
+
+def test_bind_takes_the_ids_of_the_data_module():
+    data = SimpleNamespace(held_out_ids=(3, 4))
+    assert OodHitRate().bind(data).held_out_ids == (3, 4)
+    assert OodHitRate(held_out_ids=[9]).bind(data).held_out_ids == (9,)
+    with pytest.raises(UserError, match="held_out_ids unknown"):
+        OodHitRate().update([1])

@@ -1,0 +1,637 @@
+"""The method: losses, fusion, channel and module restated; regimes, generation steps, control, checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import lightning
+import pytest
+import torch
+from torch import nn
+
+from lit_ctg.config import compose
+from lit_ctg.core.causality_probe import probe
+from lit_ctg.data.tokenizer import SpacyTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.model import (
+    COLUMN,
+    GROUPS,
+    NAMES,
+    ChannelSetting,
+    GatedFusion,
+    auxiliary_head,
+    auxiliary_loss,
+    drop_and_replace,
+    fuse,
+    hindsight,
+    token_loss,
+    uniformizer_loss,
+)
+from lit_ctg.papers.semantic_fusion.trial import prefix_scores
+
+POSITIVE, NEGATIVE = (2, 5, 7), (1, 3, 4, 8)
+
+
+def softmax(row: list[float]) -> list[float]:
+    top = max(row)
+    weights = [math.exp(x - top) for x in row]
+    return [w / sum(weights) for w in weights]
+
+
+@pytest.fixture
+def logits() -> torch.Tensor:
+    torch.manual_seed(0)
+    return 3 * torch.randn(40, 10, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.02, 0.3])
+def test_token_loss_is_equation_6(logits, smoothing):
+    targets = torch.randint(0, 10, (40,))
+    total = 0.0
+    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
+        p = softmax(row)
+        wanted = [(1 - smoothing) * (v == target) + smoothing / 10 for v in range(10)]
+        total -= sum(w * math.log(q) for w, q in zip(wanted, p, strict=True))
+    assert float(token_loss(logits, targets, label_smoothing=smoothing)) == pytest.approx(total / 40, rel=1e-12)
+
+
+def test_auxiliary_loss_is_equation_7(logits):
+    features = torch.rand(40, 10, dtype=torch.float64)
+    total = 0.0
+    for row, wanted in zip(logits.tolist(), features.tolist(), strict=True):
+        for z, y in zip(row, wanted, strict=True):
+            p = 1 / (1 + math.exp(-z))
+            total -= y * math.log(p) + (1 - y) * math.log(1 - p)
+    assert float(auxiliary_loss(logits, features)) == pytest.approx(total / 400, rel=1e-9)
+
+
+def slow_uniformizer(logits: list[list[float]], targets: list[int]) -> float:
+    """Mean over positions of each class, then over the classes that occur."""
+    means = []
+    for words in (POSITIVE, NEGATIVE):
+        divergences = []
+        for row, target in zip(logits, targets, strict=True):
+            if target in words:
+                p = softmax([row[word] for word in words])
+                divergences.append(sum(q * math.log(q * len(words)) for q in p))
+        if divergences:
+            means.append(sum(divergences) / len(divergences))
+    return sum(means) / len(means) if means else 0.0
+
+
+CLASSES = (torch.tensor(POSITIVE), torch.tensor(NEGATIVE))
+
+
+@pytest.mark.parametrize(
+    "allowed", [range(10), (0, 2, 5, 7, 9), (1, 6), (0, 6, 9)], ids=["both", "one class", "other class", "none"]
+)
+def test_uniformizer_is_equation_8(logits, allowed):
+    torch.manual_seed(1)
+    targets = torch.tensor(list(allowed))[torch.randint(0, len(allowed), (40,))]
+    expected = slow_uniformizer(logits.tolist(), targets.tolist())
+    assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_uniformizer_weighs_classes_not_positions():
+    """One negative position counts as much as three positive ones."""
+    logits = torch.zeros(4, 10, dtype=torch.float64)
+    logits[3, 1] = 4.0
+    targets = torch.tensor([2, 5, 7, 3])
+    alone = uniformizer_loss(logits[3:], targets[3:], CLASSES)
+    assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(float(alone) / 2)
+
+
+def test_uniformizer_is_zero_at_uniform_and_moves_only_the_class():
+    logits = torch.zeros(2, 10, dtype=torch.float64)
+    targets = torch.tensor([2, 1])
+    assert float(uniformizer_loss(logits, targets, CLASSES)) == pytest.approx(0.0, abs=1e-15)
+    free = torch.randn(2, 10, dtype=torch.float64, requires_grad=True)
+    uniformizer_loss(free, targets, CLASSES).backward()
+    assert set(free.grad[0].nonzero().flatten().tolist()) == set(POSITIVE)
+    assert set(free.grad[1].nonzero().flatten().tolist()) == set(NEGATIVE)
+
+
+def test_auxiliary_loss_teaches_the_prediction_not_the_target():
+    predicted, target = torch.randn(3, 4, requires_grad=True), torch.rand(3, 4, requires_grad=True)
+    auxiliary_loss(predicted, target).backward()
+    assert predicted.grad.abs().sum() > 0
+    assert target.grad is None
+
+
+DIM, FEATURES = 6, 22
+
+
+def slow(module: GatedFusion, e: list[float], s: list[float]) -> list[float]:
+    """h0 = e + u + g * u with u = W_s s, g = sigmoid(W_g [e ; s]), one coordinate at a time."""
+
+    def affine(layer: torch.nn.Linear, x: list[float]) -> list[float]:
+        rows = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
+        return [sum(w * v for w, v in zip(weights, x, strict=True)) + bias for weights, bias in rows]
+
+    u = affine(module.project, s)
+    if module.gate is None:
+        return [a + b for a, b in zip(e, u, strict=True)]
+    g = [1 / (1 + math.exp(-x)) for x in affine(module.gate, e + s)]
+    return [a + b + c * b for a, b, c in zip(e, u, g, strict=True)]
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_equals_the_equations(gate):
+    torch.manual_seed(0)
+    module = GatedFusion(DIM, FEATURES, gate).double()
+    e, s = torch.randn(7, DIM, dtype=torch.float64), torch.rand(7, FEATURES, dtype=torch.float64)
+    expected = [slow(module, row.tolist(), values.tolist()) for row, values in zip(e, s, strict=True)]
+    assert torch.allclose(module(e, s), torch.tensor(expected, dtype=torch.float64), atol=1e-12)
+
+
+def test_an_open_gate_doubles_the_features_and_a_closed_one_leaves_them():
+    e, u = torch.randn(3, DIM), torch.randn(3, DIM)
+    assert torch.allclose(fuse(e, u, torch.ones(3, DIM)), e + 2 * u)
+    assert torch.allclose(fuse(e, u, torch.zeros(3, DIM)), e + u)
+    assert torch.allclose(fuse(e, u, None), e + u)
+
+
+@pytest.mark.parametrize(("features", "width"), [(22, 64), (40, 80)])
+def test_auxiliary_head_has_the_papers_width(features, width):
+    head = auxiliary_head(DIM, features)
+    assert [tuple(p.shape) for p in head.parameters()] == [(width, DIM), (width,), (features, width), (features,)]
+    assert isinstance(head[1], torch.nn.ReLU)
+
+
+GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
+
+
+def test_the_groups_are_the_controllable_features():
+    assert set(GROUP_OF) == {n for n in NAMES if n.startswith(("pos_", "neg_", "str_"))} | {"is_question"}
+
+
+def test_a_named_group_is_replaced_whole_and_the_rest_stays():
+    features = torch.rand(3, 22)
+    controls = [{"pos_high": 0.95, "str_high": 0.9}, {}, {"is_question": 1.0, "neg_low": 0.2, "neg_high": 0.7}]
+    changed = ChannelSetting.of(controls, features).apply(features)
+    for row, control in enumerate(controls):
+        touched = {GROUP_OF[name] for name in control}
+        for name in NAMES:
+            value = float(changed[row, COLUMN[name]])
+            if GROUP_OF.get(name) in touched:
+                assert value == pytest.approx(control.get(name, 0.0))
+            else:
+                assert value == float(features[row, COLUMN[name]])
+
+
+def slow_hindsight(tokens: list[str], t: int) -> dict[str, float]:
+    """Next adjective and intensifier strictly after t, else the last; "?" anywhere."""
+    asked = {}
+    positive, negative = {"good", "great", "excellent", "pleasant", "wonderful"}, {"bad", "poor", "awful"}
+    negative |= {"terrible", "unpleasant"}
+    level = {"slightly": "str_low", "moderately": "str_med", "very": "str_high", "extremely": "str_high"}
+    adjectives = [(i, w) for i, w in enumerate(tokens) if w in positive | negative]
+    intensifiers = [(i, w) for i, w in enumerate(tokens) if w in level]
+    for found, name in ((adjectives, None), (intensifiers, level)):
+        if found:
+            word = next((w for i, w in found if i > t), found[-1][1])
+            asked[name[word] if name else "pos_high" if word in positive else "neg_high"] = 1.0
+    if "?" in tokens:
+        asked["is_question"] = 1.0
+    return asked
+
+
+def test_hindsight_restated(sentences, vocabulary):
+    width = max(map(len, sentences))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in sentences])
+    table = hindsight(ids, vocabulary)
+    seen = set()
+    for row, tokens_ids in zip(table, sentences, strict=True):
+        tokens = [vocabulary.tokens[i] for i in tokens_ids]
+        for t in range(len(tokens)):
+            expected = slow_hindsight(tokens, t)
+            seen |= set(expected)
+            assert {n: 1.0 for n in NAMES if row[t, COLUMN[n]] != 0} == expected, (tokens, t)
+    assert seen == {"pos_high", "neg_high", "str_low", "str_med", "str_high", "is_question"}
+
+
+def test_each_group_of_a_sentence_is_dropped_on_its_own_with_the_given_probability():
+    torch.manual_seed(0)
+    size, p = 4000, 0.3
+    features, asked = torch.full((size, 2, 22), -1.0), torch.ones(size, 2, 22)
+    out = drop_and_replace(features, asked, feature_dropout=p, generator=torch.Generator().manual_seed(1))
+    kept = torch.stack([out[:, 0, COLUMN[names[0]]] >= 0 for names in GROUPS.values()], 1).double()
+    error = math.sqrt(p * (1 - p) / size)
+    assert (kept.mean(0) - (1 - p)).abs().max() < 5 * error
+    correlation = torch.corrcoef(kept.T) - torch.eye(3)
+    assert correlation.abs().max() < 5 / math.sqrt(size)
+    for names in GROUPS.values():
+        values = out[:, :, [COLUMN[n] for n in names]]
+        assert (values == values[:, :1, :1]).all()  # one draw a sentence and group, at all positions
+        strengths = values[values >= 0]
+        assert 0.6 <= strengths.min() < 0.61 and 0.99 < strengths.max() <= 1.0
+    others = [i for i, name in enumerate(NAMES) if name not in GROUP_OF]
+    assert (out[..., others] == -1.0).all()
+
+
+@pytest.mark.parametrize(("p", "moved"), [(1.0, False), (0.0, True)])
+def test_always_dropped_and_never_dropped(p, moved):
+    features, asked = torch.full((9, 4, 22), 0.5), torch.zeros(9, 4, 22)
+    out = drop_and_replace(features, asked, feature_dropout=p, generator=torch.Generator())
+    controlled = [COLUMN[name] for name in GROUP_OF]
+    assert bool((out[..., controlled] == 0).all()) == moved
+    assert bool(torch.equal(out, features)) != moved
+
+
+def test_draws_come_from_the_own_generator_only():
+    features, asked = torch.rand(9, 4, 22), torch.ones(9, 4, 22)
+
+    def draw(seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return drop_and_replace(features, asked, feature_dropout=0.5, generator=generator)
+
+    before = torch.get_rng_state()
+    first = draw(3)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first, draw(3))
+    assert not torch.equal(first, draw(4))
+
+
+REGIMES = pytest.mark.parametrize("published", [True, False], ids=["as published", "corrected"])
+
+
+@REGIMES
+def test_output_has_the_contracts_shapes_and_is_zero_at_padding(published, make_module, model_batch):
+    module = make_module(published).eval()
+    batch = model_batch(module)
+    output = module(batch)
+    size, width = batch["input_ids_BT"].shape
+    assert output.scores_BTV.shape == (size, width, 41)
+    assert output.hidden_BTD.shape == (size, width, 16)
+    for name in ("features_BTF", "aux_BTF", "aux_target_BTF"):
+        assert output.extras[name].shape == (size, width, 22)
+    padding = ~batch["mask_input_BT"]
+    assert padding.any()
+    for values in (output.scores_BTV, output.hidden_BTD, output.extras["features_BTF"]):
+        assert not values[padding].any()
+
+
+@REGIMES
+def test_with_fusion_weights_zero_it_is_the_baseline_exactly(published, make_module, model_batch):
+    fusion, baseline = make_module(published).eval(), make_module(published, fusion=False).eval()
+    batch = model_batch(fusion)
+    assert not torch.allclose(fusion(batch).scores_BTV, baseline(batch).scores_BTV)
+    for parameter in fusion.fuse.project.parameters():
+        nn.init.zeros_(parameter)
+    assert torch.equal(fusion(batch).scores_BTV, baseline(batch).scores_BTV)
+
+
+@REGIMES
+def test_baseline_and_fusion_of_one_seed_start_from_the_same_shared_values(published, make_module):
+    fusion, baseline = make_module(published).state_dict(), make_module(published, fusion=False).state_dict()
+    assert set(baseline) < set(fusion)
+    assert all(torch.equal(value, fusion[name]) for name, value in baseline.items())
+    other = make_module(published, seed=6).state_dict()
+    assert not torch.equal(other["embedding.weight"], fusion["embedding.weight"])
+    assert not torch.equal(other["fuse.project.weight"], fusion["fuse.project.weight"])
+
+
+def test_building_the_extras_leaves_the_dropout_stream_where_it_was(make_module):
+    make_module(fusion=False)
+    after_baseline = torch.rand(3)
+    make_module()
+    assert torch.equal(torch.rand(3), after_baseline)
+
+
+@REGIMES
+@pytest.mark.parametrize("std", [1.0, 0.02])
+def test_embedding_starts_at_the_asked_scale(published, std, make_module):
+    weight = make_module(published, embedding_std=std).embedding.weight
+    assert float(weight.detach().std()) == pytest.approx(std, rel=0.1)
+
+
+def test_the_head_is_tied(make_module, model_batch):
+    module = make_module().eval()
+    output = module(batch := model_batch(module))
+    mask = batch["mask_input_BT"]
+    assert torch.allclose(output.scores_BTV[mask], output.hidden_BTD[mask] @ module.embedding.weight.T, atol=1e-6)
+    assert not [name for name, _ in module.named_parameters() if "head" in name or "output" in name]
+
+
+@REGIMES
+@pytest.mark.parametrize("fusion", [True, False])
+def test_loss_is_equation_5_over_the_masked_positions(published, fusion, make_module, model_batch):
+    """Without dropout the packed loss equals one computed from the padded forward pass."""
+    module = make_module(published, fusion=fusion, feature_dropout=1.0)
+    batch = model_batch(module)
+    output = module(batch)
+    mask = batch["mask_input_BT" if published else "mask_target_BT"]
+    scores, targets = output.scores_BTV[mask], batch["target_ids_BT"][mask]
+    parts = {
+        "token_loss": token_loss(scores, targets, label_smoothing=0.02),
+        "uniformizer_loss": uniformizer_loss(scores, targets, (module.positive_ids, module.negative_ids)),
+    }
+    expected = parts["token_loss"] + 0.01 * parts["uniformizer_loss"]
+    if fusion:
+        logits = module.auxiliary(output.hidden_BTD[mask])
+        parts["auxiliary_loss"] = auxiliary_loss(logits, output.extras["features_BTF"][mask])
+        expected = expected + 0.5 * parts["auxiliary_loss"]
+    losses = module.losses(batch)
+    assert set(losses) == {"loss", *parts}
+    for name, value in parts.items():
+        assert float(losses[name]) == pytest.approx(float(value), rel=1e-5), name
+    assert float(losses["loss"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_published_mask_counts_one_pad_target_a_sentence(make_module, model_batch):
+    batch = model_batch(make_module(True))
+    extra = batch["mask_input_BT"].sum(1) - batch["mask_target_BT"].sum(1)
+    assert (extra == 1).all()
+    last = batch["target_ids_BT"][batch["mask_input_BT"] & ~batch["mask_target_BT"]]
+    assert (last == 0).all()
+
+
+def test_training_input_is_the_batch_with_hindsight_controls(make_module, model_batch):
+    module = make_module(feature_dropout=0.5)
+    batch = model_batch(module)
+    module.channel_generator.manual_seed(9)
+    drawn = module.losses(batch)["loss"]
+    asked = drop_and_replace(
+        batch["features_BTF"],
+        batch["hindsight_BTF"],
+        feature_dropout=0.5,
+        generator=torch.Generator().manual_seed(9),
+    )
+    module.feature_dropout = 1.0
+    # the auxiliary target stays what the tokens say, so only the input may change
+    module.auxiliary_weight = 0.0
+    plain = module.losses({**batch, "features_BTF": asked})
+    module.auxiliary_weight, module.feature_dropout = 0.5, 0.5
+    module.channel_generator.manual_seed(9)
+    again = module.losses(batch)
+    assert float(again["loss"]) == float(drawn)
+    assert float(again["token_loss"]) == pytest.approx(float(plain["token_loss"]), rel=1e-6)
+    module.feature_dropout = 1.0
+    assert float(module.losses(batch)["token_loss"]) != pytest.approx(float(again["token_loss"]), rel=1e-6)
+
+
+def test_validation_never_sees_a_control(make_module, model_batch):
+    module = make_module(feature_dropout=0.0).eval()
+    batch = model_batch(module)
+    without = {name: value for name, value in batch.items() if name != "hindsight_BTF"}
+    assert torch.equal(module(batch).scores_BTV, module(without).scores_BTV)
+
+
+@REGIMES
+def test_features_come_from_the_ids_where_the_corpus_was_not_transformed(published, make_module, model_batch):
+    module = make_module(published).eval()
+    batch = model_batch(module)
+    bare = {name: value for name, value in batch.items() if name not in ("features_BTF", "hindsight_BTF")}
+    assert torch.equal(module(batch).scores_BTV, module(bare).scores_BTV)
+
+
+def test_next_auxiliary_target_is_the_feature_vector_one_on(make_module, model_batch):
+    module = make_module(auxiliary_target="next").eval()
+    batch = model_batch(module)
+    extras = module(batch).extras
+    features, target = extras["features_BTF"], extras["aux_target_BTF"]
+    counted = batch["mask_target_BT"][:, :-1]
+    assert torch.equal(target[:, :-1][counted], features[:, 1:][counted])
+
+
+@pytest.mark.parametrize("auxiliary_target", ["current", "next"])
+def test_learnable_memberships_start_where_the_fixed_are_and_are_not_pulled_by_their_own_target(
+    auxiliary_target, make_module, model_batch
+):
+    options = {"auxiliary_target": auxiliary_target, "feature_dropout": 1.0}
+    fixed, learnable = make_module(**options).eval(), make_module(learnable_memberships=True, **options).eval()
+    one, other = fixed(model_batch(fixed)), learnable(batch := model_batch(learnable))
+    assert torch.allclose(one.scores_BTV, other.scores_BTV, atol=1e-4)
+    assert torch.allclose(one.extras["features_BTF"], other.extras["features_BTF"], atol=1e-5)
+    assert not other.extras["aux_target_BTF"].requires_grad
+    learnable.losses(batch)["loss"].backward()
+    moved = learnable.memberships.raw_temperature_31.grad
+    assert moved.abs().sum() > 0
+    for parameter in learnable.fuse.project.parameters():
+        nn.init.zeros_(parameter)
+    learnable.zero_grad()
+    learnable.losses(batch)["auxiliary_loss"].backward()
+    grad = learnable.memberships.raw_temperature_31.grad
+    # with the features cut off from the network, the target alone must not teach them
+    assert grad is None or not grad.any()
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_cached_generation_steps_equal_the_full_pass(fusion, make_module, model_batch):
+    module = make_module(fusion=fusion).eval()
+    batch = model_batch(module)
+    with torch.no_grad():
+        full, stepped = module(batch).scores_BTV, prefix_scores(module, batch["input_ids_BT"])
+    mask = batch["mask_input_BT"]
+    assert torch.allclose(full[mask], stepped[mask], atol=1e-5)
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_published_generation_recomputes_the_prefix_as_a_sentence(fusion, make_module, model_batch):
+    module = make_module(True, fusion=fusion).eval()
+    batch = model_batch(module, size=8)
+    ids = batch["input_ids_BT"][:, :7]
+    with torch.no_grad():
+        stepped = prefix_scores(module, ids)
+        for t in range(ids.shape[1]):
+            prefix = ids[:, : t + 1]
+            bare = {"input_ids_BT": prefix, "mask_input_BT": torch.ones_like(prefix, dtype=torch.bool)}
+            if fusion:
+                aligned = torch.full((len(prefix),), t + 2)
+                bare["features_BTF"] = module._feature_parts(prefix, aligned)["features_BTF"]
+            assert torch.allclose(stepped[:, t], module(bare).scores_BTV[:, -1], atol=1e-5)
+        assert not torch.allclose(stepped, module(batch).scores_BTV[:, :7], atol=1e-2)
+
+
+def test_a_step_does_not_change_the_state_it_takes(make_module):
+    for published in (True, False):
+        module = make_module(published).eval()
+        _, state = module.step(torch.ones(3, 1, dtype=torch.long), module.start(3, None))
+        newest = torch.full((3, 1), 4)
+        first, _ = module.step(newest, state)
+        second, _ = module.step(newest, state)
+        assert torch.equal(first, second)
+
+
+def test_channel_control_acts_on_its_row_only_and_on_nothing_it_does_not_name(make_module):
+    module = make_module().eval()
+    ids = torch.tensor([[1, 3], [1, 3], [1, 3]])
+
+    def scores(controls):
+        state = module.start(3, controls)
+        for column in ids.unbind(1):
+            out, state = module.step(column[:, None], state)
+        return out
+
+    plain = scores(None)
+    steered = scores([{}, {"pos_high": 0.9}, {"neg_high": 0.9}])
+    assert torch.equal(plain[0], steered[0])
+    assert not torch.allclose(plain[1], steered[1])
+    assert not torch.allclose(steered[1], steered[2])
+    assert torch.equal(scores([{}, {}, {}]), plain)
+
+
+def test_which_models_have_a_channel(make_module):
+    assert make_module().has_channel
+    assert not make_module(fusion=False).has_channel
+    assert not make_module(True).has_channel
+
+
+@pytest.mark.parametrize(("fusion", "aux"), [*itertools.product([True, False], ["current", "next"])])
+def test_corrected_passes_the_probe(fusion, aux, make_module, model_batch):
+    module = make_module(fusion=fusion, auxiliary_target=aux).eval()
+    found = probe(module, model_batch(module), transform=module.corpus_transform, pad_id=0)
+    assert found.is_causal
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"causal": False}, {"prefix_only_features": False}, {"causal": False, "fusion": False}],
+    ids=["no mask", "leaking features alone", "baseline without mask"],
+)
+def test_the_probe_catches_each_published_leak(changes, make_module, model_batch):
+    module = make_module(**changes).eval()
+    found = probe(module, model_batch(module), transform=module.corpus_transform, pad_id=0)
+    assert not found.is_causal
+
+
+def trainer(folder, **options) -> lightning.Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return lightning.Trainer(default_root_dir=folder, gradient_clip_val=1.0, **quiet, **options)
+
+
+class Loader:
+    """The same batch over and over."""
+
+    def __init__(self, batch, times):
+        self.batch, self.times = batch, times
+
+    def __iter__(self):
+        return iter([self.batch] * self.times)
+
+    def __len__(self):
+        return self.times
+
+
+@REGIMES
+def test_it_learns(published, make_module, model_batch, tmp_path):
+    module = make_module(published, dropout=0.1, learning_rate=1e-2)
+    batch = model_batch(module)
+    before = float(module.losses(batch)["loss"])
+    trainer(tmp_path, max_epochs=1, enable_checkpointing=False).fit(module, Loader(batch, 60))
+    after = module.losses(batch)
+    assert float(after["loss"]) < 0.6 * before
+    for parameter in (module.fuse.project.weight, module.auxiliary[0].weight, module.embedding.weight):
+        assert torch.isfinite(parameter).all()
+
+
+def test_channel_draws_are_a_function_of_seed_and_epoch(make_module):
+    module = make_module()
+    draws = []
+    for epoch in (0, 1, 0):
+        module.trainer = type("T", (), {"current_epoch": epoch})()
+        module.on_train_epoch_start()
+        draws.append(torch.rand(4, generator=module.channel_generator))
+    assert torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[1])
+
+
+@REGIMES
+def test_a_checkpoint_holds_plain_values_and_restores_the_scores(published, make_module, model_batch, tmp_path):
+    module = make_module(published, learning_rate=1e-2)
+    batch = model_batch(module)
+    run = trainer(tmp_path, max_epochs=1, enable_checkpointing=False)
+    run.fit(module, Loader(batch, 3))
+    run.save_checkpoint(tmp_path / "model.ckpt")
+    saved = torch.load(tmp_path / "model.ckpt", weights_only=True)
+    other = make_module(published, seed=77)
+    other.load_state_dict(saved["state_dict"])
+    module.eval()
+    other.eval()
+    assert torch.equal(module(batch).scores_BTV, other(batch).scores_BTV)
+
+
+def test_optimiser_follows_the_regime(make_module, tmp_path):
+    for published, groups in ((True, 1), (False, 2)):
+        module = make_module(published)
+        module.trainer = type("T", (), {"estimated_stepping_batches": 750})()
+        made = module.configure_optimizers()
+        decays = sorted({group["weight_decay"] for group in made["optimizer"].param_groups})
+        assert decays == ([0.01] if published else [0.0, 0.01])
+        assert len(made["optimizer"].param_groups) == groups
+        counted = sum(p.numel() for group in made["optimizer"].param_groups for p in group["params"])
+        assert counted == sum(p.numel() for p in module.parameters())
+        rate = made["lr_scheduler"]["scheduler"].get_last_lr()[0]
+        assert rate == pytest.approx(0.0 if published else 3e-4 / 75)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_mask": "inptu"}, "loss_mask"),
+        ({"auxiliary_target": "last"}, "auxiliary_target"),
+        ({"feature_dropout": 1.5}, r"feature_dropout=1.5 is outside \[0, 1\]"),
+        ({"label_smoothing": -0.1}, "label_smoothing"),
+    ],
+)
+def test_options_that_do_not_exist_are_named(changes, message, make_module):
+    with pytest.raises(UserError, match=message):
+        make_module(**changes)
+
+
+def test_backbone_and_module_must_agree_about_causality(make_module, vocabulary):
+    module = make_module()
+    options = dict(compose(["experiment=semantic_fusion/main"]).model)
+    options.pop("_target_")
+    with pytest.raises(UserError, match="set only"):
+        type(module)(vocabulary=vocabulary, backbone=module.backbone, **(options | {"causal": False}))
+
+
+def test_the_configuration_says_what_the_regimes_are():
+    published, corrected = (
+        compose(["experiment=semantic_fusion/main", f"regime={regime}"]) for regime in ("as_published", "corrected")
+    )
+    assert published.model.causal is published.backbone.causal is False
+    assert corrected.model.causal is corrected.backbone.causal is True
+    assert (published.model.loss_mask, corrected.model.loss_mask) == ("input", "target")
+    assert (published.model.feature_dropout, corrected.model.feature_dropout) == (1.0, 0.5)
+    assert published.model.embedding_std == 1.0
+    for name in ("label_smoothing", "auxiliary_weight", "uniformizer_weight", "learning_rate", "weight_decay"):
+        assert published.model[name] == corrected.model[name]
+
+
+def test_features_of_a_control_reach_the_network_in_bank_order(make_module):
+    """A hook on the fusion sees the control's value in the column of its name."""
+    module = make_module().eval()
+    seen = []
+    module.fuse.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1].clone()))
+    module.step(torch.ones(2, 1, dtype=torch.long), module.start(2, [{"str_med": 0.6}, {}]))
+    (features,) = seen
+    controlled = {name: float(features[0, COLUMN[name]]) for name in NAMES if name.startswith("str_")}
+    assert controlled == pytest.approx({"str_low": 0.0, "str_med": 0.6, "str_high": 0.0})
+    assert float(features[1, COLUMN["str_low"]]) == pytest.approx(0.9 ** (0.2 / 0.35))
+
+
+def test_uniformizer_of_trained_words_says_nothing_of_the_held_out(make_module, vocabulary):
+    assert len(make_module().positive_ids) == 5
+    known = ClauseVocabulary(held_out=("great", "terrible"))
+    ids = make_module(vocabulary=known, uniformizer_words="trained").positive_ids.tolist()
+    assert known.id("great") not in ids and len(ids) == 4
+    assert len(make_module(vocabulary=known).positive_ids) == 5
+    with pytest.raises(UserError, match="uniformizer_words='none': use all or trained"):
+        make_module(uniformizer_words="none")
+
+
+def test_another_corpus_is_refused_in_one_line(make_module):
+    with pytest.raises(UserError, match=r"reads the clause corpora, not a SpacyTokenizer.*semantic_fusion/reviews"):
+        make_module(vocabulary=SpacyTokenizer())
+
+
+def test_an_added_intensifier_counts_by_its_strength():
+    known = ClauseVocabulary({"intensifier": {"barely": 0.1, "rather": 0.6, "incredibly": 0.9}})
+    for word, name in (("barely", "str_low"), ("rather", "str_med"), ("incredibly", "str_high"), ("very", "str_high")):
+        ids_NT = torch.tensor([[1, *known.encode(f"Alice cooks the meal, {word} good."), 2]])
+        table_NTF = hindsight(ids_NT, known)
+        assert {n for n in GROUPS["strength"] if table_NTF[0, 0, COLUMN[n]]} == {name}

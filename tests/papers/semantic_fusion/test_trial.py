@@ -1,0 +1,394 @@
+"""Control trials, prefix evaluation and the floor as callbacks."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import hydra
+import lightning
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_ctg.config import config_folder, register
+from lit_ctg.core.model import LMOutput
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.trial import (
+    NAME,
+    ControlTrial,
+    EntropyFloorCallback,
+    MembershipRecord,
+    PrefixEvaluation,
+    prefix_scores,
+)
+from lit_ctg.statistics import newcombe_interval, wilson_interval
+
+V = ClauseVocabulary()
+HELD_OUT = tuple(V.id(w) for w in ("wonderful", "excellent", "great", "terrible", "awful", "unpleasant"))
+CORPUS = SimpleNamespace(vocabulary=V, held_out_ids=HELD_OUT)
+
+
+class Toy(lightning.LightningModule):
+    """Learns nothing useful; generates from a table, and follows pos_* and neg_* when the channel is set."""
+
+    def __init__(self, fusion: bool = True):
+        super().__init__()
+        self.fusion = self.has_channel = fusion
+        self.scores = nn.Parameter(torch.randn(len(V), len(V), generator=torch.Generator().manual_seed(0)))
+
+    def start(self, batch_size, controls):
+        if controls is None:
+            return torch.zeros(batch_size, 1)
+        return torch.tensor([[c.get("pos_high", 0.0) - c.get("neg_high", 0.0)] for c in controls])
+
+    def step(self, ids_B1, state):
+        sign_V = torch.tensor([float(V.polarity.get(token, 0)) for token in V.tokens])
+        return self.scores[ids_B1[:, 0]] + 3 * state * sign_V, state
+
+    def training_step(self, batch, batch_idx):
+        return self.scores.square().mean() * torch.rand(())  # reads the global random state
+
+    def validation_step(self, batch, batch_idx):
+        return None
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+class Corpus(lightning.LightningDataModule):
+    vocabulary, held_out_ids = V, HELD_OUT
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.zeros(4, 1)), batch_size=2)
+
+    def val_dataloader(self):
+        return DataLoader(TensorDataset(torch.zeros(2, 1)), batch_size=2)
+
+
+def trial(**overrides) -> ControlTrial:
+    """As conf/ composes it (regime corrected, size smoke)."""
+    register()
+    load = {
+        name: OmegaConf.load(config_folder() / path)
+        for name, path in {
+            "decoding": "decoding/semantic_fusion.yaml", "callback": "callback/control_trial.yaml",
+        }.items()
+    }  # fmt: skip
+    cfg = OmegaConf.create({"regime": "corrected", "size": "smoke", "seed": 3, **load})
+    return hydra.utils.instantiate(cfg.callback.control_trial, _convert_="all", **{"prompt": "", **overrides})
+
+
+def run(callback: ControlTrial, model: nn.Module, prefix: str = "") -> dict:
+    callback.run(SimpleNamespace(datamodule=CORPUS), model, prefix=prefix)
+    return callback.results
+
+
+def fit(folder, callback, *, epochs=1, ckpt_path=None, seed=0):
+    lightning.seed_everything(seed, verbose=False)
+    trainer = lightning.Trainer(
+        max_epochs=epochs, callbacks=[callback] if callback else [], logger=False, accelerator="cpu",
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
+    )  # fmt: skip
+    model = Toy()
+    trainer.fit(model, datamodule=Corpus(), ckpt_path=ckpt_path, weights_only=True)
+    if callback:
+        trainer.validate(model, datamodule=Corpus(), verbose=False)
+    return trainer, model
+
+
+def test_every_controlled_rate_has_its_base_rate_beside_it():
+    callback = trial(n=40)
+    results = run(callback, Toy())
+    kinds = {
+        "positive": {"adjective", "punctuation", "ood_hit"},
+        "negative_question": {"adjective", "punctuation", "ood_hit"},
+        "negative": {"adjective", "ood_hit"},
+    }
+    expected = set()
+    for path in ("off", "hard", "soft", "channel"):
+        for setting, names in kinds.items():
+            expected |= {f"control/{path}/{setting}/{kind}" for kind in names}
+            if path != "off":
+                expected |= {f"control/{path}/{setting}/{kind}_gain" for kind in names - {"ood_hit"}}
+        for intended in ("positive", "negative"):
+            expected |= {
+                f"control/{path}/confusion/{intended}/{realized}" for realized in ("positive", "negative", "other")
+            }
+    assert set(results) == expected
+    json.dumps(results)
+
+
+def test_rates_carry_wilson_intervals_and_gains_newcombe_intervals():
+    results = run(trial(n=40), Toy())
+    off, hard = results["control/off/positive/adjective"], results["control/hard/positive/adjective"]
+    gain = results["control/hard/positive/adjective_gain"]
+    hits = round(off["value"] * 40)
+    assert hard["value"] == 1.0 and 0 < hits < 40 and off["n"] == hard["n"] == 40
+    assert off["ci95"] == pytest.approx(wilson_interval(hits, 40))
+    assert gain["value"] == pytest.approx(1 - off["value"])
+    assert gain["ci95"] == pytest.approx(newcombe_interval(40, 40, hits, 40))
+    assert (off["unit"], off["direction"]) == ("rate", "higher")
+
+
+def test_hard_control_is_diagonal_and_its_absence_is_not():
+    results = run(trial(n=40), Toy())
+    for intended, other in (("positive", "negative"), ("negative", "positive")):
+        assert results[f"control/hard/confusion/{intended}/{intended}"]["value"] == 40
+        assert results[f"control/hard/confusion/{intended}/{other}"]["value"] == 0
+    off = [results[f"control/off/confusion/positive/{realized}"]["value"] for realized in ("positive", "negative")]
+    assert min(off) > 0 and sum(off) == 40
+
+
+def test_held_out_hits_count_the_asked_polarity_only():
+    class Praise(Toy):
+        """Only ever says "great" (held out, positive)."""
+
+        def step(self, ids_B1, state):
+            return torch.eye(len(V))[V.id("great")].expand(len(ids_B1), -1) * 50, state
+
+    results = run(trial(n=10), Praise())
+    assert results["control/off/positive/ood_hit"]["value"] == 1.0
+    assert results["control/off/negative/ood_hit"]["value"] == 0.0
+    assert results["control/off/negative/adjective"]["value"] == 0.0
+
+
+def test_the_channel_moves_the_rate_and_soft_control_does_too():
+    results = run(trial(n=60), Toy())
+    for path in ("channel", "soft"):
+        assert results[f"control/{path}/negative/adjective_gain"]["ci95"][0] > 0
+
+
+def test_a_baseline_has_no_channel_rows_but_all_others():
+    results = run(trial(), Toy(fusion=False))
+    assert {name.split("/")[1] for name in results} == {"off", "hard", "soft"}
+
+
+def test_trials_are_a_function_of_the_seed_and_no_two_share_their_noise():
+    first, again, other = (trial(n=15, seed=s) for s in (3, 3, 4))
+    for callback in (first, again, other):
+        run(callback, Toy())
+    assert first.samples == again.samples != other.samples and first.results == again.results
+    off = [[s["text"] for s in first.samples if (s["path"], s["setting"]) == ("off", name)] for name in first.settings]
+    assert len(off) == 3 and all(len(texts) == 15 for texts in off)
+    assert off[0] != off[1] != off[2] != off[0]
+
+
+def test_samples_are_kept_by_path_and_setting():
+    callback = trial(n=8, samples_kept=2)
+    run(callback, Toy())
+    assert [(s["path"], s["setting"]) for s in callback.samples[:6]] == [
+        ("off", name) for name in ("positive", "negative_question", "negative") for _ in range(2)
+    ]
+    run(callback, Toy(), prefix="untrained/")
+    run(callback, Toy())  # a second run replaces its own samples only
+    assert len(callback.samples) == 2 * 4 * 3 * 2
+    hard = [s["text"] for s in callback.samples if s["path"] == "hard" and s["setting"] == "negative_question"]
+    assert all(text.endswith("?") for text in hard)
+
+
+def test_a_few_samples_continue_the_prompt():
+    callback = trial(n=3, prompt="Carol starts the model,", samples_prompted=2)
+    run(callback, Toy(), prefix="untrained/")
+    assert not [s for s in callback.samples if "prompt" in s]
+    run(callback, Toy())
+    prompted = [s for s in callback.samples if "prompt" in s]
+    assert len(prompted) == 2 * 4 * 3
+    assert all(s["text"].startswith("Carol starts the model, ") for s in prompted)
+    asked = [s["text"] for s in prompted if (s["path"], s["setting"]) == ("hard", "negative_question")]
+    assert len(asked) == 2 and all(text.endswith("?") for text in asked)
+
+
+def test_training_tries_the_untrained_and_the_trained_model(tmp_path):
+    callback = trial()
+    _, model = fit(tmp_path, callback)
+    untrained = {name.removeprefix("untrained/") for name in callback.results if name.startswith("untrained/")}
+    assert untrained == {name for name in callback.results if not name.startswith("untrained/")} != set()
+    fresh, trained = trial(), trial()
+    run(fresh, Toy(), prefix="untrained/")
+    run(trained, model)
+    assert callback.results == fresh.results | trained.results
+    assert [s for s in callback.samples if s["path"].startswith("untrained/")] == fresh.samples
+
+
+def test_trials_do_not_touch_training(tmp_path):
+    _, with_trials = fit(tmp_path, trial())
+    _, without = fit(tmp_path, None)
+    assert torch.equal(with_trials.scores, without.scores)
+    assert with_trials.training
+
+
+def test_a_resumed_run_keeps_what_the_untrained_model_did(tmp_path):
+    whole = trial()
+    fit(tmp_path, whole, epochs=2)
+    stopped, resumed = trial(), trial()
+    trainer, _ = fit(tmp_path, stopped, epochs=1)
+    trainer.save_checkpoint(tmp_path / "one.ckpt")
+    fit(tmp_path, resumed, epochs=2, ckpt_path=tmp_path / "one.ckpt")
+    untrained = {name: r for name, r in whole.results.items() if name.startswith("untrained/")}
+    assert untrained and untrained.items() <= resumed.results.items()
+    assert set(resumed.results) == set(whole.results)
+    assert [s for s in resumed.samples if s["path"].startswith("untrained/")] == [
+        s for s in whole.samples if s["path"].startswith("untrained/")
+    ]
+
+
+def test_validate_runs_the_trials_once(tmp_path):
+    callback = trial()
+    trainer = lightning.Trainer(
+        callbacks=[callback], logger=False, accelerator="cpu", enable_progress_bar=False, default_root_dir=tmp_path
+    )
+    trainer.validate(Toy(), datamodule=Corpus(), verbose=False)
+    assert callback.results and not any(name.startswith("untrained/") for name in callback.results)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(UserError, match="needs 'off'"):
+        ControlTrial(n=1, settings={}, confusion=[], paths={"hard": {"hard": True}}, decoding=None, seed=0)
+    with pytest.raises(UserError, match="setting 'nothing' asks for no adjective"):
+        ControlTrial(n=1, settings={}, confusion=["nothing"], paths={"off": {}}, decoding=None, seed=0)
+
+
+VOCABULARY, PAD = 9, 0
+
+
+class Fixed(lightning.LightningModule):
+    """Scores from the mean embedding of the prefix, or of the whole input where it looks ahead."""
+
+    def __init__(self, looks_ahead: bool) -> None:
+        super().__init__()
+        self.looks_ahead = looks_ahead
+        self.embedding = nn.Embedding(VOCABULARY, 6)
+
+    def scores(self, ids_BT):
+        embedded = self.embedding(ids_BT)
+        counts = torch.arange(1, ids_BT.shape[1] + 1)[:, None]
+        hidden = embedded.mean(1, keepdim=True).expand_as(embedded) if self.looks_ahead else embedded.cumsum(1) / counts
+        return 3.0 * hidden @ self.embedding.weight.T
+
+    def forward(self, batch):
+        scores = self.scores(batch["input_ids_BT"])
+        return LMOutput(scores, scores)
+
+    def start(self, batch_size, controls):
+        assert controls is None
+        return torch.zeros(batch_size, 0, dtype=torch.long)
+
+    def step(self, ids_B1, state):
+        prefix = torch.cat((state, ids_B1), 1)
+        return self.scores(prefix)[:, -1], prefix
+
+    def training_step(self, batch, batch_idx):
+        return self(batch).scores_BTV.sum() * 0.0
+
+    def validation_step(self, batch, batch_idx):
+        return self(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def batches() -> list[dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    made = []
+    for _ in range(3):
+        ids = torch.randint(1, VOCABULARY, (4, 8))
+        ids[1, 5:] = PAD
+        made.append({"input_ids_BT": ids[:, :-1], "target_ids_BT": ids[:, 1:], "mask_target_BT": ids[:, 1:] != PAD})
+    return made
+
+
+def trainer_with(callback: PrefixEvaluation, **options) -> lightning.Trainer:
+    return lightning.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+        **options,
+    )
+
+
+@torch.no_grad()
+def by_hand(model: Fixed) -> tuple[float, int]:
+    """exp of the mean cross-entropy, one prefix at a time."""
+    nats, count = 0.0, 0
+    for batch in batches():
+        for ids, targets in zip(batch["input_ids_BT"], batch["target_ids_BT"], strict=True):
+            for t, target in enumerate(targets):
+                if target != PAD:
+                    scores = model.double().scores(ids[None, : t + 1])[0, -1]
+                    nats -= float(scores.log_softmax(-1)[target])
+                    count += 1
+    return math.exp(nats / count), count
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_equals_one_prefix_at_a_time(looks_ahead):
+    model, callback = Fixed(looks_ahead), PrefixEvaluation()
+    trainer_with(callback).validate(model, DataLoader(batches(), batch_size=None), verbose=False)
+    expected, count = by_hand(model)
+    assert callback.results[NAME]["value"] == pytest.approx(expected, rel=1e-5)
+    assert callback.results[NAME]["n"] == count
+
+
+def test_for_a_causal_model_it_is_the_ordinary_perplexity_and_for_the_other_it_is_not():
+    for looks_ahead in (False, True):
+        model = Fixed(looks_ahead)
+        ids = batches()[0]["input_ids_BT"]
+        same = torch.allclose(prefix_scores(model, ids), model.scores(ids), atol=1e-5)
+        assert same != looks_ahead
+
+
+@pytest.mark.parametrize("options", [{"max_epochs": 3}, {"max_steps": 9, "max_epochs": -1}])
+def test_runs_on_the_last_validation_of_a_training_run_only(options, monkeypatch):
+    epochs = []
+    plain = Fixed.start
+    monkeypatch.setattr(Fixed, "start", lambda self, *a: (epochs.append(self.current_epoch), plain(self, *a))[1])
+    callback = PrefixEvaluation()
+    loader = DataLoader(batches(), batch_size=None)
+    trainer = trainer_with(callback, **options)
+    trainer.fit(Fixed(False), loader, loader)
+    assert epochs == [2, 2, 2]
+    assert float(trainer.callback_metrics[NAME]) == pytest.approx(callback.results[NAME]["value"], rel=1e-6)
+
+
+def test_a_module_that_cannot_generate_is_named():
+    class Mute(Fixed):
+        start = step = property(lambda self: (_ for _ in ()).throw(AttributeError()))
+
+    with pytest.raises(UserError, match="Mute has no start and step"):
+        trainer_with(PrefixEvaluation()).validate(Mute(False), DataLoader(batches(), batch_size=None), verbose=False)
+
+
+def test_floors_of_the_data_module_go_into_the_record(tiny, trainer_of) -> None:
+    module, data = tiny()
+    data.entropy_floor = lambda split: SimpleNamespace(
+        metrics=lambda: {"floor/perplexity": 2.5 if split == "val" else 0}
+    )
+    callback = EntropyFloorCallback()
+    trainer_of(callback).validate(module, data, verbose=False)
+    entry = callback.results["floor/perplexity"]
+    assert (entry["value"], entry["direction"], entry["ci95"]) == (2.5, "none", None)
+
+
+def test_real_text_has_no_floor(tiny, trainer_of) -> None:
+    module, data = tiny()
+    callback = EntropyFloorCallback()
+    trainer_of(callback).validate(module, data, verbose=False)
+    assert callback.results == {}
+
+
+def test_learned_memberships_go_into_the_record_and_a_baseline_is_refused(make_module):
+    callback = MembershipRecord()
+    callback.on_validation_end(None, make_module(learnable_memberships=True))
+    values = {name: result["value"] for name, result in callback.results.items()}
+    assert values["membership/strength/med"] == pytest.approx(0.6) and len(values) == 12
+    assert values["membership/positive/temperature"] == pytest.approx(0.35)
+    with pytest.raises(UserError, match="no memberships"):
+        MembershipRecord().on_validation_end(None, make_module(fusion=False))
