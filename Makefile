@@ -16,11 +16,14 @@ help:
 
 venv: $(VENV)/.ready
 
-# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries
+# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries. Its own file
+# is checked against the lock; what a build for CUDA needs beside it (the second line) is not in there
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	awk '/^torch==/ {p = 1} p {print} p && !/\\$$/ {exit}' requirements.lock > $(VENV)/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(VENV)/torch.lock)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -40,8 +43,14 @@ tables: venv
 	  format=md records=$$results out=experiments/$$paper/tables.md || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
 
+# the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and
+# without compiled kernels; and with AVX2 at most
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 LIT_CTG_TEST_THREADS=2 LIT_CTG_TEST_HIDE_NUMBA=1 \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -83,11 +84,20 @@ def _chooser(key: str) -> Any:
     return choose
 
 
+@functools.cache
 def register() -> None:
-    """Register the schema and the resolvers ``${by_regime:{...}}`` and ``${by_size:{...}}`` (idempotent)."""
+    """Register the schema and the resolvers ``by_regime``, ``by_size`` and ``label_count``, once a process."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
+    OmegaConf.register_new_resolver("label_count", _label_count, replace=True)
+
+
+def _label_count(root: str | None) -> int:
+    """Return the number of labels in a folder of texts (data=folder)."""
+    from lit_ctg.data.folder import labels_of  # imports torch, which few configurations need before they are built
+
+    return len(labels_of(root))
 
 
 def config_folder() -> Path:
@@ -102,7 +112,10 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
-    prepared = []
+    prepared, overrides = [], list(overrides)
+    paper = (
+        next((word for word in overrides if word.startswith("experiment=")), "=").partition("=")[2].partition("/")[0]
+    )
     check_unicode(os.getcwd(), "the current folder")
     for word in overrides:
         key, equals, value = check_unicode(word, "the override").partition("=")
@@ -111,6 +124,9 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
             word = f"{key}='{escaped}'"
         elif equals and key.startswith("control."):
             word = f"++{word}"
+        elif equals and key == "data" and paper and (config_folder() / "data" / value / f"{paper}.yaml").is_file():
+            # a paper's variant of a corpus that all papers can read
+            word = f"data={value}/{paper}"
         elif equals and key == "path":
             # the short name of the routes a control takes
             word = f"decoding.routes={value}"

@@ -293,3 +293,11 @@ def _differences(ours: Sequence[float], base: Sequence[float]) -> np.ndarray:
     if first.size != second.size:
         raise ValueError(f"paired values must be equally many, got {first.size} and {second.size}")
     return first - second
+
+
+def exp_or_inf(nats: float) -> float:
+    """Return exp(nats), infinite where that is beyond the largest float (``math.exp`` raises there)."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf

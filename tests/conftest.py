@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,34 @@ import torch
 from torch.utils.data import DataLoader
 
 # one thread a test worker: reproducible to the bit, and two workers share two cores
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+THREADS = os.environ.get("LIT_CTG_TEST_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", THREADS)
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-torch.set_num_threads(1)
+torch.set_num_threads(int(THREADS))
+if os.environ.get("LIT_CTG_TEST_HIDE_NUMBA"):
+    sys.modules["numba"] = None  # type: ignore[assignment] # as where it is not installed
+
+# what another processor could compute otherwise: kernels, solvers, losses, goldens, resumed runs
+NUMERICAL = (
+    "golden/test_golden.py",
+    "integration/test_resume.py",
+    "network/test_gpt2.py",
+    "network/test_transformer.py",
+    "papers/control_code/test_fast.py",
+    "papers/graphmax/test_compiled.py",
+    "papers/graphmax/test_gradient.py",
+    "papers/graphmax/test_solver.py",
+    "papers/idea_gate/fast/test_fused.py",
+    "papers/nslm/test_heads.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the numerical tests."""
+    for item in items:
+        if item.path.as_posix().endswith(NUMERICAL):
+            item.add_marker(pytest.mark.numerical)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -57,11 +58,11 @@ def test_lock_and_pyproject_agree() -> None:
 
     from packaging.requirements import Requirement
 
-    pins = dict(
-        line.strip().lower().replace("_", "-").split("==")
-        for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-        if line and not line.startswith("#")
-    )
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8").replace("\\\n", " ")
+    locked = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    for pin, *checksums in locked:
+        assert checksums and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", checksum) for checksum in checksums), pin
+    pins = dict(pin.lower().replace("_", "-").split("==") for pin, *_ in locked)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [text for texts in project["optional-dependencies"].values() for text in texts]
     for text in [*project["dependencies"], *extras]:

@@ -12,6 +12,7 @@ from scipy import stats
 import lit_ctg.statistics
 from lit_ctg.statistics import (
     coefficient_of_variation,
+    exp_or_inf,
     newcombe_interval,
     paired_bootstrap,
     paired_t_interval,
@@ -305,3 +306,8 @@ def test_c4_unbiases_the_standard_deviation():
         assert rng.normal(size=(20_000, n)).std(axis=1, ddof=1).mean() == pytest.approx(expected, abs=0.01)
     with pytest.raises(ValueError, match="two values"):
         unbiasing_c4(1)
+
+
+def test_a_perplexity_beyond_every_float_is_infinite() -> None:
+    assert exp_or_inf(2.0) == math.exp(2.0) and exp_or_inf(-1e9) == 0.0
+    assert exp_or_inf(710.0) == exp_or_inf(math.inf) == math.inf and math.isnan(exp_or_inf(math.nan))

@@ -12,7 +12,7 @@ from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.hub import HubFiles
 from lit_ctg.data.sample import reviews as sample_reviews
-from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records
+from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines, read_records, text_column
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.errors import UserError, did_you_mean
 
@@ -25,8 +25,7 @@ _FILES = {
     "amazon": ("reviews_amazon", "amazon"),
     "yelp": ("reviews_yelp", "yelp", "yelp10k"),
 }
-# names under which a review's text and its stars are met
-_TEXT = ("text", "reviewText", "review_body")
+# names under which a review's stars are met
 _STARS = ("stars", "rating", "overall", "star_rating")
 # more is a number of something else
 MOST_STARS = 100
@@ -129,8 +128,6 @@ def _file_reviews(name: str, path: Path) -> Iterator[Document]:
 def _columns(path: Path) -> tuple[str, str | None, int]:
     """Return which columns hold text and stars, and what to add for stars (Yelp's ``label`` counts from 0)."""
     names = column_names(path)
-    text = next((name for name in _TEXT if name in names), None)
-    if text is None:
-        raise UserError(f"{path} has no column 'text' (it has {', '.join(names)}): call it 'text'")
+    text = text_column(path)
     stars = next((name for name in _STARS if name in names), None)
     return (text, stars, 0) if stars or "label" not in names else (text, "label", 1)

@@ -28,6 +28,8 @@ SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
 PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
+# names under which the text of a row is met
+TEXT_COLUMNS = ("text", "reviewText", "review_body")
 # a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
 MAX_LINE_BYTES = 32 * 2**20
 
@@ -160,11 +162,11 @@ def reading(path: str | Path) -> Iterator[None]:
         raise
 
 
-def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES, empty: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file without their line ends.
 
     Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line above
-    ``max_line_bytes`` and a file without any visible character.
+    ``max_line_bytes`` and (unless ``empty``) a file without any visible character.
     """
     path, visible = Path(path), False
     with reading(path), open_bytes(path) as stream:
@@ -188,7 +190,7 @@ def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Ite
                 ) from error
             visible = visible or not text.isspace()
             yield text.rstrip("\r\n")
-    if not visible:
+    if not visible and not empty:
         raise UserError(f"{path} is empty: give a file that holds text")
 
 
@@ -263,13 +265,16 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number" if isinstance(value, (int, float)) else f"a {type(value).__name__}")
 
 
-def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[str] = ()) -> Iterator[Row]:
+def read_records(
+    path: str | Path, columns: Iterable[str], optional: Iterable[str] = (), *, empty: bool = False
+) -> Iterator[Row]:
     """Yield the rows of a .jsonl, .csv or .parquet file with (at least) ``columns``.
 
     Args:
         path: the file.
         columns: what every row must have.
         optional: what is read as well where the file has it.
+        empty: a file without rows is none to complain about.
 
     Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
     """
@@ -277,9 +282,9 @@ def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[st
     readers = {".jsonl": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
     if suffix not in readers:
         raise UserError(f"{path}: rows can be read from .jsonl, .csv or .parquet, not from '{suffix}'")
-    empty = True
-    for row in readers[suffix](path, needed, list(optional)):
-        empty = False
+    found = False
+    for row in readers[suffix](path, needed, list(optional), empty):
+        found = True
         for column in needed:
             if row.get(column) is None:
                 if column in row:
@@ -288,7 +293,7 @@ def read_records(path: str | Path, columns: Iterable[str], optional: Iterable[st
                 hint = did_you_mean(column, map(str, row))
                 raise UserError(f"{row.where} has no column '{column}' (it has {has}){hint}")
         yield row
-    if empty:
+    if not found and not empty:
         raise UserError(f"{path} is empty: give a file that holds rows")
 
 
@@ -304,6 +309,19 @@ def column_names(path: str | Path) -> list[str]:
             return pyarrow.parquet.read_schema(stream if plain else io.BytesIO(stream.read())).names
 
 
+def text_column(path: str | Path, given: str | None = None) -> str:
+    """Return the column of a file of rows that holds the text: ``given``, one of the usual names, or the only one."""
+    names = column_names(path)
+    found = next((name for name in ([given] if given else TEXT_COLUMNS) if name in names), None)
+    if found is None and not given and len(names) == 1:
+        found = names[0]
+    if found is None:
+        has = ", ".join(names) or "nothing"
+        hint = did_you_mean(given, names) if given else ""
+        raise UserError(f"{path} has no column '{given or TEXT_COLUMNS[0]}' (it has {has}): call it 'text'{hint}")
+    return found
+
+
 def read_json(path: str | Path) -> Any:
     """Return the value in a JSON file, plain or packed; ``UserError`` for what is none."""
     with reading(path):
@@ -313,8 +331,8 @@ def read_json(path: str | Path) -> Any:
             raise UserError(f"{path} is not JSON ({getattr(error, 'msg', error)}): fetch the file again") from error
 
 
-def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), start=1):
+def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path, empty=empty), start=1):
         if not line.strip():
             continue
         try:
@@ -330,10 +348,10 @@ def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str
         yield Row(row, f"{path} line {number}")
 
 
-def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
     # strict: a quote that is never closed would else swallow the rest of the file without a word
-    rows = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
+    rows = csv.DictReader((line + "\n" for line in read_lines(path, empty=empty)), strict=True)
     begin = 1
     try:
         for row in rows:
@@ -349,7 +367,7 @@ def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str])
         ) from error
 
 
-def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
     number = 0
     with reading(path):
         import pyarrow.parquet

@@ -600,7 +600,7 @@ def results_for(
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(spec, rows, pool))))
     notes = [f"Records: {origin or 'none'}; {pool.describe()}."] if pool.records() or origin else []
-    notes += [*pool.notes, *_missing_runs(paper, tables, pool)]
+    notes += [*_twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
@@ -612,6 +612,38 @@ def _own_or_committed(
     if size in sizes_run(own, paper) or (size == AUTO and sizes_run(own, paper)):
         return own, f"your own runs in {OUTPUTS} (the committed ones: records={_shown_path(committed)})"
     return load_records([committed], known), "the committed records"
+
+
+def _twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
+    """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
+    folder = committed.resolve()
+    own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]
+    if not own:
+        return []
+    others = {(r.name, r.regime, r.size, r.seed): r for r in load_records([committed], known) if r.status == "DONE"}
+    pairs = [
+        (record, others[key])
+        for record in own
+        if (key := (record.name, record.regime, record.size, record.seed)) in others
+    ]
+    if not pairs:
+        return []
+    apart: dict[str, float] = {}
+    count = differ = 0
+    for one, other in pairs:
+        for name in set(one.metrics) & set(other.metrics):
+            value, twin = one.metrics[name]["value"], other.metrics[name]["value"]
+            count += 1
+            same = math.isclose(value, twin, rel_tol=1e-6) or (math.isnan(value) and math.isnan(twin))
+            if not same:
+                differ += 1
+                far = abs(value - twin) / max(abs(twin), 1e-12)
+                apart[name] = max(apart.get(name, 0.0), far if math.isfinite(far) else math.inf)
+    words = f"{len(pairs)} of {len(own)} runs have a committed one of the same seed beside them: "
+    if not apart:
+        return [f"{words}all {count} numbers are the same."]
+    most = max(apart, key=lambda name: apart[name])
+    return [f"{words}{differ} of {count} numbers differ, most of all {most} ({100 * apart[most]:.2g}%)."]
 
 
 def _shown_path(path: Path) -> str:

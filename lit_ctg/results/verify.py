@@ -187,11 +187,9 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
         found = load_records(records if records is not None else [root / name / "results"])
         done = [record for record in found if record.paper == name and record.status == "DONE"]
         outcome = verify(done, recompute_of(name))
-        lines = [
-            f"{name}: {outcome.records} records, {outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more "
-            f"bounded by their texts, {len(outcome.differences)} differ; {outcome.left:,} numbers need the "
-            "model or the corpus"
-        ]
+        counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
+        told = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"
+        lines = [f"{name}: {outcome.records} records, {counts}, {told}"]
         lines += [f"  {line}" for line in outcome.differences[:TOLD]]
         if len(outcome.differences) > TOLD:
             lines.append(f"  and {len(outcome.differences) - TOLD} more")

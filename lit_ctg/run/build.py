@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import hydra
 from hydra.errors import InstantiationException
 from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
@@ -23,6 +24,9 @@ from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
+
+# of Hydra 1.4; 1.3 builds whatever a configuration names
+ALLOW_LIST = "_execution_whitelist_"
 
 
 @dataclass
@@ -48,6 +52,9 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
     Raises:
         UserError: its class refuses the values; names the node.
     """
+    if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
+        # whole packages: Hydra looks at the module a class comes from, which may be another than the one it is named by
+        extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})
     try:
         return hydra.utils.instantiate(node, _convert_="all", **extra)
     except InstantiationException as error:
@@ -63,6 +70,16 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
                 "experiment file gives it)"
             ) from error
         raise UserError(f"{where}: {reason}; check the values given for {where}.*") from error
+
+
+def targets(node: Any) -> list[str]:
+    """Return every ``_target_`` in a node: what the configuration, which is the user's own, says is to be built."""
+    if isinstance(node, DictConfig):
+        node = OmegaConf.to_container(node, resolve=True)
+    if isinstance(node, dict):
+        own = [str(node["_target_"])] if "_target_" in node else []
+        return own + [target for value in node.values() for target in targets(value)]
+    return [target for item in node for target in targets(item)] if isinstance(node, list) else []
 
 
 def build_datamodule(cfg: DictConfig) -> LightningDataModule:

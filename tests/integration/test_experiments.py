@@ -12,8 +12,13 @@ from lit_ctg.config import compose, experiments
 from lit_ctg.run.train import train
 
 QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.accelerator=cpu")
-# they need a pretrained model: tests/model/graphmax/test_pretrained.py runs them on tiny ones
-PRETRAINED = ("graphmax/pretrained", "graphmax/pretrained_translation")
+# they need a pretrained model: the tests of their papers run them on tiny ones
+PRETRAINED = (
+    "graphmax/pretrained",
+    "graphmax/pretrained_translation",
+    "idea_gate/pretrained",
+    "idea_gate/pretrained_baseline",
+)
 
 
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
@@ -27,5 +32,6 @@ def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
     assert record["experiment"] == f"{record['paper']}/{record['name']}"
     assert record["paper"] == name.partition("/")[0]
     assert record["parameters"] > 0
-    perplexity = record["metrics"]["val/perplexity"]["value"]
+    metrics = record["metrics"]
+    perplexity = metrics.get("val/perplexity", metrics.get("val/gated/perplexity"))["value"]
     assert math.isfinite(perplexity) and perplexity > 1

@@ -72,6 +72,14 @@ def check(code: int, err: str, words: list[str]) -> None:
     assert "Traceback" not in err, (words, err)
 
 
+def names_what_is_wrong(line: str, words: list[str]) -> bool:
+    """Tell whether a line has the key or value that was mutated, or a part of it."""
+    *_, word = words
+    key, _, value = word.partition("=")
+    parts = [part for part in key.lstrip("+~-").replace("/", ".").split(".") if len(part) > 1]
+    return not parts or any(part in line for part in [*parts, value] if part)
+
+
 def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
     rng = random.Random(seed)
     names = experiments()
@@ -82,6 +90,7 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
         words = [*QUICK, *mutate(name, known[name], rng)]
         code, _, err = run_cli("train", *words, f"output_root={folder}")
         check(code, err, words)
+        assert code == 0 or names_what_is_wrong(err, words[len(QUICK) :]), (words, err)
         ran += code == 0
     return ran
 
@@ -136,3 +145,74 @@ def test_damaged_configuration_files(count: int, run_cli, tmp_path: Path, monkey
         shutil.rmtree(folder)
     # some damage is harmless, most is told
     assert 2 in codes and 0 in codes
+
+
+SMALL = (
+    "experiment=semantic_fusion/baseline",
+    "size=smoke",
+    "logger=none",
+    "metric=[perplexity]",
+    "callback=[run_record,checkpoint]",
+    "trainer.accelerator=cpu",
+    "trainer.limit_train_batches=1",
+    "trainer.limit_val_batches=1",
+)
+
+
+def spoil(data: bytes, rng: random.Random) -> bytes:
+    """Return a file's bytes cut off, with something put in, taken out, turned over, or all of another kind."""
+    place, much = rng.randrange(len(data)), rng.choice([1, 2, 100, 5000])
+    return rng.choice(
+        [
+            data[:place],
+            data[:place] + rng.randbytes(much) + data[place:],
+            data[:place] + data[place + much :],
+            data[:place] + rng.randbytes(much) + data[place + much :],
+            data[:place] + bytes([data[place] ^ (1 << rng.randrange(8))]) + data[place + 1 :],
+            b"",
+            rng.randbytes(much),
+            bytes(much),
+            data + data,
+        ]
+    )
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_damaged_checkpoints(count: int, run_cli: Any, tmp_path: Path) -> None:
+    """To evaluate, to generate from and to resume from: each is told by its name, and is neither taken nor lost."""
+    root = tmp_path / "runs"
+    assert run_cli("train", *SMALL, f"output_root={root}")[0] == 0
+    (last,) = root.rglob("last.ckpt")
+    whole, rng = last.read_bytes(), random.Random(count)
+    (last.parents[1] / "run.json").unlink()
+    for number in range(count):
+        last.write_bytes(spoil(whole, rng))
+        before = last.read_bytes()
+        command = ("evaluate", "generate", "train")[number % 3]
+        words = [*SMALL, f"output_root={root}"] + ([f"ckpt_path={last}"] if command != "train" else [])
+        code, _, err = run_cli(command, *words)
+        check(code, err, [command, str(number)])
+        # a bit between the parts of the file changes nothing
+        assert code == 0 or "last.ckpt" in err, (number, err)
+        assert "weights_only" not in err
+        if code == 0 and command == "train":
+            (last.parents[1] / "run.json").unlink()
+        else:
+            assert last.read_bytes() == before
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_damaged_records(count: int, run_cli: Any, tmp_path: Path) -> None:
+    """A table over a damaged record names the file; a run beside it is neither lost nor skipped for it."""
+    source = next((Path(__file__).parents[2] / "experiments" / "semantic_fusion" / "results").rglob("*-seed*.json"))
+    whole, rng = source.read_bytes(), random.Random(count)
+    codes = []
+    for number in range(count):
+        record = tmp_path / str(number) / "run.json"
+        record.parent.mkdir()
+        record.write_bytes(spoil(whole, rng))
+        code, _, err = run_cli("table", "paper=semantic_fusion", f"records={record.parent}", "size=paper")
+        check(code, err, [str(number)])
+        assert code == 0 or str(record) in err, (number, err)
+        codes.append(code)
+    assert 2 in codes

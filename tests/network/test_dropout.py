@@ -78,3 +78,13 @@ def test_plain_dropout_uses_the_mask():
     out = dropout(x, 0.5)
     torch.manual_seed(4)
     assert torch.equal(out, x * dropout_mask(x.shape, 0.5, x))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("p", [0.2, 0.5])
+def test_half_masks_are_those_of_float32_rounded(kind, p):
+    masks = []
+    for like in (torch.empty(0), torch.empty(0, dtype=kind)):
+        torch.manual_seed(0)
+        masks.append(dropout_mask(torch.Size((33, 7)), p, like))
+    assert masks[1].dtype == kind and torch.equal(masks[1], masks[0].to(kind))

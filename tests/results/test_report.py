@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
+from lit_ctg.results import report
 from lit_ctg.results.record import write_record
 from lit_ctg.results.report import main, write_report
+from lit_ctg.results.verdict import LABELS
 
 PAPER = "semantic_fusion"
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'too'"
@@ -160,3 +162,10 @@ def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
         assert f"body:has(#show-size-{size}:checked) .part:not(.size-{size})" in text
     one = write_report(tmp_path / "one.html", PAPER, records=[tmp_path], size="small").read_text(encoding="utf-8")
     assert "show-size-" not in one and "show-regime-corrected" in one
+
+
+def test_every_verdict_has_its_colour() -> None:
+    """What is not judged has none of its own: one grey for all of it."""
+    style = (Path(report.__file__).parent / "report.css").read_text(encoding="utf-8")
+    for label in LABELS:
+        assert re.search(rf"\.{report.slug(label)}\b[^{{]*{{ color:", style), label

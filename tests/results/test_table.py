@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -252,3 +254,19 @@ def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records,
     shutil.rmtree(root / PAPER)
     with pytest.raises(UserError, match="bad_yaml"):
         gather("all", root=root)
+
+
+def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Path) -> None:
+    committed = ROOT / PAPER / "results" / "main" / "corrected-paper-seed111.json"
+    folder = tmp_path / "outputs" / "main"
+    folder.mkdir(parents=True)
+    text = committed.read_text(encoding="utf-8")
+    (folder / "run.json").write_text(text, encoding="utf-8")
+    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
+    assert note.startswith("1 of 1 runs have a committed one of the same seed beside them: all ")
+    data = json.loads(text)
+    data["metrics"]["val/perplexity"]["value"] *= 1.1
+    (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
+    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
+    assert re.search(r": 1 of \d+ numbers differ, most of all val/perplexity \(10%\)", note)
+    assert "of the same seed" not in " ".join(results_for(PAPER).notes)

@@ -5,14 +5,17 @@ Shape letters: B rows, S sources, K codes of a row's blend, V vocabulary, T colu
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lit_ctg.core.generation import NO_END, Controls, ControlSetting, GeneratedText, Generator, one_each
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.filters import MINUS_INFINITY, Nucleus, Temperature, TopK
 from lit_ctg.decoding.loop import generate
@@ -21,23 +24,8 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.control_code.model import CodeState, ControlCodeModule
 
 CHOICES = ("greedy", "sample", "uniform_top_k")
-CONTROLS = ("source", "mix", "blend")
-NEVER = -1  # texts have no end: they stop at their length
-
-
-@dataclass(frozen=True)
-class GeneratedText:
-    """One continuation.
-
-    Attributes:
-        text: prompt and continuation.
-        ids: the same as ids, without the token that stands for an empty prompt.
-        control: what it was generated under.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    control: dict[str, Any]
+# (share, weights of the sources) of each distribution that is added up
+Blend = list[tuple[float, list[float]]]
 
 
 class CodeDecoding:
@@ -75,8 +63,14 @@ class CodeDecoding:
         self.choice, self.top_k, self.temperature, self.top_p = choice, top_k, temperature, top_p
         self.new_tokens, self.forget_prompt, self.causal, self.start = new_tokens, forget_prompt, causal, start
 
+    def greedy(self) -> CodeDecoding:
+        """Return these settings with the best token in place of draws."""
+        best = copy.copy(self)
+        best.choice = "greedy"
+        return best
+
     def rules(self, excluded: Sequence[int]) -> ScoreRule:
-        """Return the rule of drawn continuations; greedy ones need no more than the exclusion."""
+        """Return the rule of continuations; greedy ones need no more than the exclusion."""
         rules: list[ScoreRule] = [Exclude(excluded)]
         if self.choice == "uniform_top_k":
             rules += [TopK(self.top_k), Flatten()]
@@ -89,57 +83,86 @@ class CodeDecoding:
         return CodeGenerator(module, self, datamodule)
 
 
-class CodeGenerator:
-    """Continues prompts under codes.
+class CodeGenerator(Generator[GeneratedText]):
+    """Continues prompts under codes, each row its own; without a control rows take the sources in turn.
 
     Raises:
         UserError: the corpus has other sources than the model was trained on.
     """
 
     def __init__(self, module: ControlCodeModule, decoding: CodeDecoding, datamodule: Any) -> None:
+        super().__init__(module, max_new_tokens=decoding.new_tokens)
         module.bind(datamodule.sources)
-        self.module, self.decoding, self.vocabulary = module, decoding, module.vocabulary
+        self.decoding, self.vocabulary = decoding, module.vocabulary
+
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        """One of source, mix and blend a text."""
+        return (
+            ControlSetting("source", "the source whose code the text has", choices=self.module.sources),
+            ControlSetting("mix", "weights of sources: the weighted sum of their codes", of_names=True),
+            ControlSetting("blend", "weights of sources: the weighted sum of the distributions", of_names=True),
+        )
+
+    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return the row's control, checked as a whole; an empty one takes the sources in turn."""
+        if not control:
+            return {"source": self.module.sources[number % len(self.module.sources)]}
+        self.blend(control)
+        return control
 
     def generate(
         self,
         n: int,
-        prompt: str = "",
-        control: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        prompt: str | Sequence[str] = "",
+        control: Controls | Sequence[Controls] | None = None,
         *,
-        paths: Mapping[str, bool] | None = None,
-        seed: int,
+        seed: int | None,
+        **options: Any,
     ) -> list[GeneratedText]:
-        """Generate ``n`` continuations in one batch; row i is a function of (seed, i).
+        """Generate ``n`` texts in one batch, see ``Generator.generate``.
 
-        Args:
-            n: texts.
-            prompt: how all of them begin.
-            control: one for all or one a row: ``{"source": name}``; ``{"mix": {name: weight, ..}}``, the weighted sum
-                of the codes; ``{"blend": {name: weight, ..}}``, the weighted sum of the distributions under the codes.
-                None takes the sources in turn.
-            paths: of other papers; codes have one way only.
-            seed: of the draws; greedy texts of one control are all alike.
-
-        Raises:
-            UserError: an unknown control or source, weights that are none, a word the model does not know.
+        ``seed=None`` takes the best token, in ``as_published`` settings too. A text without a prompt starts behind a
+        token (``decoding.start``) that is not part of it.
         """
-        sources = self.module.sources
-        if not control:
-            controls: list[Mapping[str, Any]] = [{"source": sources[row % len(sources)]} for row in range(n)]
-        else:
-            controls = [control] * n if isinstance(control, Mapping) else list(control)
-        if len(controls) != n:
-            raise ValueError(f"{len(controls)} controls for {n} texts: give one for all or one each")
-        blends = [self.blend(chosen) for chosen in controls]
-        prompts = [self.prompt_ids(prompt)] * n
-        # a text without prompt starts behind a token that is not its own
-        hidden = 0 if prompt.strip() else 1
-        drawn = None if self.decoding.choice == "greedy" else seed
-        made = self._continue(prompts, blends, seed=drawn, max_new_tokens=self.decoding.new_tokens)
+        chosen = self
+        if seed is None and self.decoding.choice != "greedy":
+            chosen = copy.copy(self)
+            chosen.decoding = self.decoding.greedy()
+        texts = super(CodeGenerator, chosen).generate(n, prompt, control, seed=seed, **options)
+        prompts = one_each(prompt, n, "prompts")
         return [
-            GeneratedText(self.vocabulary.decode(ids[hidden:]), tuple(ids[hidden:]), dict(chosen))
-            for ids, chosen in zip(made, controls, strict=True)
+            text if given.strip() else self._without_start(text) for text, given in zip(texts, prompts, strict=True)
         ]
+
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        """Return the rule of drawn or best tokens; ``<unk>`` is never generated."""
+        return self.decoding.rules(self._excluded())
+
+    def draws(self, seed: int | None) -> int | None:
+        """Greedy settings draw nothing."""
+        return None if self.decoding.choice == "greedy" else seed
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> list[Blend]:
+        """Return each row's distributions."""
+        return [self.blend(control) for control in controls]
+
+    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> CodeSteps:
+        """Return the model as these settings step it."""
+        lengths = [len(prompt) for prompt in prompts] if self.decoding.forget_prompt else None
+        return CodeSteps(self.module, lengths, self.decoding.causal)
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
+        """Return prompt and continuation."""
+        return GeneratedText(self.vocabulary.decode(ids), tuple(ids), prompt_length, control)
+
+    def _without_start(self, text: GeneratedText) -> GeneratedText:
+        ids = text.ids[1:]
+        return dataclasses.replace(text, text=self.vocabulary.decode(list(ids)), ids=ids, prompt_length=0)
+
+    def _excluded(self) -> list[int]:
+        unknown = self.vocabulary.unknown_id
+        return [] if unknown is None else [unknown]
 
     def continue_ids(
         self, prompts: Sequence[Sequence[int]], codes_BS: Tensor, *, seed: int | None, max_new_tokens: int
@@ -153,22 +176,29 @@ class CodeGenerator:
             max_new_tokens: length of a continuation.
         """
         blends = [[(1.0, weights)] for weights in codes_BS.tolist()]
-        return self._continue(prompts, blends, seed=seed, max_new_tokens=max_new_tokens)
+        decoding = self.decoding.greedy() if seed is None else self.decoding
+        rules = decoding.rules(self._excluded())
+        with evaluating(self.module):
+            return generate(
+                self.model(prompts, ()),
+                prompts,
+                rules,
+                seed=seed,
+                max_new_tokens=max_new_tokens,
+                eos_id=NO_END,
+                channel=blends,
+            )
 
     def blend(self, control: Mapping[str, Any]) -> Blend:
         """Read a control as (share, weights of the sources) of the distributions to be added up."""
-        unknown = [name for name in control if name not in CONTROLS]
-        if unknown or len(control) != 1:
-            hint = did_you_mean(unknown[0], CONTROLS) if unknown else ""
+        if len(control) != 1:
             raise UserError(
                 f"control {dict(control)}: give one of control.source=<name>, control.mix.<name>=<weight> and "
-                f"control.blend.<name>=<weight>{hint}"
+                "control.blend.<name>=<weight>"
             )
         kind, value = next(iter(control.items()))
         if kind == "source":
             return [(1.0, self._weights({str(value): 1.0}))]
-        if not isinstance(value, Mapping) or not value:
-            raise UserError(f"control.{kind}={value}: give a weight for each source, e.g. control.{kind}.<name>=0.5")
         if kind == "mix":
             return [(1.0, self._weights(value))]
         whole = self._weights(value)
@@ -204,30 +234,6 @@ class CodeGenerator:
                 hint = did_you_mean(word.lower(), self.vocabulary.tokens)
                 raise UserError(f"'{word}' of the prompt is not in the vocabulary of {self.module.corpus}{hint}")
         return self.vocabulary.encode(prompt)
-
-    def _continue(
-        self, prompts: Sequence[Sequence[int]], blends: Sequence[Blend], *, seed: int | None, max_new_tokens: int
-    ) -> list[list[int]]:
-        # the last new token is not read
-        context, needed = self.module.context, max(map(len, prompts)) + max_new_tokens - 1
-        if context is not None and needed > context:
-            raise UserError(
-                f"prompt: {needed} tokens with decoding.new_tokens={max_new_tokens}, but the model takes {context}: "
-                "shorten one of them"
-            )
-        decoding, unknown = self.decoding, self.vocabulary.unknown_id
-        excluded = [] if unknown is None else [unknown]
-        rules = Exclude(excluded) if seed is None else decoding.rules(excluded)
-        lengths = [len(prompt) for prompt in prompts] if decoding.forget_prompt else None
-        model = CodeSteps(self.module, lengths, decoding.causal)
-        with evaluating(self.module):
-            return generate(
-                model, prompts, rules, seed=seed, max_new_tokens=max_new_tokens, eos_id=NEVER, channel=blends
-            )
-
-
-# (share, weights of the sources) of each distribution that is added up
-Blend = list[tuple[float, list[float]]]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from lit_ctg.core.metric import LitMetric, RatioMetric, float64, pick_mask, toke
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
-from lit_ctg.statistics import ratio_interval, t_quantile
+from lit_ctg.statistics import exp_or_inf, ratio_interval, t_quantile
 
 # of a model ----------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class SourcePerplexity(RatioMetric):
         for source, value, n, nats in zip(
             self.sources, self.ratio().exp().tolist(), self.count.tolist(), self.intervals(), strict=True
         ):
-            ci95 = None if nats is None else (math.exp(nats[0]), math.exp(min(nats[1], 700.0)))
+            ci95 = None if nats is None else (exp_or_inf(nats[0]), exp_or_inf(nats[1]))
             named[source] = MetricResult(value, self.unit, self.direction, int(n), ci95, self.version)
         return named
 
@@ -143,7 +143,7 @@ class CodeSwapGap(LitMetric):
     def perplexity(self) -> float:
         """Return the perplexity under the right codes."""
         _, right, count = self.sums.sum(0).tolist()
-        return math.exp(right / count) if count else math.nan
+        return exp_or_inf(right / count) if count else math.nan
 
     def _result(self) -> dict[str, MetricResult]:
         named = {"nats": self._gap(self.sums.sum(0), self.moments.sum(0), float(self.rows.sum()))}

@@ -4,7 +4,7 @@ from lit_ctg.papers.graphmax.decode import GraphmaxRule
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, NotConverged, certify, graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variants import VariantRule, softmax, sparsemax, variants
+from lit_ctg.papers.graphmax.variant import VariantRule, softmax, sparsemax, variants
 
 __all__ = [
     "AlgorithmOne",

@@ -22,7 +22,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variants import VariantRule, checked_name, chosen
+from lit_ctg.papers.graphmax.variant import VariantRule, checked_name, chosen
 
 # Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
 #
@@ -96,7 +96,7 @@ class GraphmaxDecoding:
     """How to sample.
 
     Args:
-        variant: output layer, a name of ``variants.NAMES``.
+        variant: output layer, a name of ``variant.NAMES``.
         strength: lambda (sec. 5.1 sets 1).
         temperature, top_k, top_p: of the distribution that the output layer gives; top_k 0 and top_p 1 take all of it.
         max_new_tokens: length of a continuation at most (the model's context bounds it too).

@@ -19,7 +19,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variants import Variant, checked_name, chosen, variants
+from lit_ctg.papers.graphmax.variant import Variant, checked_name, chosen, variants
 
 # Kernelised Bayesian softmax (Miao et al. 2019), a baseline of Fig. 5: an output layer with several senses a word.
 #

@@ -28,7 +28,7 @@ from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.trial import check_real, check_softmax, check_whole, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
-from lit_ctg.papers.graphmax.variants import Variant, VariantRule, chosen, variants
+from lit_ctg.papers.graphmax.variant import Variant, VariantRule, chosen, variants
 from lit_ctg.statistics import ratio_interval
 
 UNBOUNDED = 1 << 20  # positions of a network that names no limit

@@ -22,7 +22,7 @@ from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variants import Certificates, Variant, checked_name, chosen, variants
+from lit_ctg.papers.graphmax.variant import Certificates, Variant, checked_name, chosen, variants
 from lit_ctg.statistics import paired_t_interval, t_interval
 
 Methods = Mapping[str, Mapping[str, Any]]

@@ -44,7 +44,7 @@ from lit_ctg.papers.graphmax.trial import (
     logits_of,
     pretty,
 )
-from lit_ctg.papers.graphmax.variants import Variant, VariantRule
+from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
 BLOCK = 64
 FLOOR = 1e-3  # uniform share mixed into a distribution with zeros

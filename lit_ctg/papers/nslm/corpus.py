@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lit_ctg.data import wikitext
+from lit_ctg.data import folder, wikitext
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
 
 _SPLIT = re.compile(r"(?<=[0-9]) @([,.])@ (?=[0-9])")
@@ -135,10 +137,8 @@ def chunk_places(text: str, minimum_population: int) -> str:
     return "\n".join(lines)
 
 
-class WikiTextDataModule(wikitext.WikiTextDataModule):
-    """WikiText with numbers joined or places chunked.
-
-    It has the name of the corpus that it extends: hashes of runs count class names, so a run of either is found again.
+class _NumbersAndPlaces(CorpusDataModule):
+    """A corpus with numbers joined or places chunked.
 
     Args:
         join_numbers: ``1 @,@ 234`` becomes one token (numbers corpus).
@@ -156,7 +156,22 @@ class WikiTextDataModule(wikitext.WikiTextDataModule):
         return super().options() | {"join_numbers": self.join_numbers, "chunk_places": population}
 
     def transform(self, text: str) -> str:
-        """Return an article's text with numbers joined and places chunked as configured."""
+        """Return a document's text with numbers joined and places chunked as configured."""
         if self.join_numbers:
             text = join_numbers(text)
         return chunk_places(text, self.minimum_population) if self.chunk_places else text
+
+
+class WikiTextDataModule(_NumbersAndPlaces, wikitext.WikiTextDataModule):
+    """WikiText with numbers joined or places chunked.
+
+    It has the name of the corpus that it extends: hashes of runs count class names, so a run of either is found again.
+    """
+
+
+class FolderDataModule(_NumbersAndPlaces, folder.FolderDataModule):
+    """Texts of one's own with numbers joined or places chunked."""
+
+    def documents(self, split: str) -> Iterator[Document]:
+        for document in super().documents(split):
+            yield Document(self.transform(document.text), document.source, document.meta)

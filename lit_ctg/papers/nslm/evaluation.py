@@ -27,6 +27,7 @@ from lit_ctg.papers.nslm.micro_model import MicroModel
 from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES
+from lit_ctg.statistics import exp_or_inf
 
 STRETCH = 500  # tokens that the interval takes for one sentence
 MOST_KEYS = 2000  # occurrences behind a curve; of more an evenly spaced sample
@@ -86,7 +87,7 @@ class ClassPerplexity(RatioMetric):
             self.names, self.ratio().exp().tolist(), self.count.tolist(), self.intervals(), strict=True
         ):
             finite = nats is not None and math.isfinite(nats[1])
-            ci95 = (math.exp(nats[0]), math.exp(min(nats[1], 700.0))) if finite and nats else None
+            ci95 = (exp_or_inf(nats[0]), exp_or_inf(nats[1])) if finite and nats else None
             results[name] = MetricResult(value, self.unit, self.direction, int(count), ci95, self.version)
         return results
 

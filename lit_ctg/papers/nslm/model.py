@@ -38,6 +38,7 @@ from lit_ctg.papers.nslm.heads import make_heads
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
+from lit_ctg.statistics import exp_or_inf
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
@@ -648,7 +649,7 @@ class NSLMModule(LitLanguageModel):
         self.validation = [scores]
         self.tune(scores)
         final_N = scores.models(float(self.mixture_weight))["nslm"]
-        self.log_dict({FINAL: math.exp(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
+        self.log_dict({FINAL: exp_or_inf(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
 
     def test_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
         """Return what all models say about the targets of the next stretch."""

@@ -86,8 +86,10 @@ class Lexicon:
         self.held_out = tuple(word.lower() for word in held_out)
         for word in self.held_out:
             if word not in entries:
+                hint = did_you_mean(word, entries)
                 raise UserError(
-                    f"lexicon {path}: '{word}' is to be held out, but not there{did_you_mean(word, entries)}"
+                    f"lexicon {path}: '{word}' is to be held out, but not there{hint}; set model.bank.lexicon.held_out "
+                    "([] for none)"
                 )
 
     def _refuse(self, where: str, why: str) -> NoReturn:

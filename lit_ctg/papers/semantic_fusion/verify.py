@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from lit_ctg.papers.semantic_fusion.clause_vocabulary import NEGATIVE, POSITIVE
+from lit_ctg.papers.semantic_fusion.clause import NEGATIVE, POSITIVE
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, history_end, rate_intervals, value_of
 

@@ -107,29 +107,29 @@ def test_a_book_that_changes_is_noticed(book_server, tmp_path: Path) -> None:
         books_of(tmp_path / "b", source="hub", mirror=book_server.address, sha256={100: "0" * 64}).prepare()
 
 
-def test_a_download_that_breaks_off_is_tried_again(network, tmp_path: Path) -> None:
-    serve(network)
-    data = books_of(tmp_path, source="hub", mirror=network.address)
+def test_a_download_that_breaks_off_is_tried_again(book_server, tmp_path: Path) -> None:
+    serve(book_server)
+    data = books_of(tmp_path, source="hub", mirror=book_server.address)
     told = []
     data.fetching = lambda *state: told.append(state)
-    network.cut_after, network.refuse = [100], [503, 429]
+    book_server.cut_after, book_server.refuse = [100], [503, 429]
     path = data.fetch("greatgatsby")
-    whole = network.files["/cache/epub/64317/pg64317.txt"]
-    assert path.read_bytes() == whole and len(network.requests) == 4
+    whole = book_server.files["/cache/epub/64317/pg64317.txt"]
+    assert path.read_bytes() == whole and len(book_server.requests) == 4
     assert told[-1] == ("pg64317.txt", len(whole), len(whole))
     assert {file.name for file in path.parent.iterdir()} == {"pg64317.txt", "pg64317.json", "pg64317.lock"}
 
 
-def test_what_cannot_be_fetched_is_one_line(network, tmp_path: Path, monkeypatch) -> None:
-    serve(network)
-    data = books_of(tmp_path, source="hub", mirror=network.address)
+def test_what_cannot_be_fetched_is_one_line(book_server, tmp_path: Path, monkeypatch) -> None:
+    serve(book_server)
+    data = books_of(tmp_path, source="hub", mirror=book_server.address)
     cases = [([404], r"HTTP 404: check data\.books and data\.mirror", 1), ([503] * 9, "failed 5 times", 5)]
     for refused, message, asked in cases:
-        network.refuse, network.requests = list(refused), []
+        book_server.refuse, book_server.requests = list(refused), []
         with pytest.raises(UserError, match=message) as error:
             data.fetch("greatgatsby")
-        assert "\n" not in str(error.value) and len(network.requests) == asked
-    network.refuse = []
+        assert "\n" not in str(error.value) and len(book_server.requests) == asked
+    book_server.refuse = []
     with pytest.raises(UserError, match=r"failed 5 times .*data\.source=sample"):
         books_of(tmp_path, source="hub", mirror="http://127.0.0.1:9").fetch("greatgatsby")
 
@@ -197,6 +197,8 @@ def test_texts_are_cut_and_rows_are_documents(tmp_path: Path) -> None:
 
 def test_styles_give_the_order_of_codes_and_of_training(tmp_path: Path) -> None:
     assert styles_of(tmp_path, source="sample", sample_size=4000, styles=["blog", "news"]).sources == ("blog", "news")
+    other = styles_of(tmp_path, source="sample", sample_size=4000)
+    assert other.sources == ("news", "blog"), "the order is part of what packed text is kept under"
     with pytest.raises(UserError, match=r"data\.styles=\['news', 'blogs'\]: give news and blog, each once"):
         styles_of(tmp_path, styles=["news", "blogs"])
 

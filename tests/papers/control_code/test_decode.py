@@ -81,7 +81,18 @@ def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator)
     stop = generator.vocabulary.id(".")
     assert len(text.ids) == 6
     assert [stop, *text.ids] == one_by_one(generator, [stop], [0.0, 0.0, 1.0], 6)
-    assert text.text == generator.vocabulary.decode(text.ids)
+    assert text.text == generator.vocabulary.decode(text.ids) and text.prompt_length == 0
+    both = generator.generate(2, [".", ""], control={"source": "news"}, seed=0)
+    assert both[0].ids == (stop, *text.ids) and both[0].prompt_length == 1, "a prompt that is that token is shown"
+    assert both[1] == text
+
+
+def test_no_seed_takes_the_best_tokens_in_published_settings_too(make_generator):
+    generator = make_generator(decoding={"choice": "uniform_top_k"})
+    (best,) = generator.generate(1, "w1", {"source": "news"}, seed=None)
+    assert list(best.ids) == one_by_one(generator, list(best.ids[:1]), [0.0, 0.0, 1.0], 6)
+    assert generator.generate(1, "w1", {"source": "news"}, seed=3) != [best]
+    assert generator.decoding.choice == "uniform_top_k"
 
 
 def test_no_control_takes_the_sources_in_turn(make_generator):
@@ -163,11 +174,11 @@ def test_unknown_words_are_never_generated(make_generator):
 @pytest.mark.parametrize(
     ("control", "message"),
     [
-        ({"source": "musik"}, "no control code 'musik': toy was trained with garden, music, news; did you mean 'mus"),
+        ({"source": "musik"}, "control.source=musik: use one of garden, music, news; did you mean 'music'"),
         ({"mix": {"books": 1.0}}, "no control code 'books'"),
         ({"mix": {"music": -1}}, "weight -1 of source 'music'"),
         ({"blend": {"music": 0}}, "are all 0"),
-        ({"mix": "music"}, "give a weight for each source"),
+        ({"mix": "music"}, "give a number for each name"),
         ({"sources": "music"}, "did you mean 'source'"),
         ({"source": "music", "mix": {"news": 1}}, "give one of"),
     ],

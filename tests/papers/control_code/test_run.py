@@ -102,7 +102,7 @@ def test_command_line(run_cli, tmp_path):
     code, out, err = run_cli("generate", *words)
     assert code == 0 and len(out.strip().splitlines()) == 5, err
     code, _, err = run_cli("generate", *words, "control.source=nobody")
-    assert code == 2 and "no control code 'nobody': books2 was trained with" in err
+    assert code == 2 and "control.source=nobody: use one of city_romance, stage_play" in err
     checkpoint = next(tmp_path.rglob("last.ckpt"))
     code, _, err = run_cli("generate", *words, f"ckpt_path={checkpoint}", "model.injection=prompt")
     assert code == 2 and "model.injection is neuron there and prompt here" in err

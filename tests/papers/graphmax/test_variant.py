@@ -1,4 +1,4 @@
-"""lit_ctg.papers.graphmax.variants and .successor: every variant against a restatement, its limits, and as a rule."""
+"""lit_ctg.papers.graphmax.variant: every variant against a restatement, its limits, and as a rule."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, successor, variants
-from lit_ctg.papers.graphmax.variants import NAMES, Certificates, checked_name, chosen
+from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, variant, variants
+from lit_ctg.papers.graphmax.variant import NAMES, Certificates, checked_name, chosen
 
 SIZE = 40
 PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
@@ -117,7 +117,7 @@ def test_reweighting_gives_what_the_corpus_gives() -> None:
 
 def test_every_variant_is_a_distribution_a_row_at_a_time(graph, logits) -> None:
     logits[:, 7] = float("-inf")
-    for name, variant in variants(graph, published=PUBLISHED).items():
+    for name, layer in variants(graph, published=PUBLISHED).items():
         if name == "algorithm_one":
             logits = logits.masked_fill(logits.isinf(), -30.0)  # Euclidean steps know no -inf
         whole = variant(logits.float(), LAST, 1.0)
@@ -139,7 +139,7 @@ def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeyp
     assert not recwarn.list
     assert counted.rows == counted.certified == {"graphmax": 6, "transposed": 6}
     too_little = {"tol": 1e-30, "max_iterations": 1}
-    monkeypatch.setattr("lit_ctg.papers.graphmax.variants.graphmax", lambda *a, **k: graphmax(*a, **too_little, **k))
+    monkeypatch.setattr("lit_ctg.papers.graphmax.variant.graphmax", lambda *a, **k: graphmax(*a, **too_little, **k))
     worst = float(graphmax(logits.float(), graph, 10.0, **too_little).gap_B.max())
     with pytest.warns(RuntimeWarning, match=rf"graphmax certified \d of 6 rows, the largest gap is {worst:.2g} nats"):
         found["graphmax"](logits.float(), LAST, 10.0)
@@ -168,9 +168,9 @@ def test_bad_input(graph, logits) -> None:
     found = variants(graph)
     with pytest.raises(UserError, match="did you mean 'graphmax'"):
         chosen("grafmax", found)
-    for name, variant in found.items():
+    for name, layer in found.items():
         with pytest.raises(UserError, match="do not fit a scene graph"):
-            variant(logits[:, :-1], LAST, 1.0)
+            layer(logits[:, :-1], LAST, 1.0)
         with pytest.raises(UserError, match="NaN logits in row 2"):
             variant(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
         if name not in ("softmax", "sparsemax"):
@@ -193,7 +193,7 @@ def test_large_vocabulary_in_float32(zipf_graph, zipf_logits) -> None:
 def test_the_pull_is_found_in_few_steps(zipf_graph, zipf_logits, strength, steps, monkeypatch) -> None:
     """In float32 too: an absolute tolerance in c could not be met there with a strong pull."""
     taken = []
-    monkeypatch.setattr(successor, "_pulled", lambda *given, _one=successor._pulled: taken.append(1) or _one(*given))
+    monkeypatch.setattr(variant, "_pulled", lambda *given, _one=variant._pulled: taken.append(1) or _one(*given))
     variants(zipf_graph)["successor_divergence"](zipf_logits, torch.arange(len(zipf_logits)), strength)
     assert 0 < len(taken) <= steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -87,5 +88,21 @@ def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
     words = ["experiment=idea_gate/base", "size=smoke", f"output_root={tmp_path}"]
     folder = train(compose([*words, "trainer.limit_val_batches=1"])).folder
     assert main([f"ckpt_path={folder}/checkpoints/last.ckpt"]) == folder / "export"
-    names = {path.name for path in (folder / "export").iterdir()}
+    base = folder / "export"
+    names = {path.name for path in base.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    # the paper's gate goes on from it, and the second version's adapters are trained on it
+    starts = {"branch": f"model.start_from={base}", "pretrained": f"backbone.path={base}",
+              "pretrained_baseline": f"backbone.path={base}"}  # fmt: skip
+    for name, start in starts.items():
+        words[0] = f"experiment=idea_gate/{name}"
+        record = json.loads(
+            (train(compose([*words, start, "trainer.limit_val_batches=1"])).folder / "run.json").read_text()
+        )
+        assert record["status"] == "DONE" and math.isfinite(record["metrics"]["val/gated/loss"]["value"])
+        checks = {"val/bigram/margin", "val/history/head_gain", "val/gate/context_share"}
+        wanted = checks if name != "pretrained_baseline" else {"val/bigram/margin"}
+        assert wanted <= set(record["metrics"])
+        if name == "branch":
+            kept = ("mass/gated/all/kept", "topic/gated/all/classified", "topic_long/gated/finance/long/drift/21-40")
+            assert {*kept, "topic_without_penalty/gate_gain/all/long/stickiness"} <= set(record["metrics"])

@@ -283,21 +283,36 @@ def terms():
     }
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """Names of what the trials and the X-ray of a small run record."""
-    callbacks = plain(compose(["experiment=idea_gate/strengths", "size=small"]))["callback"]
-    trial, xray = callbacks["topic_trial"], callbacks["xray"]
-    names = set()
+def trial_names(trial):
+    """Names of what one callback of topic trials records."""
+    prefix, names = trial.get("prefix", "topic"), set()
+    domains = (*trial["domains"], ALL)
     for arm in trial["arms"]:
-        for domain in (*trial["domains"], ALL):
-            names.add(f"topic/{arm}/{domain}/distinct_2")
+        for domain in domains:
+            names |= {f"{prefix}/{arm}/{domain}/distinct_2", f"{prefix}/{arm}/{domain}/classified"}
             for chosen in LISTS:
-                base = f"topic/{arm}/{domain}/{chosen}"
+                base = f"{prefix}/{arm}/{domain}/{chosen}"
                 names |= {f"{base}/{score}" for score in SCORES} | {f"{base}/drift/fall"}
                 names |= {f"{base}/drift/{span_name(span)}" for span in trial["spans"]}
-    for name, entry in xray["prompts"].items():
-        names |= {f"xray/{name}/{word}" for word in entry["words"]} | {f"xray/{name}/clamped"}
+    if trial.get("references"):
+        names |= {f"{prefix}/{kind}/{domain}/long/stickiness" for kind in ("text", "random") for domain in domains}
+    return names | ({f"{prefix}/classifier/accuracy"} if trial.get("classifier") else set())
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Names of what trials, X-ray and masses of small runs record."""
+    names = set()
+    for experiment in ("strengths", "pretrained", "branch"):
+        callbacks = plain(compose([f"experiment=idea_gate/{experiment}", "size=small"]))["callback"]
+        for callback in callbacks.values():
+            if callback["_target_"].endswith("TopicTrial"):
+                names |= trial_names(callback)
+        for name, entry in callbacks["xray"]["prompts"].items():
+            names |= {f"xray/{name}/{word}" for word in entry["words"]} | {f"xray/{name}/clamped"}
+    masses = callbacks["topic_mass"]
+    for arm in masses["arms"]:
+        names |= {f"mass/{arm}/{domain}/{kind}" for domain in (*masses["domains"], ALL) for kind in ("inside", "kept")}
     return names
 
 
@@ -309,9 +324,9 @@ def test_every_run_is_listed(terms) -> None:
 
 
 def test_every_number_is_recorded(terms, recorded) -> None:
-    asked = {metric for _, _, metric in terms if metric.startswith(("topic/", "xray/"))}
+    asked = {metric for _, _, metric in terms if metric.startswith(("topic", "xray/", "mass/"))}
     assert asked and asked <= recorded
-    metrics = plain(compose(["experiment=idea_gate/main"]))["metric"]
+    metrics = plain(compose(["experiment=idea_gate/branch"]))["metric"]
     others = {metric for _, _, metric in terms} - asked
     assert {name.split("/")[1] for name in others if name.startswith("val/")} <= set(metrics)
 

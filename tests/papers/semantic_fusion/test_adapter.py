@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,12 +211,10 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
     decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=40, grammar=str(path))
     texts = TextGenerator(make(), decoding, vocabulary).generate(20, seed=0)
     sentence = r"(?i) ?the (food|music) was (superb|nice|lousy|poor) ?\."
-    import re
-
     assert all(re.fullmatch(sentence, text.text) for text in texts), [text.text for text in texts[:3]]
     assert len({text.hits for text in texts}) > 1
-    path.write_text("start: A\nslots:\n  A: {words: prise, next: END}\n")
-    with pytest.raises(UserError, match="neither a group nor a word"):
+    path.write_text("start: A\nslots:\n  A: {words: praise, next: B}\n")
+    with pytest.raises(UserError, match="next='B' is no slot"):
         TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path)), vocabulary)
 
 

@@ -210,7 +210,8 @@ class _Compiler:
                 for index, piece in enumerate(pieces):
                     last = index == len(pieces) - 1
                     begun = "-".join(map(str, pieces[: index + 1]))
-                    onward = target if last else f"{state.split('/')[0]}~/{state}:{target}:{begun}"
+                    # words that begin alike share their states, wherever they lead in the end
+                    onward = target if last else f"{state.split('/')[0]}~/{state}:{begun}"
                     label = f"{at}>{piece}>{onward}"
                     self.classes[label] = (piece,)
                     self.transitions.setdefault(at, {})[label] = onward
@@ -225,7 +226,7 @@ class _Compiler:
             more = {s for s, arrows in self.transitions.items() if s not in ends and ends & set(arrows.values())}
             ends, grown = ends | more, bool(more)
         if stuck := [state for state in self.transitions if state not in ends]:
-            self.refuse(f"a sentence that comes to {stuck[0]} cannot end: give a slot from there on next: END")
+            self.refuse(f"a sentence that comes to {stuck[-1]} cannot end: give a slot from there on next: END")
 
     def _longest(self) -> int | None:
         """Return the number of tokens on the longest way from the start to the end, None where a way is a circle."""

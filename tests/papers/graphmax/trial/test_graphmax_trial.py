@@ -124,7 +124,7 @@ def test_rows_that_are_not_certified_are_counted_and_told(scene, published, modu
             converged_B=torch.tensor([True, False, True, True]), gap_B=torch.tensor([0.0, 0.25, 0.0, 0.0])
         )
 
-    monkeypatch.setattr("lit_ctg.papers.graphmax.variants.graphmax", poor)
+    monkeypatch.setattr("lit_ctg.papers.graphmax.variant.graphmax", poor)
     with pytest.warns(RuntimeWarning, match="graphmax certified 3 of 4 rows, the largest gap is 0.25 nats"):
         found.run(module, vocabulary)
     assert found.results["certified/shop/graphmax"]["value"] == 0.75

@@ -1,6 +1,6 @@
 """Parts of the solver: lit_ctg.papers.graphmax.certificate, lit_ctg.papers.graphmax.model_step,
 lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.published,
-lit_ctg.papers.graphmax.variants."""
+lit_ctg.papers.graphmax.variant."""
 
 from __future__ import annotations
 

@@ -1,0 +1,220 @@
+"""A folder of one's own texts: one file or subfolder a label, any of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.document import Document
+from lit_ctg.data.source import (
+    PACKED_SUFFIXES,
+    check_regular,
+    data_suffix,
+    read_lines,
+    read_records,
+    reading,
+    root_folder,
+    text_column,
+)
+from lit_ctg.data.split import check_fractions
+from lit_ctg.errors import UserError, check_unicode
+
+READ = (".txt", ".jsonl", ".csv", ".parquet")
+# names that mean splits, not labels
+_SPLITS = {"train", "valid", "validation", "val", "dev", "test"}
+# how fine a label's text is cut into documents, coarsest first
+WHOLE, PARAGRAPHS, LINES = range(3)
+# a label with fewer documents than this is cut finer, so that its last parts are shares of its text
+ENOUGH = 20
+# characters of a document; a longer text file is several
+LONGEST = 2**20
+_logger = logging.getLogger(__name__)
+
+
+def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
+    """Return the files of every label of a folder, both in order of their names.
+
+    A label is a file without its suffixes, or a subfolder with all that lies below it. What cannot be read, and a label
+    without any text, is left out with a line.
+
+    Raises:
+        UserError: no such folder, no label, a name that is not UTF-8, a pipe, folders named after splits.
+    """
+    folder = root_folder(root)
+    # asked for several times a run: looked at anew, and told of, where something has changed
+    state = tuple((str(path), path.lstat().st_mtime_ns, path.lstat().st_size) for path in [folder, *_below(folder)])
+    return _labels(str(root), folder, state)
+
+
+@functools.lru_cache(maxsize=8)
+def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[Path, ...]]:
+    passed: list[str] = []
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        check_unicode(entry.name, f"data.root={root}: the file")
+        label, files = (entry.name, _below(entry)) if entry.is_dir() else (_stem(entry), [entry])
+        readable = [path for path in files if data_suffix(path) in READ]
+        passed += [path.relative_to(folder).as_posix() for path in files if path not in readable]
+        if readable:
+            found.setdefault(label, []).extend(readable)
+    splits = sorted(found.keys() & _SPLITS)
+    if len(splits) > 1:
+        raise UserError(f"data.root={root}: {' and '.join(splits)} are splits, not labels; give one file or subfolder "
+                        "a label (splits are made here), or use data=wikitext, which reads such files")  # fmt: skip
+    if passed:
+        more = ", ..." if len(passed) > 5 else ""
+        _logger.warning(f"data.root={root}: left out {', '.join(passed[:5])}{more} ({' '.join(READ)} are read)")
+    empty = [label for label, files in found.items() if not any(map(_has_text, files))]
+    if empty:
+        _logger.warning(f"data.root={root}: left out {', '.join(empty)}: no text there")
+    labels = {label: tuple(files) for label, files in sorted(found.items()) if label not in empty}
+    if not labels:
+        raise UserError(
+            f"data.root={root} holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder a label"
+        )
+    return labels
+
+
+def _below(folder: Path) -> list[Path]:
+    """Return the files below a folder, without hidden ones; links to folders may run in a circle: not followed."""
+    files = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
+    for path in files:
+        check_unicode(str(path), "the file")
+    return files
+
+
+def _stem(path: Path) -> str:
+    """Return a file's name without format and packing: ``a.b`` of ``a.b.jsonl.xz``."""
+    name = path.stem if path.suffix in PACKED_SUFFIXES[1:] else path.name
+    return Path(name).stem
+
+
+def _has_text(path: Path) -> bool:
+    with reading(path):
+        check_regular(path)
+        if data_suffix(path) != ".txt":
+            return next(read_records(path, [], empty=True), None) is not None
+        return any(not line.isspace() and line for line in read_lines(path, empty=True))
+
+
+class FolderDataModule(CorpusDataModule):
+    """One's own texts. Every label is a source with its control code; the last documents of each are for evaluation.
+
+    A row (its text column) is a document, and so is a text file. A label with fewer than ``ENOUGH`` documents is cut
+    into paragraphs (between blank lines), or into lines where that is still too few.
+
+    Args:
+        val_fraction, test_fraction: share of each label's documents, from its end; at least one document. A test share
+            of 0 means that testing reads the validation part.
+        column: of rows, the one that holds the text; by default ``text`` (or another usual name), or the only one.
+        options: see ``CorpusDataModule``; ``max_documents`` is of each label.
+
+    Raises:
+        UserError: a source other than local; see ``labels_of``.
+    """
+
+    name = "folder"
+
+    def __init__(self, *, val_fraction: float, test_fraction: float, column: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if self.source != "local" or self.root is None:
+            raise UserError("data=folder reads texts of your own: give data.root=<folder with one file or subfolder a "
+                            "label> (and no data.source)")  # fmt: skip
+        self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
+        self.column = column
+        self._cuts: dict[str, tuple[int, int]] = {}
+
+    @property
+    def labels(self) -> dict[str, tuple[Path, ...]]:
+        """The files of every label, in the order of the control codes."""
+        return labels_of(self.root)
+
+    def options(self) -> dict[str, Any]:
+        names = {label: len(files) for label, files in self.labels.items()}
+        return {"labels": names, "column": self.column, "fractions": [self.val_fraction, self.test_fraction]}
+
+    def sample_documents(self, split: str) -> Iterator[Document]:
+        return iter(())  # refused by __init__
+
+    def hub_documents(self, split: str) -> Iterator[Document]:
+        return iter(())  # refused by __init__
+
+    def local_files(self) -> list[Path]:
+        return [path for files in self.labels.values() for path in files]
+
+    def documents(self, split: str) -> Iterator[Document]:
+        return self.local_documents(split)
+
+    def local_documents(self, split: str) -> Iterator[Document]:
+        for label in self.labels:
+            first, stop = self._range(label, split)
+            for number, text in enumerate(self._texts(label, self._cut(label)[0])):
+                if first <= number < stop:
+                    yield Document(text, label)
+
+    def _range(self, label: str, split: str) -> tuple[int, int]:
+        """Return first document and end of a split: the training part first, the test part last."""
+        count = self._cut(label)[1]
+        shares = (self.val_fraction, self.test_fraction)
+        val, test = (max(1, round(share * count)) if share else 0 for share in shares)
+        first_val = count - val - test
+        kept = first_val if self.max_documents is None else min(first_val, self.max_documents)
+        return {"train": (0, kept), "val": (first_val, count - test), "test": (count - test, count)}[split]
+
+    def _cut(self, label: str) -> tuple[int, int]:
+        """Return how fine a label is cut, and how many documents that makes."""
+        if label not in self._cuts:
+            for level in (WHOLE, PARAGRAPHS, LINES):
+                count = sum(1 for _ in self._texts(label, level))
+                if count >= ENOUGH:
+                    break
+            parts = 1 + (self.val_fraction > 0) + (self.test_fraction > 0)
+            if count < parts:
+                raise UserError(
+                    f"data.root={self.root}: label '{label}' has {count} line{'s' if count != 1 else ''} of text; "
+                    f"training, validation and test need {parts} at least (better hundreds): give more, or take it away"
+                )
+            self._cuts[label] = level, count
+        return self._cuts[label]
+
+    def _texts(self, label: str, level: int) -> Iterator[str]:
+        """Yield the documents of a label, none of them blank, each with a line end."""
+        for path in self.labels[label]:
+            texts = [read_lines(path, empty=True)] if data_suffix(path) == ".txt" else self._rows(path)
+            for lines in texts:
+                yield from _documents(lines, level)
+
+    def _rows(self, path: Path) -> Iterator[Iterator[str]]:
+        column = text_column(path, self.column)
+        for row in read_records(path, [column], empty=True):
+            yield iter(row.text(column).splitlines())
+
+    def test_dataloader(self) -> Any:
+        return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()
+
+
+def _documents(lines: Iterator[str], level: int) -> Iterator[str]:
+    """Cut lines into documents: all of them, paragraphs between blank lines, or each line."""
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        blank = not line.strip()
+        ends = level == LINES or (level == PARAGRAPHS and blank) or size + len(line) > LONGEST
+        if ends and size:
+            yield "\n".join(held).rstrip("\n") + "\n"
+            held, size = [], 0
+        if not blank or size:
+            held.append(line)
+            size += len(line) + 1
+    if size:
+        yield "\n".join(held).rstrip("\n") + "\n"
