@@ -143,7 +143,7 @@ class IdeaLoss(RatioMetric):
         rows = max(1, CHUNK // idea_PV.shape[1])
         parts = zip(idea_PV.split(rows), window_PK.split(rows), strict=True)
         total = sum(float(idea_loss(idea.double(), window, **options)) * len(idea) for idea, window in parts)
-        self.add_rows(torch.tensor([total], device=idea_PV.device), torch.tensor([len(idea_PV)], device=idea_PV.device))
+        self.add_rows(torch.tensor([total], dtype=torch.float64), torch.tensor([len(idea_PV)]))
 
     def compute(self) -> Tensor:
         """Return the mean over positions, float64, ()."""
