@@ -59,8 +59,9 @@ def test_the_strength_is_chosen_where_it_is_not_measured(folds, module, monkeypa
     def layer(logits_NV, last_N, strength):
         """Foretell the even contexts at 0.1, which choose, and the odd ones, which measure, at any other strength."""
         right_N = even_N if strength == 0.1 else ~even_N
-        log_x_NV = torch.full_like(logits_NV, math.log(1e-4))
-        return log_x_NV.scatter(1, found.target_N[:, None], torch.where(right_N, 0.5, 0.01).log()[:, None].to(log_x_NV))
+        hit_N1 = torch.where(right_N, 0.5, 0.01)[:, None].to(logits_NV)
+        rest_NV = ((1 - hit_N1) / (logits_NV.shape[1] - 1)).expand_as(logits_NV)
+        return rest_NV.scatter(1, found.target_N[:, None], hit_N1).log()
 
     monkeypatch.setattr(type(folds[0]), "variant", lambda fold, name: layer)
     strengths = {"variant": "interpolation", "strengths": [5.0, 0.1, 7.0]}
