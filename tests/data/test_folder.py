@@ -156,6 +156,8 @@ def test_labels_become_the_codes_of_the_model(own: Path) -> None:
     assert cfg["model"]["codes"] == 3 and cfg["data"]["by_source"] is True
     with pytest.raises(UserError, match=r"needs data\.root"):
         compose(words[:2])
+    nslm = plain(compose(["experiment=nslm/numbers", *words[1:]]))["data"]
+    assert nslm["batching"] == "streams" and nslm["tokenizer"]["_target_"].endswith("WordTokenizer")
     # no variant of its own: the shared option
     assert plain(compose(["experiment=graphmax/main", *words[1:]]))["data"]["by_source"] is False
 
@@ -163,13 +165,11 @@ def test_labels_become_the_codes_of_the_model(own: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "experiment",
-    ["control_code/transformer", "graphmax/main", "idea_gate/main", "nslm/numbers", "semantic_fusion/reviews"],
+    ["control_code/transformer", "graphmax/main", "idea_gate/main", "semantic_fusion/reviews"],
 )
 def test_every_paper_trains_on_it(own: Path, run_cli, experiment: str) -> None:
     words = ["train", f"experiment={experiment}", "data=folder", f"data.root={own}", "size=smoke",
              "trainer.accelerator=cpu", f"data.cache_root={own.parent / 'cache'}"]  # fmt: skip
-    if experiment == "nslm/numbers":
-        words.append("~model.classes.convert")  # nothing is converted there
     if experiment == "semantic_fusion/reviews":
         words.append("~data.corpus")
     code, _, err = run_cli(*words)
