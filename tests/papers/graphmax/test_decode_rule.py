@@ -25,8 +25,8 @@ def test_strength_zero_leaves_scores_alone_and_rows_may_differ(zipf_graph, zipf_
     scores = GraphmaxRule(zipf_graph, [0.0, 1.0] * 6)(IDS, zipf_logits)
     assert torch.equal(scores[::2], zipf_logits[::2])
     np.testing.assert_allclose(scores[1].exp(), graphmax(zipf_logits[1], zipf_graph).probs_BV, atol=2e-4)
-    with pytest.raises(ValueError, match="3 settings for 12 rows"):
-        GraphmaxRule(zipf_graph, [0.0, 1.0, 2.0])(IDS, zipf_logits)
+    with pytest.raises(ValueError, match="5 settings for 12 rows"):
+        GraphmaxRule(zipf_graph, [0.0, 1.0, 2.0, 3.0, 4.0])(IDS, zipf_logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
