@@ -2,10 +2,10 @@
 
     python benchmarks/bench_threads.py [--threads 2] [--rounds 5]
 
-Models are torch's own Transformer layers with a vocabulary of 2,000 on batches of 8 x 64 tokens, AdamW, float32. The arms
-take turns. ``wall`` says how many times faster a step is with all threads (below 1: slower), ``work`` how many times the
-processor time it takes: on a machine that others use too, that is what it costs. ``run/threads.py`` has its threshold
-from here.
+Models are torch's own Transformer layers with a vocabulary of 2,000 on batches of 8 x 64 tokens, AdamW, float32. The
+arms take turns. ``wall`` says how many times faster a step is with all threads (below 1: slower), ``work`` how many
+times the processor time it takes: on a machine that others use too, that is what it costs. ``run/threads.py`` has its
+threshold from here.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def main() -> None:
             for threads in wall:
                 torch.set_num_threads(threads)
                 began, cpu = time.perf_counter(), time.process_time()
-                for _ in range(3):
-                    step()
+                step()
                 if turn:  # the first one warms up
                     wall[threads].append(time.perf_counter() - began)
                     work[threads].append(time.process_time() - cpu)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, blame, did_you_mean, one_line
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     for word in words:
-        # bytes of the command line that are no UTF-8: a record could not name that file
-        if not word.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise UserError(f"{word!a} is no UTF-8 text: rename that file or folder")
+        check_unicode(word, "the word")
     if words and words[0] in ("--version", "-V"):
         print(f"lit-ctg {__version__}")
         return 0

@@ -19,7 +19,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.errors import UserError, check_unicode, did_you_mean
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 
 # what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
@@ -150,7 +150,9 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UserError(explain(error) + _closest_key(error, words)) from error
+        text = explain(error) + _closest_key(error, words)
+        named = any(word.partition("=")[0].lstrip("+~") in text for word in words)
+        raise UserError(text if named else text + blame(error, words)) from error
     return check(cfg, experiment)
 
 

@@ -28,7 +28,7 @@ def check_unicode(text: str, what: str) -> str:
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the option closest to ``word``, or ``""`` when none is close."""
     close = difflib.get_close_matches(word, list(options), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    return f"; did you mean '{' '.join(close[0].split())}'?" if close else ""
 
 
 def one_line(error: BaseException) -> str:

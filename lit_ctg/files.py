@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,3 +175,42 @@ def named_floats(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [named_floats(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# larger ones are no settings
+MAX_YAML_BYTES = 2**24
+
+
+def read_yaml(path: str | Path, what: str = "") -> Any:
+    """Return the plain value in a YAML file that a user gives.
+
+    Args:
+        path: the file.
+        what: how the message calls it; by default its path.
+
+    Raises:
+        UserError: no such file, a pipe or a device (reading might never end), not UTF-8, no YAML, nesting without end,
+            or an alias (``*name``): a few lines of them stand for more than fits into memory.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError(f"line {self.peek_event().start_mark.line + 1} has an alias (*): write it out")
+            return super().compose_node(parent, index)
+
+    path, what = Path(path), what or str(path)
+    try:
+        mode = path.stat()
+        if not stat.S_ISREG(mode.st_mode):
+            raise UserError(f"{what}: cannot be read as YAML: it is no file (a folder, a pipe or a device)")
+        if mode.st_size > MAX_YAML_BYTES:
+            raise UserError(f"{what}: cannot be read as YAML: it is larger than {MAX_YAML_BYTES // 2**20} MiB")
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    except OSError as error:
+        raise UserError(f"{what}: cannot be read as YAML: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise UserError(f"{what}: cannot be read as YAML: it is nested too deep") from error
+    except (ValueError, yaml.YAMLError) as error:  # also text that is not UTF-8
+        raise UserError(f"{what}: cannot be read as YAML: {' '.join(str(error).split())[:200]}") from error

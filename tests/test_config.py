@@ -62,6 +62,8 @@ def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
         ([MAIN, "seed=abc"], "seed"),
         ([MAIN, "seed=-1"], "negative"),
         ([MAIN, "seed=4294967296"], "seed=4294967296 is too large: pass a whole number below 2^32"),
+        ([MAIN, "data=1"], "data=1"),
+        ([MAIN, "logger=-inf"], "logger=-inf"),
         ([MAIN, "size=smal"], "size=smal; did you mean 'small'?; one of smoke, small, paper"),
         ([MAIN, "regime=Corrected"], "regime=Corrected; did you mean 'corrected'?; one of as_published, corrected"),
         ([MAIN, "model.learning_rate=-1"], "model.learning_rate=-1: pass a finite number, at least 0"),

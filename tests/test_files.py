@@ -162,6 +162,37 @@ def test_a_lock_in_no_folder_is_one_line(tmp_path: Path) -> None:
         waiting.enter_context(locked(tmp_path / "file" / "lock", remedy="go away"))
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a: &x [1, 2]\nb: [*x, *x]\n", r"line 2 has an alias \(\*\): write it out"),
+        (b"[" * 10_000, "nested too deep"),
+        (b"a: [1, 2", "expected ',' or ']'"),
+        (b"a: caf\xe9", "codec can't decode"),
+        (b"!!python/object/apply:os.system [id]", "could not determine a constructor"),
+    ],
+)
+def test_yaml_that_would_harm_is_one_line(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^my file: cannot be read as YAML: .*{reason}") as error:
+        files.read_yaml(path, "my file")
+    assert "\n" not in str(error.value)
+
+
+def test_yaml_from_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.yaml").write_text("a: [1, ü]\n")
+    assert files.read_yaml(tmp_path / "good.yaml") == {"a": [1, "ü"]}
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    for name, reason in (("pipe", "it is no file"), ("loop", "Too many levels"), ("none", "No such file")):
+        with pytest.raises(UserError, match=rf"{name}\.yaml: cannot be read as YAML: {reason}"):
+            files.read_yaml(tmp_path / f"{name}.yaml")
+    monkeypatch.setattr(files, "MAX_YAML_BYTES", 4)
+    with pytest.raises(UserError, match="larger than"):
+        files.read_yaml(tmp_path / "good.yaml")
+
+
 def test_no_torch_is_needed() -> None:
     script = "import sys, lit_ctg.files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,22 @@ def test_devices_are_left_to_lightning() -> None:
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not [word for word in forbidden if word in text], path
+
+
+def test_no_model_brings_code_of_its_own() -> None:
+    """Left open, transformers asks on standard input whether to run a repository's code, and takes "y"."""
+    calls = 0
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+                calls += 1
+                stated = {word.arg: word.value for word in node.keywords}.get("trust_remote_code")
+                assert isinstance(stated, ast.Constant) and stated.value is False, f"{path}, line {node.lineno}"
+    assert calls
+
+
+def test_what_lightning_calls_private_is_touched_in_one_file() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = re.findall(r"trainer\.(?:\w+\.)*_\w+|(?:fit|epoch|val)_loop\._\w+", text)
+        assert not found or path.name == "lightning_patches.py", (path, found)

@@ -91,7 +91,7 @@ class GeneratedText:
     text: str
     ids: tuple[int, ...]
     prompt_length: int = 0
-    control: dict[str, Any] = field(default_factory=dict)
+    control: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def note(self) -> str:
         """Return one line about the text that is shown below it; "" where there is nothing to say."""

@@ -140,17 +140,26 @@ def check_regular(path: str | Path) -> None:
         raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
+def _said(what: object) -> str:
+    """Return what a library or a file says as one short line."""
+    return " ".join(str(what).split())[:200]
+
+
+def _listed(columns: Iterable[object]) -> str:
+    return ", ".join(_said(name)[:40] for name in columns) or "nothing"
+
+
 @contextlib.contextmanager
 def reading(path: str | Path) -> Iterator[None]:
     """Turn what can go wrong while ``path`` is read into one clear line."""
     try:
         yield
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is truncated or damaged ({error}): fetch the file again") from error
+        raise UserError(f"{path} is truncated or damaged ({_said(error)}): fetch the file again") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 ({error.reason}): convert it, e.g. with iconv -t UTF-8") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error})") from error
+        raise UserError(f"{path} cannot be read ({_said(error.strerror or error)})") from error
     except RecursionError as error:
         raise UserError(f"{path} is nested too deep: is this a data file? fetch it again") from error
     except ImportError as error:
@@ -158,7 +167,7 @@ def reading(path: str | Path) -> Iterator[None]:
     except Exception as error:
         # zstandard and pyarrow raise classes of their own, which exist only once those packages are imported
         if type(error).__module__.partition(".")[0] in ("zstandard", "pyarrow"):
-            raise UserError(f"{path} is truncated or damaged ({error}): fetch the file again") from error
+            raise UserError(f"{path} is truncated or damaged ({_said(error)}): fetch the file again") from error
         raise
 
 
@@ -289,9 +298,8 @@ def read_records(
             if row.get(column) is None:
                 if column in row:
                     raise UserError(f"{row.where} has nothing in column '{column}': fill it or leave the row out")
-                has = ", ".join(map(str, row)) or "nothing"
                 hint = did_you_mean(column, map(str, row))
-                raise UserError(f"{row.where} has no column '{column}' (it has {has}){hint}")
+                raise UserError(f"{row.where} has no column '{column}' (it has {_listed(row)}){hint}")
         yield row
     if not found and not empty:
         raise UserError(f"{path} is empty: give a file that holds rows")
@@ -316,9 +324,9 @@ def text_column(path: str | Path, given: str | None = None) -> str:
     if found is None and not given and len(names) == 1:
         found = names[0]
     if found is None:
-        has = ", ".join(names) or "nothing"
         hint = did_you_mean(given, names) if given else ""
-        raise UserError(f"{path} has no column '{given or TEXT_COLUMNS[0]}' (it has {has}): call it 'text'{hint}")
+        wanted = given or TEXT_COLUMNS[0]
+        raise UserError(f"{path} has no column '{wanted}' (it has {_listed(names)}): call it 'text'{hint}")
     return found
 
 
@@ -380,7 +388,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
             missing = next((name for name in columns if name not in names), None)
             if missing is not None:
                 hint = did_you_mean(missing, names)
-                raise UserError(f"{path} has no column '{missing}' (it has {', '.join(names)}){hint}")
+                raise UserError(f"{path} has no column '{missing}' (it has {_listed(names)}){hint}")
             wanted = [*columns, *(name for name in optional if name in names)]
             for batch in table.iter_batches(batch_size=2048, columns=wanted):
                 for row in batch.to_pylist():

@@ -56,14 +56,17 @@ PerRow = float | Sequence[float] | Tensor
 def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
     """Return ``value`` as a column ``[B, 1]`` or ``[1, 1]`` with the dtype and device of ``scores_BV``.
 
+    Hugging Face's ``generate`` repeats every prompt for beams and for several sequences, a prompt's copies next to each
+    other: its setting then serves all of them.
+
     Args:
-        value: one number for all rows, or one number a row.
+        value: one number for all rows, one a row, or one for each of equally many neighbouring rows.
         scores_BV: the scores it is to be broadcast over.
 
     Raises:
-        ValueError: the number of values is neither 1 nor B.
+        ValueError: B is no multiple of the number of values.
     """
     column = torch.as_tensor(value, dtype=scores_BV.dtype, device=scores_BV.device).reshape(-1, 1)
-    if len(column) not in (1, len(scores_BV)):
+    if len(column) == 0 or len(scores_BV) % len(column):
         raise ValueError(f"{len(column)} settings for {len(scores_BV)} rows: give one for all or one a row")
-    return column
+    return column if len(column) == 1 else column.repeat_interleave(len(scores_BV) // len(column), dim=0)

@@ -112,7 +112,7 @@ class Gap:
         if self.printed:
             return f"{len(self.labels)} rows {self.reason}"
         labels = self.labels if len(self.labels) <= 4 else (*self.labels[:2], "...", self.labels[-1])
-        return f"{len(self.labels)} rows not run: {'; '.join(labels)}"
+        return f"{len(self.labels)} rows {self.reason}: {'; '.join(labels)}"
 
     @property
     def numbers(self) -> str:
@@ -170,7 +170,8 @@ def _empty(row: Row) -> tuple[bool, str] | None:
     if not cells or any(cell.hole is None for cell in cells):
         return None
     if row.printed is None:
-        return False, NOT_RUN
+        absent = all((cell.hole or "").startswith("not recorded") for cell in cells)
+        return False, "not recorded" if absent else NOT_RUN
     if any(cell.verdict is not None and cell.verdict.label != NOT_RUN for cell in cells):
         return None  # a bound says that the printed number cannot be
     return True, "; ".join(dict.fromkeys(cell.hole or "" for cell in cells))

@@ -69,7 +69,9 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
                 f"{where}.{unknown[1]}: {target} takes no {unknown[1]}; leave it out (~{where}.{unknown[1]} where the "
                 "experiment file gives it)"
             ) from error
-        raise UserError(f"{where}: {reason}; check the values given for {where}.*") from error
+        # a model may build its backbone itself, from that one's settings
+        settings = f"{where}.*" + (" and backbone.*" if "backbone" in extra else "")
+        raise UserError(f"{where}: {reason}; check the values given for {settings}") from error
 
 
 def targets(node: Any) -> list[str]:

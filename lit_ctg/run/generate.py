@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 
 from lit_ctg.config import plain
-from lit_ctg.core.generation import GeneratedText, Generator
+from lit_ctg.core.generation import GeneratedText
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 
 
-def generate(words: list[str]) -> list[Any]:
-    """Print ``n`` texts continuing ``prompt`` under ``control`` along the control paths in ``path``; notes below them.
+def generate(words: list[str]) -> list[GeneratedText]:
+    """Print ``n`` texts continuing ``prompt`` under ``control`` along the routes of the decoding; notes below them.
 
     Sentence i is a function of (seed, i) and the checkpoint.
 
@@ -29,23 +27,16 @@ def generate(words: list[str]) -> list[Any]:
     checkpoint.load_into(module, datamodule)
     decoding = instantiate(cfg.decoding, "decoding")
     generator = decoding.generator(module, datamodule)
-    routes = cfg.decoding.get("routes")
-    chosen = {"prompt": cfg.prompt, "control": plain(cfg)["control"], "seed": cfg.seed}
-    if isinstance(generator, Generator):
-        texts = generator.generate(cfg.n, routes=routes, **chosen)
-    else:  # a paper that is not yet on the contract of core/generation.py
-        texts = generator.generate(cfg.n, paths=dict.fromkeys(routes or (), True), **chosen)
+    texts = generator.generate(
+        cfg.n,
+        prompt=cfg.prompt,
+        control=plain(cfg)["control"],
+        routes=cfg.decoding.get("routes"),
+        seed=cfg.seed,
+    )
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
         console.print(text.text, markup=False)
-        if found := note(text):
+        if found := text.note():
             console.print(f"    {found}", markup=False)
     return texts
-
-
-def note(text: Any) -> str:
-    """Return in one line what a text says of itself (``GeneratedText.note``), "" where that is nothing."""
-    if isinstance(text, GeneratedText):
-        return text.note()
-    fired = getattr(text, "fired", ())
-    return ", ".join(f"{token}: {kind}" + (f" after {before}" if before else "") for token, kind, before in fired)

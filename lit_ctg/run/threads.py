@@ -11,8 +11,10 @@ from torch import nn
 from lit_ctg.errors import UserError
 from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
 
-# Trained parameters from which a second thread is worth its waiting (benchmarks/bench_threads.py): below, the work of
-# one operation is shorter than handing it out, and on a busy machine every operation waits for the slowest thread.
+# Trained parameters from which all cores are tried. Below, one operation is soon done, and on a busy machine every
+# operation waits for the slowest thread: two threads took 2.1 times as long and 3.3 to 3.5 times the processor time on
+# two cores that others used too, with 0.4 to 21 million parameters (benchmarks/bench_threads.py). On a machine of one's
+# own, where they pay from, is not measured: set ``threads`` there.
 MANY = 20_000_000
 # who sets one of these has decided
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

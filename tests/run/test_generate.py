@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lit_ctg.core.generation import GeneratedText
 from lit_ctg.run import generate as command
 
 
@@ -40,11 +41,16 @@ def printed(monkeypatch, capsys):
     return run
 
 
-def test_a_text_stands_alone(printed) -> None:
-    assert printed(SimpleNamespace(text="in [1985]"), SimpleNamespace(text="x", fired=())) == "in [1985]\nx\n"
+class NotedText(GeneratedText):
+    """Says something of itself."""
+
+    def note(self) -> str:
+        return f"{len(self.ids)} tokens"
 
 
-def test_class_tokens_are_named_below_their_text(printed) -> None:
-    fired = (("1985", "year", ""), ("1986", "year", "1985"))
-    out = printed(SimpleNamespace(text="in 1985 and 1986", fired=fired), SimpleNamespace(text="in", fired=()))
-    assert out == "in 1985 and 1986\n    1985: year, 1986: year after 1985\nin\n"
+def test_a_text_stands_alone_and_markup_is_text(printed) -> None:
+    assert printed(GeneratedText("in [1985]", (1,)), GeneratedText("x", ())) == "in [1985]\nx\n"
+
+
+def test_what_a_text_says_of_itself_stands_below_it(printed) -> None:
+    assert printed(NotedText("in 1985", (1, 2)), GeneratedText("in", (1,))) == "in 1985\n    2 tokens\nin\n"

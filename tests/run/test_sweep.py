@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from lit_ctg.config import prepare_overrides, register
+from lit_ctg.run.directory import claim
 from lit_ctg.run.sweep import duration, plan, progress_line
 
 RUN = "experiment=semantic_fusion/main"
@@ -82,3 +84,22 @@ def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     assert lines[1].startswith("[3/3] done") and "left" not in lines[1]
     assert re.search(r"^\[2/3\] failed .*: seed=-1 is negative", err, re.MULTILINE)
     assert "sweep of 3 jobs" in out and "2 done" in out
+
+
+def test_a_job_that_another_process_is_at_is_not_done(run_cli, tmp_path):
+    """The lock of a sweep that was killed, and whose jobs live on, once made the next one report "skipped", code 0."""
+    words = [RUN, "size=smoke", "metric=[perplexity]", "callback=[run_record]", "logger=none", "skip_completed=true"]
+    words += ["trainer.limit_train_batches=1", "trainer.limit_val_batches=1"]
+    assert run_cli("train", *words)[0] == 0
+    (record,) = tmp_path.glob("outputs/*/*/*/run.json")
+    record.unlink()
+    held = claim(record.parent, skip_completed=False)
+    assert held.path == record.parent
+    code, out, err = run_cli("train", "-m", *words, "seed=0,1")
+    assert code == 1 and "1 done, 0 skipped, 1 busy, 0 failed" in out, (out, err)
+    assert f"another process is at it in {record.parent.relative_to(tmp_path)}" in out
+    assert "give the same command again" in out
+    code, out, _ = run_cli("train", *words)
+    assert code == 1 and f"process {os.getpid()} on " in out
+    held.release()
+    assert run_cli("train", "-m", *words, "seed=0,1")[0] == 0

@@ -402,7 +402,8 @@ class CodeTrial(Callback):
         later = [epoch for epoch, _ in costs if not above or epoch > above[-1]]
         breakthrough = later[0] if later else math.inf
         self._keep({"reference/source_frequencies": MetricResult(floor, "nats", "lower", tokens, None, 1)})
-        self._keep({"trial/breakthrough_epoch": MetricResult(breakthrough, "epoch", "lower", len(costs), None, 1)})
+        # over the epochs since: over none where it has not come yet, which is no divergence
+        self._keep({"trial/breakthrough_epoch": MetricResult(breakthrough, "epoch", "lower", len(later), None, 1)})
         for name, unit in CURVE_UNITS.items():
             self._keep({name: MetricResult(self.history[name][-1][1], unit, "lower", tokens, None, 1)})
 

@@ -5,24 +5,22 @@ Shape suffixes: B rows, T prefix tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.generation import NO_END, ControlSetting, GeneratedText, Generator, one_each
 from lit_ctg.decoding.filters import Nucleus, Temperature, TopK
 from lit_ctg.decoding.filters import top_k as keep_top_k
-from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import VariantRule, checked_name, chosen
+from lit_ctg.papers.graphmax.variant import NAMES, VariantRule, checked_name, chosen
 
 # Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
 #
@@ -80,18 +78,6 @@ class GraphmaxRule(ScoreRule):
 # Text from a language model through graphmax or any other variant: `lit-ctg generate experiment=graphmax/main`.
 
 
-CONTROLS = ("strength", "variant")
-UNBOUNDED = 1 << 20  # positions of a backbone that names no limit
-
-
-@dataclass(frozen=True)
-class GeneratedText:
-    """One text: prompt and continuation, and the ids of both (the leading ``<bos>`` too)."""
-
-    text: str
-    ids: tuple[int, ...]
-
-
 class GraphmaxDecoding:
     """How to sample.
 
@@ -116,11 +102,9 @@ class GraphmaxDecoding:
         self.variant, self.strength, self.max_new_tokens = variant, strength, max_new_tokens
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
 
-    def rules(self, module: Any, variant: str, strength: float) -> ScoreRule:
-        """Return output layer, temperature, top-k and nucleus as one rule; softmax needs no graph."""
-        rules: list[ScoreRule] = []
-        if variant != "softmax":
-            rules.append(VariantRule(chosen(variant, module.variants), strength))
+    def rules(self, layer: ScoreRule | None = None) -> ScoreRule:
+        """Return output layer (None: softmax), temperature, top-k and nucleus as one rule."""
+        rules: list[ScoreRule] = [] if layer is None else [layer]
         if self.temperature != 1.0:
             rules.append(Temperature(self.temperature))
         if self.top_k > 0:
@@ -134,66 +118,73 @@ class GraphmaxDecoding:
         return GraphmaxGenerator(module, self, datamodule.vocabulary)
 
 
-class GraphmaxGenerator:
+class EachVariant(ScoreRule):
+    """An output layer for each row, by name and strength; rows of one name go through it together."""
+
+    def __init__(self, variants: Mapping[str, Any], names: Sequence[str], strengths: Sequence[float]) -> None:
+        self.parts = []
+        for name in dict.fromkeys(names):
+            rows = [row for row, own in enumerate(names) if own == name]
+            if name != "softmax":
+                self.parts.append((rows, VariantRule(chosen(name, variants), [strengths[row] for row in rows])))
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        changed = scores.clone()
+        for rows, rule in self.parts:
+            changed[rows] = rule(input_ids[rows], scores[rows])
+        return changed
+
+
+class GraphmaxGenerator(Generator[GeneratedText]):
     """Continues prompts; ``module`` is a ``GraphmaxModule`` (or any step model with ``variants``)."""
 
     def __init__(self, module: Any, decoding: GraphmaxDecoding, vocabulary: Any):
-        self.module, self.decoding, self.vocabulary = module, decoding, vocabulary
+        super().__init__(module, max_new_tokens=decoding.max_new_tokens)
+        self.decoding, self.vocabulary = decoding, vocabulary
+        self.eos_id = NO_END if vocabulary.eos_id is None else vocabulary.eos_id
 
-    def generate(
-        self,
-        n: int,
-        prompt: str | Sequence[str] = "",
-        control: Mapping[str, Any] | None = None,
-        paths: Mapping[str, bool] | None = None,
-        seed: int | None = 0,
-    ) -> list[GeneratedText]:
-        """Return ``n`` continuations; text i is a function of (seed, i), greedy where seed is None.
+    @property
+    def controls(self) -> tuple[ControlSetting, ...]:
+        """Strength and output layer, in place of the decoding's own."""
+        return (
+            ControlSetting("strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0),
+            ControlSetting("variant", "the output layer", self.decoding.variant, choices=tuple(NAMES)),
+        )
 
-        Args:
-            n: how many.
-            prompt: one for all, or one each.
-            control: ``strength`` and ``variant``, in place of the decoding's own.
-            paths: not used; there is one way of control.
-            seed: of the draws.
+    def generate(self, n: int, prompt: str | Sequence[str] = "", *args: Any, **options: Any) -> list[GeneratedText]:
+        """As in the contract; a continuation ends where the model's context is full.
 
         Raises:
-            UserError: an unknown control or variant, a strength below 0, a prompt that fills the model's context, or
-                none where the vocabulary has no ``<bos>``.
+            UserError: also for a prompt that fills the context.
         """
-        given = dict(control or {})
-        for name in given:
-            if name not in CONTROLS:
-                raise UserError(f"no control '{name}'{did_you_mean(name, CONTROLS)}; there are {', '.join(CONTROLS)}")
-        variant = str(given.get("variant", self.decoding.variant))
-        strength = given.get("strength", self.decoding.strength)
-        _check(variant, strength)
-        prompts = [self._ids(text) for text in ([prompt] * n if isinstance(prompt, str) else prompt)]
-        positions = getattr(self.module.backbone, "context", None) or UNBOUNDED
-        room = positions + 1 - max(map(len, prompts), default=0)
-        if room < 1:
-            raise UserError(f"the prompt leaves no room in {positions} positions: shorten it")
-        with evaluating(self.module):
-            rows = generate(
-                self.module,
-                prompts,
-                self.decoding.rules(self.module, variant, float(strength)),
-                seed=seed,
-                max_new_tokens=min(self.decoding.max_new_tokens, room),
-                eos_id=-1 if self.vocabulary.eos_id is None else self.vocabulary.eos_id,
-            )
-        return [GeneratedText(self._text(ids), tuple(ids)) for ids in rows]
+        if self.context is not None:
+            longest = max((len(self.prompt_ids(text)) for text in one_each(prompt, n, "prompts")), default=0)
+            room = self.context + 1 - longest
+            if room < 1:
+                raise UserError(f"the prompt leaves no room in {self.context} positions: shorten it")
+            options["max_new_tokens"] = min(options.get("max_new_tokens") or self.max_new_tokens, room)
+        return super().generate(n, prompt, *args, **options)
 
-    def _ids(self, prompt: str) -> list[int]:
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return the ids of a prompt behind ``<bos>``, where there is one."""
         start = [] if self.vocabulary.bos_id is None else [self.vocabulary.bos_id]
-        ids = [*start, *self.vocabulary.encode(prompt)]
+        ids = [*start, *self.vocabulary.encode(text)]
         if not ids:
             raise UserError("this vocabulary has no <bos> to start from: give a prompt")
         return ids
 
-    def _text(self, ids: list[int]) -> str:
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        """Return the rows' output layers and how they are sampled from; softmax needs no graph."""
+        names = [each["variant"] for each in controls]
+        if set(names) == {"softmax"}:
+            return self.decoding.rules()
+        return self.decoding.rules(EachVariant(self.module.variants, names, [each["strength"] for each in controls]))
+
+    def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
+        """Return the text of a row without ``<bos>`` and ``<eos>``; its ids hold them."""
         ends = {self.vocabulary.bos_id, self.vocabulary.eos_id}
-        return self.vocabulary.decode([number for number in ids if number not in ends])
+        said = self.vocabulary.decode([number for number in ids if number not in ends])
+        return GeneratedText(said, tuple(ids), prompt_length, control)
 
 
 def _check(variant: str, strength: Any) -> None:

@@ -106,12 +106,12 @@ class Matrices:
         self.largest = float(forward.data.max(initial=0.0))
         self._wide: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
-    def wide(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return both in float64 as torch CSR (int32 indices) on a device."""
-        if device not in self._wide:
-            pair = (_torch_csr(matrix).to(device) for matrix in (self.forward, self.backward))
-            self._wide[device] = (*pair,)
-        return self._wide[device]
+    def wide(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both in float64 as torch CSR (int32 indices) on the device of ``like``."""
+        if like.device not in self._wide:
+            pair = (_torch_csr(matrix).to(like.device) for matrix in (self.forward, self.backward))
+            self._wide[like.device] = (*pair,)
+        return self._wide[like.device]
 
     @property
     def kernels(self) -> ModuleType | None:
@@ -193,7 +193,7 @@ class GraphOperator:
 
     def _less(self, which: int, x_BV: Tensor) -> Tensor:
         wide_VB = x_BV.T.double()
-        return torch.addmm(wide_VB, self.matrices.wide(x_BV.device)[which], wide_VB, alpha=-1).T.to(x_BV.dtype)
+        return torch.addmm(wide_VB, self.matrices.wide(x_BV)[which], wide_VB, alpha=-1).T.to(x_BV.dtype)
 
     def product(self, x_BV: Tensor) -> Tensor:
         """Return ``M x`` row by row, ``[B, V]`` in the dtype of x: one full product, summed in float64."""
@@ -202,7 +202,7 @@ class GraphOperator:
             return torch.from_numpy(kernels.product(self.matrices, x_BV.detach().numpy()))
         # [V, B] in between: sparse rows then read B neighbours at once
         x_VB = x_BV.T.double().contiguous()
-        forward_VV, backward_VV = self.matrices.wide(x_BV.device)
+        forward_VV, backward_VV = self.matrices.wide(x_BV)
         residual_VB = torch.addmm(x_VB, forward_VV, x_VB, alpha=-1)
         return torch.addmm(residual_VB, backward_VV, residual_VB, alpha=-1).T.contiguous().to(x_BV.dtype)
 

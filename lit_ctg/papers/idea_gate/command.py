@@ -79,11 +79,12 @@ def export(module: IdeaGateModule, folder: Path) -> None:
 
     text = "The chemical reaction of the acid with the solution produced heat, and the market fell."
     ids = vocabulary.encode(text)
-    if AutoTokenizer.from_pretrained(folder)(text).input_ids != ids:
+    if AutoTokenizer.from_pretrained(folder, trust_remote_code=False)(text).input_ids != ids:
         raise UserError(f"{folder}: the saved tokenizer cuts text in another way than ours")
     ids_1T = torch.tensor([ids[: backbone.context]])
     ours = module.eval()({"input_ids_BT": ids_1T}).scores_BTV
-    change = float((GPT2LMHeadModel.from_pretrained(folder).eval()(ids_1T).logits - ours.cpu()).abs().max())
+    theirs = GPT2LMHeadModel.from_pretrained(folder, trust_remote_code=False).eval()
+    change = float((theirs(ids_1T).logits - ours.cpu()).abs().max())
     if not change <= TOLERANCE * max(1.0, float(ours.abs().max())):
         raise UserError(f"{folder}: its logits differ from ours by {change:.2g}")
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer, byte_level
 from lit_ctg.data.document import Document
 from lit_ctg.data.wikipedia import WikipediaDataModule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 
 Merge = tuple[str, str]
 FOLDER = Path(__file__).resolve().parent / "topic"
@@ -61,10 +60,7 @@ def load_domain(name: str | Path) -> Domain:
         if not path.is_file():
             known = known_domains()
             raise UserError(f"no domain '{name}'{did_you_mean(str(name), known)}; there are: {', '.join(known)}")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"domain {path}: cannot be read ({' '.join(str(error).split())})") from None
+    data = read_yaml(path, f"domain {path}")
     keys = {"prompts", *LISTS}
     if not isinstance(data, dict) or set(data) != keys:
         raise UserError(f"domain {path}: expected a mapping with {', '.join(sorted(keys))}")

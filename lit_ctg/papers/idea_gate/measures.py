@@ -22,9 +22,10 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
-from lit_ctg.papers.idea_gate.model import distinct
+from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 DISCOUNT = 0.75  # of Kneser and Ney's smoothing, the usual value
+CHUNK = 1 << 22  # idea logits turned into float64 at one time
 # names of the domains (``corpus.load_domain``) whose files are called otherwise
 FILES = {"hardware": "computer_hardware"}
 
@@ -104,6 +105,55 @@ class BigramLoss(RatioMetric):
             "loss": MetricResult(loss, self.unit, "none", count, loss_ci, self.version),
             "margin": MetricResult(margin, self.unit, "higher", count, margin_ci, self.version),
         }
+
+
+class IdeaLoss(RatioMetric):
+    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, before weighting; nats a position.
+
+    A model without an idea head gives no results.
+    """
+
+    unit = "nats"
+    direction = "lower"
+
+    def __init__(self, *, mask: str = "target", **kwargs: Any) -> None:
+        super().__init__(mask=mask, **kwargs)
+        self._module: list[Any] = []
+
+    def bind(self, datamodule: Any, module: Any) -> IdeaLoss:
+        """Take the model, which knows window, stopwords and weight."""
+        self._module = [module]
+        return self
+
+    def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch."""
+        if not has_gate(output):
+            return
+        (module,) = self._module
+        windows_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])
+        for row, kept_T in enumerate(pick_mask(batch, self.mask)):
+            if bool(kept_T.any()):
+                self.update(output.extras["idea_logits"][row][kept_T], windows_BTK[row][kept_T])
+
+    def update(self, idea_PV: Tensor, window_PK: Tensor) -> None:
+        """Add the counted positions of one row."""
+        (module,) = self._module
+        self.follow(idea_PV)
+        options = {"positive_weight": module.positive_weight, "stopword_mask": module.stopword_mask_V}
+        rows = max(1, CHUNK // idea_PV.shape[1])
+        parts = zip(idea_PV.split(rows), window_PK.split(rows), strict=True)
+        total = sum(float(idea_loss(idea.double(), window, **options)) * len(idea) for idea, window in parts)
+        self.add_rows(torch.tensor([total], dtype=torch.float64), torch.tensor([len(idea_PV)]))
+
+    def compute(self) -> Tensor:
+        """Return the mean over positions, float64, ()."""
+        return self.ratio()
+
+    def _result(self) -> dict[str, MetricResult] | MetricResult:
+        if not float(self.rows):
+            return {}
+        (interval,) = self.intervals()
+        return MetricResult(float(self.ratio()), self.unit, self.direction, int(self.count), interval, self.version)
 
 
 class HistoryCache(RatioMetric):
@@ -314,7 +364,7 @@ class MassMean(SampleMean):
 class ClassifiedShare(SampleMean):
     """Share of texts that the classifier takes for the right domain's."""
 
-    unit = "rate"
+    unit = "share of texts"
     direction = "higher"
 
     def update(self, hits: Sequence[float], group: int = 0) -> None:

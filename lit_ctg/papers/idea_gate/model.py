@@ -392,8 +392,9 @@ class IdeaGateModule(LitLanguageModel):
         if self.embedding is None or not hasattr(self.backbone, "from_hugging_face"):
             raise UserError(f"model.start_from={path}: only backbone=gpt2 can start from other weights; leave it out")
         try:
-            table = AutoTokenizer.from_pretrained(path).get_vocab()
-            given = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32).transformer.state_dict()
+            table = AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab()
+            gpt2 = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+            given = gpt2.transformer.state_dict()
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0][:160]
             raise UserError(

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, difference, exactly, history_end, pooled, value_of
 
-_TOPIC = re.compile(r"topic/(\w+)/(\w+)/(.+)")
+_TOPIC = re.compile(r"(topic\w*)/(\w+)/(\w+)/(.+)")
+_MASS = re.compile(r"mass/(\w+)/(\w+)/(\w+)")
 
 
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
@@ -21,19 +22,27 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
             loss = value_of(record, f"val/{kind}/loss")
             yield exactly(f"val/{kind}/perplexity", math.exp(loss), f"exp of val/{kind}/loss")
     topics = [found for name in record.metrics if (found := _TOPIC.fullmatch(name))]
-    domains = sorted({found[2] for found in topics} - {"all"})
     for found in topics:
-        arm, domain, what = found.groups()
+        trial, arm, domain, what = found.groups()
+        domains = sorted({other[3] for other in topics if other[1] == trial} - {"all"})
         if arm == "gate_gain":
-            yield from difference(record, found[0], f"topic/gated/{domain}/{what}", f"topic/gate_off/{domain}/{what}")
+            gated, off = (f"{trial}/{one}/{domain}/{what}" for one in ("gated", "gate_off"))
+            yield from difference(record, found[0], gated, off)
+        elif what.endswith("/times_random"):
+            stickiness = what.removesuffix("times_random") + "stickiness"
+            own, random = (value_of(record, f"{trial}/{one}/{domain}/{stickiness}") for one in (arm, "random"))
+            yield exactly(found[0], own / random, "stickiness / that of random text")
         elif what.endswith("/drift/fall"):
-            spans = sorted(
-                (other[3] for other in topics if other[1] == arm and other[2] == domain
-                 and re.fullmatch(re.escape(what.removesuffix("fall")) + r"\d+-\d+", other[3])),
-                key=lambda span: int(span.rpartition("/")[2].partition("-")[0]),
-            )  # fmt: skip
-            yield from difference(
-                record, found[0], f"topic/{arm}/{domain}/{spans[0]}", f"topic/{arm}/{domain}/{spans[-1]}"
-            )
+            span = re.compile(re.escape(f"{trial}/{arm}/{domain}/{what.removesuffix('fall')}") + r"(\d+)-\d+")
+            spans = sorted((int(at[1]), at[0]) for name in record.metrics if (at := span.fullmatch(name)))
+            yield from difference(record, found[0], spans[0][1], spans[-1][1])
         elif domain == "all":
-            yield from pooled(record, found[0], [f"topic/{arm}/{one}/{what}" for one in domains])
+            yield from pooled(record, found[0], [f"{trial}/{arm}/{one}/{what}" for one in domains])
+    masses = [found for name in record.metrics if (found := _MASS.fullmatch(name))]
+    for found in masses:
+        arm, domain, kind = found.groups()
+        if kind == "kept":
+            yield from difference(record, found[0], f"mass/{arm}/{domain}/drifted", f"mass/{arm}/{domain}/never")
+        if domain == "all":
+            domains = sorted({other[2] for other in masses} - {"all"})
+            yield from pooled(record, found[0], [f"mass/{arm}/{one}/{kind}" for one in domains])

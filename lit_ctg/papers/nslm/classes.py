@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import yaml
 from scipy import constants
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
 
 _TONNE = 1000.0
@@ -572,14 +572,7 @@ def read_classes(path: str | Path) -> dict[str, Recogniser]:
     Raises:
         UserError: no such file, no YAML, or a class that lacks something.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read classes from {path}: {error.strerror}") from error
-    try:
-        settings = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    settings = read_yaml(path, f"classes of {path}")
     if not isinstance(settings, Mapping):
         raise UserError(f"{path}: expected 'name: {{pattern: ..., metrics: [...], densities: [...]}}'")
     return {str(name): make_recogniser(str(name), entry) for name, entry in settings.items()}

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 
 FOLDER = Path(__file__).parent / "words"
 NO_WORD = -1
@@ -160,10 +160,7 @@ def _read_csv(path: Path) -> list[Row]:
 
 
 def _read_yaml(path: Path) -> list[Row]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"lexicon {path}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
+    content = read_yaml(path, f"lexicon {path}")
     if not isinstance(content, Mapping):
         raise UserError(f"lexicon {path}: give a mapping from each word to its polarity or its columns")
     rows = []

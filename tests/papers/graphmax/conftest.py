@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from lit_ctg.papers.graphmax import CooccurrenceGraph, fast
+from tests.data.conftest import network  # noqa: F401 - a fixture
 
 
 def random_matrix(rng: np.random.Generator, size: int) -> np.ndarray:

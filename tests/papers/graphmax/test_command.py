@@ -60,3 +60,11 @@ def test_bad_input(tmp_path: Path, run_cli) -> None:
     code, _, err = run_cli("data", "grap", "data=reviews")
     assert code == 2 and "did you mean 'graph'" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_that_is_not_there_is_told_when_the_run_is_built(tmp_path: Path) -> None:
+    """It is read late, and by some runs not at all."""
+    with pytest.raises(
+        UserError, match=r"no scene graph at path=.*none\.safetensors: write one with lit-ctg data graph"
+    ):
+        SceneGraph(path=tmp_path / "none.safetensors")

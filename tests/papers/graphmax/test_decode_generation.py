@@ -46,7 +46,7 @@ def test_a_text_depends_on_seed_and_number_alone(module) -> None:
 def test_control_chooses_layer_and_strength(module) -> None:
     made = generator(module)
     soft = made.generate(6, control={"variant": "softmax"}, seed=0)
-    assert soft == made.generate(6, control={"strength": 0}, seed=0)
+    assert [text.ids for text in soft] == [text.ids for text in made.generate(6, control={"strength": 0}, seed=0)]
     strong = made.generate(6, "the", control={"variant": "successor_divergence", "strength": 1000}, seed=0)
     pairs = set(itertools.pairwise(WORDS.split()))
     for text in strong:
@@ -65,15 +65,24 @@ def test_filters_act_on_the_output_layer(module) -> None:
 def test_bad_input(module) -> None:
     made = generator(module)
     with pytest.raises(UserError, match="did you mean 'strength'"):
-        made.generate(1, control={"strenght": 1.0})
+        made.generate(1, control={"strenght": 1.0}, seed=0)
     with pytest.raises(UserError, match="did you mean 'graphmax'"):
-        made.generate(1, control={"variant": "grafmax"})
+        made.generate(1, control={"variant": "grafmax"}, seed=0)
     for strength in (-1.0, "much", float("nan"), True):
-        with pytest.raises(UserError, match="number >= 0"):
-            made.generate(1, control={"strength": strength})
+        with pytest.raises(UserError, match="number from 0"):
+            made.generate(1, control={"strength": strength}, seed=0)
     with pytest.raises(UserError, match="no room"):
-        made.generate(1, prompt="the " * 25)
+        made.generate(1, prompt="the " * 25, seed=0)
     bare = WordTokenizer(specials=["<unk>"])
     bare.train([WORDS])
     with pytest.raises(UserError, match="no <bos>"):
-        GraphmaxGenerator(module, made.decoding, bare).generate(1)
+        GraphmaxGenerator(module, made.decoding, bare).generate(1, seed=0)
+
+
+def test_each_row_has_its_own_layer_and_strength(module) -> None:
+    made = generator(module)
+    control = {"variant": ["graphmax", "softmax", "successor_divergence"], "strength": [2.0, 1.0, 1000.0]}
+    together = made.generate(3, "the", control=control, seed=2)
+    for row in range(3):
+        own = {name: values[row] for name, values in control.items()}
+        assert made.generate(1, "the", control=own, seed=2, rows=[row]) == [together[row]]

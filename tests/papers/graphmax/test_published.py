@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from transformers import BartConfig, CTRLConfig, GPT2Config, LlamaConfig, OPTConfig
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, graphmax
@@ -157,3 +158,19 @@ def test_the_penalty_taxes_frequent_successors(zipf_graph, zipf_logits) -> None:
     before = zipf_logits.softmax(dim=-1)[:, hubs].sum(dim=-1)
     after = graphmax(zipf_logits, zipf_graph, 1.0).probs_BV[:, hubs].sum(dim=-1)
     assert after.mean() < 0.7 * before.mean() and (after < before)[before > 0.05].all()
+
+
+def test_the_square_of_the_graph_is_no_model_of_three_grams() -> None:
+    # "a b c" and "d b e": no text has a, any word, e, but the path a -> b -> e weighs as much as a -> b -> c
+    a, b, c, d, e = range(5)
+    texts = [[a, b, c], [d, b, e]]
+    bigrams = CooccurrenceGraph.from_token_ids(texts, 5).matrix.toarray()
+    square = CooccurrenceGraph.from_token_ids(texts, 5, order=2).matrix.toarray() - bigrams
+    assert square[a, c] == square[a, e] == square[d, c] == square[d, e] == 0.5
+    assert square.sum() == 2
+
+
+def test_the_vocabulary_of_the_paper_is_that_of_no_model_used() -> None:
+    # beside Fig. 2 it says N = 50527: GPT-2's 50,257 with two digits changed places
+    used = [kind().vocab_size for kind in (GPT2Config, CTRLConfig, OPTConfig, LlamaConfig, BartConfig)]
+    assert 50_527 not in used and sorted(str(GPT2Config().vocab_size)) == sorted("50527")

@@ -120,13 +120,13 @@ def test_every_variant_is_a_distribution_a_row_at_a_time(graph, logits) -> None:
     for name, layer in variants(graph, published=PUBLISHED).items():
         if name == "algorithm_one":
             logits = logits.masked_fill(logits.isinf(), -30.0)  # Euclidean steps know no -inf
-        whole = variant(logits.float(), LAST, 1.0)
+        whole = layer(logits.float(), LAST, 1.0)
         np.testing.assert_allclose(whole.exp().sum(-1), 1, atol=1e-5, err_msg=name)
-        single = torch.cat([variant(logits[b : b + 1].float(), LAST[b : b + 1], 1.0) for b in range(len(LAST))])
+        single = torch.cat([layer(logits[b : b + 1].float(), LAST[b : b + 1], 1.0) for b in range(len(LAST))])
         np.testing.assert_allclose(single.exp(), whole.exp(), atol=2e-4, err_msg=name)
         assert name == "algorithm_one" or (whole[:, 7] == float("-inf")).all(), name
         if name not in ("sparsemax", "algorithm_one"):
-            none = variant(logits.float(), LAST, 0.0)
+            none = layer(logits.float(), LAST, 0.0)
             np.testing.assert_allclose(none.exp(), logits.float().softmax(-1), atol=1e-6, err_msg=name)
 
 
@@ -172,10 +172,10 @@ def test_bad_input(graph, logits) -> None:
         with pytest.raises(UserError, match="do not fit a scene graph"):
             layer(logits[:, :-1], LAST, 1.0)
         with pytest.raises(UserError, match="NaN logits in row 2"):
-            variant(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
+            layer(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
         if name not in ("softmax", "sparsemax"):
             with pytest.raises(UserError, match="number >= 0"):
-                variant(logits, LAST, -1.0)
+                layer(logits, LAST, -1.0)
 
 
 def test_large_vocabulary_in_float32(zipf_graph, zipf_logits) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -12,6 +11,9 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.command import export, main
+from lit_ctg.papers.idea_gate.verify import recompute
+from lit_ctg.results.record import load_record
+from lit_ctg.results.verify import verify
 from lit_ctg.run.data import paper_commands
 from tests.papers.idea_gate.conftest import SETTINGS, TEXT
 
@@ -96,13 +98,16 @@ def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
               "pretrained_baseline": f"backbone.path={base}"}  # fmt: skip
     for name, start in starts.items():
         words[0] = f"experiment=idea_gate/{name}"
-        record = json.loads(
-            (train(compose([*words, start, "trainer.limit_val_batches=1"])).folder / "run.json").read_text()
-        )
-        assert record["status"] == "DONE" and math.isfinite(record["metrics"]["val/gated/loss"]["value"])
+        folder = train(compose([*words, start, "trainer.limit_val_batches=1"])).folder
+        record = load_record(folder / "run.json")
+        assert record.status == "DONE" and math.isfinite(record.metrics["val/gated/loss"]["value"])
+        # what the record says twice agrees, the new names among it
+        found = verify([record], recompute)
+        assert found.differences == () and found.recomputed > 5
         checks = {"val/bigram/margin", "val/history/head_gain", "val/gate/context_share"}
         wanted = checks if name != "pretrained_baseline" else {"val/bigram/margin"}
-        assert wanted <= set(record["metrics"])
+        assert wanted <= set(record.metrics)
         if name == "branch":
             kept = ("mass/gated/all/kept", "topic/gated/all/classified", "topic_long/gated/finance/long/drift/21-40")
-            assert {*kept, "topic_without_penalty/gate_gain/all/long/stickiness"} <= set(record["metrics"])
+            assert "val/idea_loss" in record.history
+            assert {*kept, "topic_without_penalty/gate_gain/all/long/stickiness"} <= set(record.metrics)

@@ -19,6 +19,7 @@ from lit_ctg.papers.idea_gate.measures import (
     GateContext,
     Held,
     HistoryCache,
+    IdeaLoss,
     TopicClassifier,
     TopicMass,
     about,
@@ -94,6 +95,24 @@ def gate_module(stop=(), **changes):
     for name, value in changes.items():
         setattr(module, name, value)
     return module
+
+
+def test_the_validation_idea_loss_is_that_of_training(make_module, batch) -> None:
+    module = make_module(positive_weight=3.0).eval()
+    module.stopword_mask_V[:9] = True
+    with torch.no_grad():
+        output, expected = module(batch), module.losses(batch)["idea_loss"]
+    metric = IdeaLoss().bind(None, module)
+    for rows in (slice(0, 1), slice(1, 3)):
+        part = {key: value[rows] for key, value in batch.items()}
+        metric.update_from(SimpleNamespace(extras={"idea_logits": output.extras["idea_logits"][rows]}), part)
+    result = metric.result()
+    assert result.value == pytest.approx(expected.item(), rel=1e-12) and result.n == int(batch["mask_target_BT"].sum())
+    low, high = result.ci95
+    assert low < result.value < high
+    bare = IdeaLoss().bind(None, module)
+    bare.update_from(SimpleNamespace(extras={"idea_logits": None}), batch)
+    assert bare.result() == {}
 
 
 def test_a_history_ranks_what_was_read_and_frequency_decides_the_rest() -> None:

@@ -271,7 +271,7 @@ def test_a_recipe_class_with_a_metric_of_ones_own(tmp_path: Path, monkeypatch: p
         ("verb: {pattern: x, colour: red}", "'verb'.*colour"),
         ("verb: 3", "'verb': expected settings"),
         ("- verb", "expected 'name:"),
-        ("verb: [", "no YAML"),
+        ("verb: [", "cannot be read as YAML"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -281,7 +281,7 @@ def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None
 
 
 def test_bad_names_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read classes"):
+    with pytest.raises(UserError, match=r"none\.yaml: cannot be read as YAML"):
         read_classes(tmp_path / "none.yaml")
     with pytest.raises(UserError, match=r"no LeftContext 'after_moth'.*did you mean 'after_month'"):
         class_table(["4"], [make_recogniser("day", {"pattern": r"\d", "context": "after_moth"})])

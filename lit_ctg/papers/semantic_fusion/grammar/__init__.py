@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from lit_ctg.decoding.grammar import FiniteStateGrammar
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 
 FOLDER = Path(__file__).parent
 END = "END"
@@ -84,11 +83,7 @@ def load_grammar(name: str) -> tuple[str, dict[str, Any]]:
             raise UserError(f"decoding.grammar={name!r}{hint}: use {' or '.join(names())}, or the path of a YAML file")
         if not path.is_file():
             raise UserError(f"decoding.grammar={name}: no such file")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"grammar {name}: cannot be read as YAML: {str(error).splitlines()[0]}") from error
-    return f"grammar {name}", content
+    return f"grammar {name}", read_yaml(path, f"grammar {name}")
 
 
 def compile_grammar(where: str, content: Any, lexis: Lexis) -> CompiledGrammar:

@@ -52,19 +52,25 @@ def test_strength_zero_is_softmax_exactly(measured):
     assert numbers["zero/shop/graphmax/1"].value == 0.0
 
 
-def test_the_strength_is_chosen_where_it_is_not_measured(folds, module):
-    part = NextWordNll(variants={"softmax": VARIANTS["softmax"], "i": VARIANTS["interpolation"]}, contexts=20, length=6)
-    numbers = part.measure(folds[0], module)[0]
+def test_the_strength_is_chosen_where_it_is_not_measured(folds, module, monkeypatch):
     found = contexts_of(folds[0], module, contexts=40, length=6)
-    variant = folds[0].variant("interpolation")
+    even_N = torch.arange(40) % 2 == 0
 
-    def mean(strength, start):
-        log_x = variant(found.logits_NV, found.last_N, strength)
-        return -float(log_x.double().gather(1, found.target_N[:, None])[start::2].mean())
+    def layer(logits_NV, last_N, strength):
+        """Foretell the even contexts at 0.1, which choose, and the odd ones, which measure, at any other strength."""
+        right_N = even_N if strength == 0.1 else ~even_N
+        hit_N1 = torch.where(right_N, 0.5, 0.01)[:, None].to(logits_NV)
+        rest_NV = ((1 - hit_N1) / (logits_NV.shape[1] - 1)).expand_as(logits_NV)
+        return rest_NV.scatter(1, found.target_N[:, None], hit_N1).log()
 
-    best = min([0.1, 5.0], key=lambda strength: mean(strength, 0))
-    assert numbers["nll/shop/i/chosen"].value == pytest.approx(mean(best, 1), abs=1e-6)
-    assert numbers["nll/shop/i/chosen"].base == "nll/shop/softmax"
+    monkeypatch.setattr(type(folds[0]), "variant", lambda fold, name: layer)
+    strengths = {"variant": "interpolation", "strengths": [5.0, 0.1, 7.0]}
+    part = NextWordNll(variants={"softmax": {"variant": "softmax"}, "i": strengths}, contexts=20, length=6)
+    numbers = part.measure(folds[0], module)[0]
+    # the best of the measured half would have been -log 0.5
+    assert numbers["nll/shop/i/chosen"].value == pytest.approx(-math.log(0.01), abs=1e-6)
+    assert numbers["nll/shop/i/5"].value == pytest.approx(-math.log(0.5), abs=1e-6)
+    assert numbers["nll/shop/i/chosen"].base == "nll/shop/softmax" and numbers["nll/shop/i/chosen"].n == 20
 
 
 def test_zeros_are_counted_and_not_infinite(measured):
