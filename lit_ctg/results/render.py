@@ -264,7 +264,7 @@ def verdict_text(row: Row, cell: Cell, size: str = "paper") -> str:
 
 
 def _signed(row: Row) -> bool:
-    return row.spec.combine in ("difference", "percent_change")
+    return row.spec.combine in ("difference", "percent_change", "interaction")
 
 
 def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:

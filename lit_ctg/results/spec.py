@@ -28,6 +28,9 @@ A table is a mapping::
         metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
+                 interaction of four terms: (first - second) - (third - fourth)
+        over: {layers: ["2", "4"]}        # "on average": the terms are filled in for every combination, and every
+                                          # seed of every one of these cells is a value
         margin: {relative: 0.05, why: ...} or {absolute: ...}      # how near is near enough
         trials: 200                       # the printed number is a rate of so many trials
         any_size: why                     # the printed number does not depend on the size of the run
@@ -67,7 +70,7 @@ from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
 # the same language, several times as fast where libyaml is there
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean")
+COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
@@ -145,6 +148,7 @@ class RowSpec:
     printed: Any = None
     combine: str | None = None
     terms: tuple[tuple[str, dict[str, str | None]], ...] = ()
+    over: tuple[tuple[tuple[str, dict[str, str | None]], ...], ...] = ()
     margin: Margin | None = None
     trials: int | None = None
     any_size: str = ""
@@ -387,10 +391,16 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
     values = dict(raw)
     values["metric"] = _by_regime(raw.get("metric"))
     own = str(raw.get("experiment", "main"))
-    values["terms"] = tuple(
-        (str(term.get("experiment", own)), _by_regime(term.get("metric", raw.get("metric"))))
-        for term in raw.get("terms", [{}])
-    )
+
+    def terms_of(terms: list[dict[str, Any]]) -> tuple[tuple[str, dict[str, str | None]], ...]:
+        metric = raw.get("metric")
+        return tuple((str(t.get("experiment", own)), _by_regime(t.get("metric", metric))) for t in terms)
+
+    values["terms"] = terms_of(raw.get("terms", [{}]))
+    if raw.get("over"):
+        cells = _expand({"for": raw["over"], "terms": raw.get("terms", [{}])}, where)
+        values["over"] = tuple(terms_of(cell["terms"]) for cell in cells)
+        values["terms"] = tuple(term for cell in values["over"] for term in cell)
     for key in _QUANTITIES:
         values[key] = {regime: _quantity(value) for regime, value in _by_regime(raw.get(key)).items()}
     if raw.get("margin") is not None:
@@ -411,6 +421,11 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: combine is '{row.combine}'{did_you_mean(row.combine, COMBINATIONS)}")
     if (row.combine is None) != (len(row.terms) == 1):
         raise UserError(f"{where}: combine and terms (two or more) belong together")
+    terms = row.over[0] if row.over else row.terms
+    if row.combine == "interaction" and len(terms) != 4:
+        raise UserError(f"{where}: combine: interaction is of four terms, (first - second) - (third - fourth)")
+    if row.over and (row.combine is None or row.printed is not None or row.samples is not None):
+        raise UserError(f"{where}: over is for combined terms without a printed number")
     if row.claim is not None and row.claim not in CLAIMS:
         raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
     if row.claim not in (None, "less", "greater") and (row.margin is None or row.margin.absolute is None):
@@ -465,7 +480,7 @@ SCALES = ("linear", "steps")
 
 def unit_of(row: RowSpec) -> str:
     """Return what a row's number is counted in; a difference is not counted in the same as what it is made of."""
-    return f"change, {row.unit}" if row.combine in ("difference", "percent_change") else row.unit
+    return f"change, {row.unit}" if row.combine in ("difference", "percent_change", "interaction") else row.unit
 
 
 def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:

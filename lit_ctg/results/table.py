@@ -7,6 +7,7 @@ From a row's specification to its verdict, in order: which runs have the quantit
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import statistics
@@ -65,13 +66,14 @@ MISSING_NAMED = 6
 AUTO = "auto"
 
 _BOUNDS = ("floor", "ceiling", "expectation")
-_DIFFERENCES = ("difference", "percent_change")
+_DIFFERENCES = ("difference", "percent_change", "interaction")
 _COMBINE: dict[str, Callable[..., float]] = {
     "difference": lambda one, other: one - other,
     "ratio": lambda one, other: one / other,
     "percent_change": lambda one, other: 100.0 * (one - other) / other,
     "sum": lambda *values: math.fsum(values),
     "mean": lambda *values: statistics.fmean(values),
+    "interaction": lambda one, other, third, fourth: (one - other) - (third - fourth),
 }
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "at_most": lambda value, limit: value <= limit,
@@ -301,6 +303,8 @@ def build_cell(
     bound: Verdict | None,
 ) -> Cell:
     """Measure one row in one regime and judge it."""
+    if row.over:
+        return _pooled(table, row, regime, pool, bounds)
     reads = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in row.terms]
     hole = next((read.hole for read in reads if read.hole), None)
     seeds = sorted(set.intersection(*(set(read.values) for read in reads)))
@@ -340,6 +344,50 @@ def build_cell(
         if level and says and comparable and printed
         else None,
     )
+
+
+def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bounds: dict[str, float | None]) -> Cell:
+    """Measure and judge a row "on average": one value for every seed of every cell that has been run.
+
+    Cells and seeds count as independent draws of what the sentence speaks of; cells without runs are left out, and the
+    note says how many.
+    """
+    values: dict[int, float] = {}
+    reads: list[Read] = []
+    holes, cells = [], 0
+    for terms in row.over:
+        own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
+        holes += [read.hole for read in own if read.hole]
+        seeds = sorted(set.intersection(*(set(read.values) for read in own)))
+        reads += own if seeds else []
+        cells += bool(seeds)
+        for seed in seeds:
+            values[len(values)] = _combined(row, [read.values[seed] for read in own])
+    if not values:
+        hole = holes[0] if holes else "no seed has all of its terms"
+        return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
+    domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
+    measured = _Measured(dataclasses.replace(row, interval="seeds"), values, _numbered(reads, values), domain, None)
+    run = dataclasses.replace(row, terms=tuple(t for terms in row.over for t in terms if _is_run(t, regime, pool)))
+    verdict = (_refused(table, run, regime, reads, pool) or _judge(row, None, measured)) if row.claim else None
+    return Cell(
+        values=values,
+        mean=measured.mean,
+        interval=measured.interval,
+        verdict=verdict,
+        finding=_finding(row, None, measured, bounds),
+        note=f"over {cells} of {len(row.over)} cells",
+        bounds=bounds,
+    )
+
+
+def _is_run(term: tuple[str, dict[str, str | None]], regime: str, pool: RecordPool) -> bool:
+    return pool.hole(term[0], regime) is None
+
+
+def _numbered(reads: Sequence[Read], values: Mapping[int, float]) -> list[Read]:
+    """Return a read that has a number of trials for every pooled value."""
+    return [Read(dict(values), dict.fromkeys(values, 0), unit=reads[0].unit, direction=reads[0].direction)]
 
 
 def _spread(row: RowSpec, values: Mapping[int, float], domain: Domain, printed: float | None = None) -> float | None:

@@ -263,6 +263,8 @@ def domain_of(unit: str, direction: str = "none", combine: str | None = None) ->
         return _POSITIVE
     if combine == "percent_change":
         return Domain(low=-100.0, log=True, shift=100.0)
+    if combine == "interaction":
+        return ANY
     if combine == "difference":
         return Domain(own.low - own.high, own.high - own.low, truth=own.truth)
     return Domain(own.low) if combine == "sum" else own

@@ -14,6 +14,7 @@ from lit_ctg.results.render import GAP_TO, Gap, main, render, shown_rows
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, Results, Row, Table, gather, results_for, tables_for
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
+from lit_ctg.statistics import summarize
 
 PAPER = "semantic_fusion"
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -270,3 +271,36 @@ def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Pat
     note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
     assert re.search(r": 1 of \d+ numbers differ, most of all val/perplexity \(10%\)", note)
     assert "of the same seed" not in " ".join(results_for(PAPER).notes)
+
+
+def test_a_row_on_average_pools_the_seeds_of_all_cells_that_were_run(make_record, tmp_path: Path) -> None:
+    """Two of three cells run, three seeds each: six differences, and their interaction by cell."""
+    folder = tmp_path / "experiments" / "mine"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "paper.yaml").write_text("title: mine\n")
+    (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
+    terms = "[{experiment: '{size}_new'}, {experiment: '{size}_old'}]"
+    (folder / "tables" / "table_mine.yaml").write_text(
+        "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\nrows:\n"
+        f"  - {{label: pooled, combine: difference, claim: less, over: {{size: [s, m, l]}}, terms: {terms}}}\n"
+        "  - {label: deeper, combine: interaction, over: {size: [s]}, terms: "
+        "[{experiment: m_new}, {experiment: m_old}, {experiment: '{size}_new'}, {experiment: '{size}_old'}]}\n"
+    )
+    gains = {"s": (-1.0, -2.0, -3.0), "m": (-2.0, -4.0, -6.0)}
+    records = []
+    for size, by_seed in gains.items():
+        for seed, gain in enumerate(by_seed):
+            for name, value in ((f"{size}_new", 9.0 + gain), (f"{size}_old", 9.0)):
+                record = make_record(name, "corrected", seed, "small")
+                record.paper, record.config["data"] = "mine", {}
+                record.metrics = {"val/loss": {"value": value, "unit": "nats", "direction": "lower", "n": 9,
+                                               "ci95": None, "version": 1}}  # fmt: skip
+                records.append(record)
+    found = results_for("mine", record_dirs=[], size="small", root=tmp_path / "experiments", extra=records)
+    pooled = find(found, "table_mine", "pooled").cells["corrected"]
+    every = [gain for by_seed in gains.values() for gain in by_seed]
+    assert sorted(pooled.values.values()) == sorted(every) and pooled.note == "over 2 of 3 cells"
+    assert pooled.interval == pytest.approx(summarize(every).ci95)
+    assert pooled.verdict.label == "supported"
+    deeper = find(found, "table_mine", "deeper").cells["corrected"]
+    assert list(deeper.values.values()) == [-1.0, -2.0, -3.0]

@@ -50,7 +50,7 @@ def test_a_description_is_a_comment_or_a_docstring(tmp_path: Path) -> None:
         ("lit-ctg train regime=", ["regime=as_published", "regime=corrected"]),
         ("lit-ctg train regime=corrected r", []),
         ("lit-ctg table paper=nsl", ["paper=nslm"]),
-        ("lit-ctg train experiment=nslm/pl", ["experiment=nslm/places", "experiment=nslm/places_grounded"]),
+        ("lit-ctg train experiment=nslm/places_g", ["experiment=nslm/places_grounded"]),
         ("lit-ctg train colour=", []),
     ],
 )

@@ -257,14 +257,13 @@ class FeatureBank(nn.Module):
         marks = [i for feature in self.features.values() for i in getattr(feature, "ids", [])]
         for place, mark in enumerate(marks):
             rows[place % 4][15 - place // 4 % 8] = mark
-        ids_BT = torch.tensor(rows)
-        device = self.centres_3.device
+        ids_BT = torch.tensor(rows, device=self.centres_3.device)
         for name, feature in self.features.items():
-            whole_BT = feature.values(self._reading(ids_BT.to(device)))
+            whole_BT = feature.values(self._reading(ids_BT))
             if whole_BT.shape != ids_BT.shape or not bool(((whole_BT >= 0) & (whole_BT <= 1)).all()):
                 raise UserError(f"feature '{name}' must give one number from 0 to 1 for each position [B, T]")
             for end in range(1, ids_BT.shape[1]):
-                prefix_BT = feature.values(self._reading(ids_BT[:, :end].to(device)))
+                prefix_BT = feature.values(self._reading(ids_BT[:, :end]))
                 if not torch.allclose(prefix_BT, whole_BT[:, :end], atol=1e-6):
                     raise UserError(
                         f"feature '{name}' looks ahead: its value at a token changes with what comes after position "
