@@ -128,7 +128,7 @@ class ControlTrial(Callback):
             module: the model to try.
             prefix: before every name, ``"untrained/"`` or nothing.
         """
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, untyped
         generator = self.decoding.generator(module, datamodule)
         self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
         base: dict[str, dict[str, Any]] = {}
@@ -308,7 +308,7 @@ class EntropyFloorCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compute the floors once; they do not change in a run."""
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, untyped
         if self.results:
             return
         for prefix, method in (

@@ -296,8 +296,9 @@ def test_bad_classes_are_refused():
 
 
 def test_plot_takes_the_last_of_the_values():
-    figure = PolarityConfusion().plot([torch.zeros(3, 3), torch.eye(3)])
-    assert [list(row) for row in figure.data[0].z] == torch.eye(3).tolist()
+    drawn = PolarityConfusion().plot([torch.zeros(3, 3), torch.eye(3)]).plots
+    assert drawn == PolarityConfusion().plot([torch.eye(3)]).plots
+    assert drawn != PolarityConfusion().plot([torch.zeros(3, 3)]).plots
 
 
 def test_against_a_count():
