@@ -29,7 +29,7 @@ NUMERICAL = (
     "network/test_gpt2.py",
     "network/test_transformer.py",
     "papers/control_code/test_fast.py",
-    "papers/graphmax/test_compiled.py",
+    "papers/graphmax/fast/test_kernels.py",
     "papers/graphmax/test_gradient.py",
     "papers/graphmax/test_solver.py",
     "papers/idea_gate/fast/test_fused.py",

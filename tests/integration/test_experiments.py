@@ -18,6 +18,7 @@ PRETRAINED = (
     "graphmax/pretrained_translation",
     "idea_gate/pretrained",
     "idea_gate/pretrained_baseline",
+    "semantic_fusion/pretrained",
 )
 
 

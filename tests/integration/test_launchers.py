@@ -67,5 +67,5 @@ def test_every_launcher_composes() -> None:
     for name in sorted(names):
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
             cfg = hydra.compose("config", [*WORDS[:2], f"sweep={name}"], return_hydra_config=True)
-        kind = {"basic": "basic", "local": "submitit_local", "slurm": "submitit_slurm", "ray": "ray"}[name]
+        kind = {"basic": "basic", "local": "basic", "slurm": "submitit_slurm", "ray": "ray"}[name]
         assert cfg.hydra.runtime.choices["hydra/launcher"] == kind

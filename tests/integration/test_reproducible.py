@@ -85,7 +85,7 @@ def test_a_failed_run_says_why_and_is_not_taken_for_good(tmp_path: Path) -> None
         train(compose([*words, "trainer.max_epochs=3", "model.warmup_fraction=0"]))
     folder = next((tmp_path / "semantic_fusion" / "main").iterdir())
     record = record_of(folder)
-    assert record["status"] == "FAILED"
+    assert record["status"] == "DIVERGED"
     assert "training loss is" in record["error"]
 
 

@@ -76,7 +76,12 @@ def test_no_more_than_allowed_run_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
 def test_none_outlives_the_sweep(tmp_path: Path, how: signal.Signals) -> None:
-    sweep = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path)], stderr=subprocess.DEVNULL)
+    # a test run in the background of a shell ignores Ctrl+C, and its children would too
+    sweep = subprocess.Popen(
+        [sys.executable, "-c", SWEEP, str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         assert wait(lambda: len(list(tmp_path.glob("*.pid"))) == 4), "two jobs did not start"
         assert len(alive(tmp_path)) == 4

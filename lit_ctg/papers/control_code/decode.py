@@ -156,6 +156,11 @@ class CodeGenerator(Generator[GeneratedText]):
         """Return prompt and continuation."""
         return GeneratedText(self.vocabulary.decode(ids), tuple(ids), prompt_length, control)
 
+    @property
+    def context(self) -> int | None:
+        """The most tokens the network takes, or None where their number has no limit."""
+        return self.module.context
+
     def _without_start(self, text: GeneratedText) -> GeneratedText:
         ids = text.ids[1:]
         return dataclasses.replace(text, text=self.vocabulary.decode(list(ids)), ids=ids, prompt_length=0)
@@ -174,7 +179,11 @@ class CodeGenerator(Generator[GeneratedText]):
             codes_BS: weights of the sources, one row a prompt.
             seed: of the draws; None takes the best token (in ``as_published`` settings too).
             max_new_tokens: length of a continuation.
+
+        Raises:
+            UserError: a text is longer than the network's positions.
         """
+        self.check_room(max(map(len, prompts), default=0), max_new_tokens)
         blends = [[(1.0, weights)] for weights in codes_BS.tolist()]
         decoding = self.decoding.greedy() if seed is None else self.decoding
         rules = decoding.rules(self._excluded())

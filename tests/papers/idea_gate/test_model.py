@@ -381,7 +381,7 @@ def test_matched_baseline_has_as_many_parameters(size, tokens):
 
 def run(folder):
     words = ["experiment=idea_gate/main", "size=smoke", "logger=none", "callback=[checkpoint,epoch_seed]", "metric=[]"]
-    words += ["data.steps_per_epoch=3", "trainer.max_epochs=2", "trainer.limit_val_batches=0", "seed=3"]
+    words += ["data.steps_per_epoch=3", "trainer.max_epochs=2", "trainer.limit_val_batches=1", "seed=3"]
     words += ["trainer.accelerator=cpu", "model.alpha_ramp_fraction=0.8"]  # the ramp goes on in the second epoch
     return build(compose(words), folder, loggers=False)
 
@@ -483,7 +483,7 @@ def test_at_the_base_rate_the_gate_starts_dead(vocabulary, bias, alive) -> None:
 
 
 def test_a_token_rate_start_says_of_each_token_how_often_it_comes(tmp_path) -> None:
-    words = ["experiment=idea_gate/main", "size=smoke", "trainer.max_steps=1", "trainer.limit_val_batches=0"]
+    words = ["experiment=idea_gate/main", "size=smoke", "trainer.max_steps=1", "trainer.limit_val_batches=1"]
     words += ["metric=[]", "callback=[epoch_seed]", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"]
     words += ["+model.lift=true", "+model.neutral_stopwords=true", "model.idea_bias=token_rate"]
     words += ["model.learning_rate=1e-9"]

@@ -417,7 +417,7 @@ def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) ->
     assert module.table.names == ("ordinal", *plain.table.names)
     assert set(module.table.classes[0].tokens) <= {"first", "second", "third"} and len(module.table.classes[0])
     assert plain.table.classes[-1].unit is None and module.table.classes[-1].unit == "points"
-    with pytest.raises(UserError, match="cannot read classes"):
+    with pytest.raises(UserError, match="cannot be read as YAML"):
         build(f"model.class_file={tmp_path / 'none.yaml'}")
 
 
