@@ -22,10 +22,9 @@ torch.set_num_threads(int(THREADS))
 if os.environ.get("LIT_CTG_TEST_HIDE_NUMBA"):
     sys.modules["numba"] = None  # type: ignore[assignment] # as where it is not installed
 
-# what another processor could compute otherwise: kernels, solvers, losses, goldens, resumed runs
+# what another processor could compute otherwise: kernels, solvers, losses, goldens
 NUMERICAL = (
     "golden/test_golden.py",
-    "integration/test_resume.py",
     "network/test_gpt2.py",
     "network/test_transformer.py",
     "papers/control_code/test_fast.py",
