@@ -6,8 +6,8 @@ FROM python:3.11-slim-bookworm
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends make git gcc g++ chromium \
  && rm -rf /var/lib/apt/lists/*
-WORKDIR /work
+WORKDIR /app
 COPY . .
 RUN make test PYTHON=python3.11
-ENTRYPOINT ["/work/.venv/bin/lit-ctg"]
+ENTRYPOINT ["/app/.venv/bin/lit-ctg"]
 CMD ["--help"]

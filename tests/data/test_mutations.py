@@ -169,9 +169,13 @@ def test_untouched_files_are_read(tmp_path: Path) -> None:
         for name, data in files.items():
             (root / name).write_bytes(data)
         if kind not in ("merges", "table"):
-            corpus(kind, root).setup("fit")
+            data = corpus(kind, root)
+            data.setup("fit")
+            assert len(data.vocabulary) > 0, kind
         else:
-            GPT2Tokenizer(root=root).train([])
+            tokenizer = GPT2Tokenizer(root=root)
+            tokenizer.train([])
+            assert len(tokenizer) > 0, kind
 
 
 def check(folder: Path, seeds: range) -> None:

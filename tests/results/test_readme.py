@@ -26,7 +26,7 @@ def test_the_readme_says_what_the_records_say() -> None:
 def test_headlines_name_rows_that_are_there(paper: str) -> None:
     headline, results = load_manifest(EXPERIMENTS, paper).headline, results_for(paper, EXPERIMENTS, [])
     for wanted in headline.rows if headline is not None else ():
-        find_row(results, wanted)
+        assert find_row(results, wanted) is not None
 
 
 def test_a_number_is_that_of_its_table() -> None:
