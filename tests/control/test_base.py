@@ -98,6 +98,6 @@ def test_prefixes_are_told_from_padding_and_follow_the_beams(model: Any) -> None
 
 
 def test_controls_need_a_word_for_a_name(raise_tokens: Any) -> None:
-    with pytest.raises(UserError, match="control name 'a.b'"):
+    with pytest.raises(UserError, match=r"control name 'a\.b'"):
         raise_tokens(torch.tensor([1]), name="a.b")
     assert issubclass(raise_tokens, Control)
