@@ -144,6 +144,7 @@ class Control(abc.ABC):
         stage: where it acts.
         strength: the setting that turns it off: a row in which it is 0 is the bare model's, exactly. Every control has
             one.
+        of_ids: it knows tokens by their ids, so it needs the tokenizer it was made with; False for one kept as texts.
         excludes: kinds that it cannot be composed with (its own: only once).
         origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None for one made by hand.
     """
@@ -152,6 +153,7 @@ class Control(abc.ABC):
     paper: ClassVar[str] = ""
     stage: ClassVar[Stage]
     strength: ClassVar[str] = "strength"
+    of_ids: ClassVar[bool] = True
     excludes: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -276,6 +278,7 @@ class Control(abc.ABC):
         one_each = list(listed) if several else [listed]
         numbers = []
         for value in one_each * (rows // len(one_each) if rows else 0):
+            value = setting.default if value is None else value
             if value is None:
                 numbers.append(math.nan)
                 continue

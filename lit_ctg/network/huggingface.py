@@ -6,6 +6,7 @@ Shape letters: B rows, T positions, V vocabulary, D hidden size.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,7 @@ class HuggingFaceBackbone(nn.Module):
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head = frozen, plain_head
-        self.model = _load(path, revision)
+        self.model = load_causal_lm(path, revision)
         head = self.model.get_output_embeddings()
         if head is None:
             raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
@@ -120,19 +121,36 @@ class HuggingFaceBackbone(nn.Module):
         Returns:
             Hidden states [B, D] and the cache for the next step.
         """
+        hidden_B1D, cache = self.extend(embedded_BD.unsqueeze(1), cache)
+        return hidden_B1D[:, 0], cache
+
+    def extend(self, embedded_BTD: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Run the newest positions of each row, as ``step`` runs one; return hidden states [B, T, D] and the cache."""
         output = self.model.base_model(
-            inputs_embeds=embedded_BD.unsqueeze(1), past_key_values=cache, use_cache=True, return_dict=True
+            inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True
         )
-        return output.last_hidden_state[:, 0], output.past_key_values
+        return output.last_hidden_state, output.past_key_values
 
 
-def _load(path: str, revision: str | None) -> Any:
-    """Return the model; every way in which it can be missing or of another kind is one line."""
+def load_causal_lm(path: str, revision: str | None = None, key: str = "backbone.path") -> Any:
+    """Return a causal language model in float32; every way in which it can be missing or of another kind is one line.
+
+    Args:
+        path: a folder written by ``save_pretrained``, or a name on the hub.
+        revision: commit on the hub.
+        key: the setting that messages name.
+
+    Raises:
+        UserError: no such folder or model, or no causal LM.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()  # it would print control codes into the log
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
-        raise UserError(f"backbone.path={path}: no such folder; give one written by save_pretrained, or a hub name")
+        raise UserError(f"{key}={path}: no such folder; give one written by save_pretrained, or a hub name")
     where = str(folder) if folder.is_dir() else path
     try:
         config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
@@ -142,7 +160,7 @@ def _load(path: str, revision: str | None) -> Any:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
-        raise UserError(f"backbone.path={path} {kind}: {reason}") from error
+        raise UserError(f"{key}={path} {kind}: {reason}") from error
 
 
 def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:

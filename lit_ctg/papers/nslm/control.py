@@ -80,6 +80,7 @@ class MicroModels(Control):
     """
 
     kind, paper, stage = "micro_models", "nslm", Stage.CLASSES
+    of_ids = False
     excludes = frozenset({"micro_models"})
 
     def __init__(self, classes: Sequence[CarriedClass], *, weight: float = 1.0, name: str | None = None) -> None:

@@ -193,4 +193,6 @@ def test_on_a_model_alone_equals_in_a_batch(tokenizer: Any) -> None:
     prompts, options = ["in 1914 in", "it", "New"], {"max_new_tokens": 6, "do_sample": True, "seed": 1}
     together = steered.write(prompts, {"micro_models.strength": [0, 1, 1]}, **options)
     for row, strength in enumerate((0, 1, 1)):
-        assert [together[row]] == steered.write(prompts[row], {"micro_models.strength": strength}, rows=[row], **options)
+        assert [together[row]] == steered.write(
+            prompts[row], {"micro_models.strength": strength}, rows=[row], **options
+        )
