@@ -166,3 +166,15 @@ def word_model() -> Any:
     with torch.no_grad():
         model.transformer.wte.weight.mul_(20)
     return model
+
+
+@pytest.fixture(scope="session")
+def carried_controls() -> Callable[[], Any]:
+    """Return a maker of one small control of every kind, by name (tests/controls.py)."""
+    import importlib.util
+
+    place = importlib.util.spec_from_file_location("tests_controls", Path(__file__).with_name("controls.py"))
+    assert place is not None and place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module.controls

@@ -17,6 +17,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -308,7 +309,7 @@ class Control(abc.ABC):
 
     # bundles ---------------------------------------------------------------------------------------------------------
 
-    def save_pretrained(self, folder: str) -> None:
+    def save_pretrained(self, folder: str | Path) -> None:
         """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and the run record, if any.
 
         Raises:
@@ -319,7 +320,7 @@ class Control(abc.ABC):
         bundle.save(self, folder)
 
     @classmethod
-    def from_pretrained(cls: type[ControlT], name: str, *, revision: str | None = None) -> ControlT:
+    def from_pretrained(cls: type[ControlT], name: str | Path, *, revision: str | None = None) -> ControlT:
         """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
 
         Raises:

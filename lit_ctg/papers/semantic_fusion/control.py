@@ -102,18 +102,8 @@ class FeatureChannel(Control):
         return value_BF, replaced_BF
 
     def features(self, ids_NT: Tensor, newest: int) -> Tensor:
-        """Return the features [N, t, F] of the newest positions; padding is no word and rows begin behind it."""
-        padding_N = (ids_NT == NO_TOKEN).sum(1)
-        rows = []
-        for row, start in enumerate(padding_N.tolist()):
-            text_T = ids_NT[row, start:]
-            part = (
-                self.bank(text_T.unsqueeze(0))[0, -newest:]
-                if len(text_T)
-                else ids_NT.new_zeros(0, len(self.bank.names))
-            )
-            rows.append(nn.functional.pad(part, (0, 0, newest - len(part), 0)))
-        return torch.stack(rows)
+        """Return the features [N, t, F] of the newest positions; padding is no word."""
+        return self.bank(ids_NT)[:, -newest:]
 
     def shape(self) -> dict[str, int]:
         return {"hidden_size": self.fuse.project.out_features}
