@@ -10,7 +10,7 @@ help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
 	@echo "make tables     the committed tables and the README's results, from the committed records"
 	@echo "make test       environment, the default test suite (CPU, offline)"
-	@echo "make lint       ruff, format check"
+	@echo "make lint       ruff, format check, mypy over lit_ctg"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
@@ -58,6 +58,7 @@ test-slow: venv
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: venv
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -131,7 +131,7 @@ def _verify(words: list[str]) -> int:
     return _of_records(verify, COMMANDS["verify"].parse(words))
 
 
-def _of_records(command, found: dict[str, str]) -> int:  # type: ignore[no-untyped-def] # keywords differ by command
+def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
     return command(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 

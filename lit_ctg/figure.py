@@ -63,9 +63,9 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
         # within a factor of three or so steps are as good as equal
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    size = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
+    first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
+    return [round(i * size, 12) for i in range(first, last + 1)]
 
 
 def tick_text(value: float) -> str:
@@ -233,16 +233,16 @@ def line_chart(
             points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in outline)
             parts.append(f'<polygon class="band {one.kind}" points="{points}"/>')
     for one in lines:
-        shown = [(at, value) for at, value in one.points if math.isfinite(value)]
-        points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in shown)
+        shown = [(x_at, value) for x_at, value in one.points if math.isfinite(value)]
+        points = " ".join(f"{px(x_at):.1f},{py(value):.1f}" for x_at, value in shown)
         if len(shown) > 1:
             parts.append(f'<polyline class="curve {one.kind}" points="{points}"/>')
-        for at, value in shown:
-            place = steps[int(at)] if steps else f"{at:g}"
+        for x_at, value in shown:
+            place = steps[int(x_at)] if steps else f"{x_at:g}"
             whose = one.name or one.kind.replace("_", " ")
             hover = f"<title>{escape(f'{whose}, {x} {place}: {value:.4g}')}</title>"
             parts.append(
-                f'<circle class="dot {one.kind}" cx="{px(at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
+                f'<circle class="dot {one.kind}" cx="{px(x_at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
             )
     parts.append(text((left + WIDTH - right) / 2, height - 6, x, "tick", "middle"))
     return frame(f"{about}{title}: {y} by {x}", height, parts)

@@ -156,8 +156,9 @@ def _bars(table: Table) -> Panels:
     panels: Panels = {}
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
-        words = {"about": _about(table), "measure": measure if "sections" in plot else ""}
-        panels[title] = bar_chart(title, groups, low=start, high=end, log=log, **words) if groups else None
+        about, unit = _about(table), measure if "sections" in plot else ""
+        chart = bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit) if groups else None
+        panels[title] = chart
     return panels
 
 
@@ -259,7 +260,7 @@ def _unit(records: Sequence[RunRecord], metric: str) -> tuple[str, str]:
 
 def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, direction: str) -> Line | None:
     """Return the mean over seeds at the epochs that all of them have."""
-    curves = [dict(map(tuple, record.history.get(metric, []))) for record in runs.values()]
+    curves = [{entry[0]: entry[1] for entry in record.history.get(metric, [])} for record in runs.values()]
     curves = [curve for curve in curves if len(curve) > 1]
     if not curves:
         return None

@@ -318,7 +318,7 @@ def build_cell(
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
     domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
-    domain = domain if row.limits is None else Domain(*map(float, row.limits))
+    domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
     measured = _Measured(row, values, reads, domain, printed)
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
@@ -412,7 +412,9 @@ class _Measured:
         printed: Printed | None,
     ) -> None:
         self.values, self.domain = list(values.values()), domain
-        self.mean, self.trials, self.folds = statistics.fmean(self.values), None, None
+        self.mean = statistics.fmean(self.values)
+        self.trials: int | None = None
+        self.folds: int | None = None
         self.interval: Interval | None = None
         self.counts: Interval | None = None
         self.why_none = ""
