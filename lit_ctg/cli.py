@@ -202,7 +202,9 @@ _RUN = (
     Setting("seed", "0, 1, ..."),
 )
 _RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper")
+_SIZE = Setting(
+    "size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each"
+)
 
 COMMANDS = {
     command.name: command

@@ -10,6 +10,7 @@ import csv
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -543,7 +544,7 @@ def main(
 
     Args:
         paper: name of a paper; None or "all" for all.
-        size: see ``results_for``.
+        size: see ``gather``.
         format: one of ``FORMATS``.
         records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
         out: file to write instead of printing.
@@ -555,7 +556,8 @@ def main(
     if format not in FORMATS:
         raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     results, left_out = gather(paper, size, records)
-    tables = [table for result in results for table in result.tables]
+    often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
+    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.tables]
     notes = [*(note for result in results for note in result.notes), *left_out]
     shown = console or Console()
     if out is not None:
