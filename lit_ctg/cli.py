@@ -202,9 +202,7 @@ _RUN = (
     Setting("seed", "0, 1, ..."),
 )
 _RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting(
-    "size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each"
-)
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each")
 
 COMMANDS = {
     command.name: command
@@ -292,7 +290,7 @@ COMMANDS = {
         ),
         Command(
             "data",
-            "prepare|info|sample a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts a corpus; graph: the scene graph of graphmax",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
@@ -301,7 +299,7 @@ COMMANDS = {
                 Setting("n", "documents that sample shows"),
             ),
             overrides=True,
-            examples=("data info data=reviews size=smoke",),
+            examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
         ),
         Command(
             "new",
