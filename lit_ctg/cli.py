@@ -246,9 +246,9 @@ COMMANDS = {
             (
                 Setting("paper", "a paper, or all", required=True),
                 _SIZE,
-                Setting("format", "text, md, latex or csv"),
+                Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
                 _RECORDS,
-                Setting("out", "a file to write"),
+                Setting("out", "a file to write, of format=eee a folder"),
             ),
             examples=("table paper=nslm format=md",),
         ),
