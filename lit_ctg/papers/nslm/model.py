@@ -10,6 +10,7 @@ K members of a class.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +34,14 @@ from lit_ctg.papers.nslm.baselines import (
     grounded_dimensions,
     read_vectors,
 )
-from lit_ctg.papers.nslm.classes import Recogniser, before_others, class_table, read_classes
+from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
 from lit_ctg.papers.nslm.heads import make_heads
 from lit_ctg.papers.nslm.micro_model import arc
-from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
+from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 from lit_ctg.statistics import exp_or_inf
+
+_logger = logging.getLogger(__name__)
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
@@ -232,6 +235,7 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
+        corpus: the data module; classes that its training text has not are left out, which is told. None: no class is.
 
     Attributes:
         table: classes over the vocabulary.
@@ -274,6 +278,7 @@ class NSLMModule(LitLanguageModel):
         fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
+        corpus: Any = None,
     ) -> None:
         super().__init__()
         if optimizer not in ("sgd", "adamw"):
@@ -291,9 +296,11 @@ class NSLMModule(LitLanguageModel):
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
         self.recognisers = before_others(own, classes)
-        self.table = class_table(vocabulary.tokens, self.recognisers)
-        self.tracker = ContextTracker(self.table)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
+        # of the training text, where it was read for the table's sake; gone after the micro-models are chosen
+        self._read: Occurrences | None = None
+        self.table = class_table(vocabulary.tokens, self.recognisers) if corpus is None else self._table_of(corpus)
+        self.tracker = ContextTracker(self.table)
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
@@ -344,17 +351,28 @@ class NSLMModule(LitLanguageModel):
 
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
-        train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
+        train = self._read if self._read is not None else self.occurrences(datamodule, "train")
+        self._read, validation = None, self.occurrences(datamodule, "val")
         options = {"bases": self.bases, "blend": self.blend, "repeat": self.repeat}
         self.selection = select(self.table, train, validation, **options)
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
-    def occurrences(self, datamodule: Any, split: str) -> Occurrences:
-        """Return the class tokens of a split, with what came before."""
+    def occurrences(self, datamodule: Any, split: str, table: ClassTable | None = None) -> Occurrences:
+        """Return the class tokens of a split, with what came before; of ``table`` instead of the module's own."""
         packed = datamodule.prepare()
         begin_N = packed.table(split, "begin") if self.within_documents else np.zeros(1, dtype=np.int64)
-        return Occurrences.from_documents(packed.ids(split), begin_N, self.table)
+        return Occurrences.from_documents(packed.ids(split), begin_N, self.table if table is None else table)
+
+    def _table_of(self, corpus: Any) -> ClassTable:
+        """Return the classes that the training text has, and tell which it has not."""
+        table, self._read, absent = occurring(
+            self.vocabulary.tokens, self.recognisers, lambda table: self.occurrences(corpus, "train", table)
+        )
+        if absent and len(table):
+            left = ", ".join(table.names)
+            _logger.warning(f"model.classes: left out {', '.join(absent)}: the training text has none; {left} remain")
+        return table
 
     # the network ---------------------------------------------------------------------------------------------------
 
