@@ -1,7 +1,8 @@
 """`lit-ctg data counts`: what models of counts alone make of a corpus, the scale of every language model's perplexity.
 
-It trains nothing and takes seconds. Of an experiment's corpus it leaves a run record named ``counts_<name>`` beside the
-experiment's own, so that tables can show it and checks can hold models against it (``results/spec.py``).
+And what an experiment's trials find in real text, where they can tell without a model. It trains nothing and takes
+seconds. The run record it leaves, named ``counts_<name>``, stands beside the experiment's own, so that tables can show
+it and checks can hold models against it (``results/spec.py``).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from hydra.utils import get_class
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +25,7 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.results.record import RunRecord, config_hash, write_record
-from lit_ctg.run.build import build_datamodule
+from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, claim, run_stem
 from lit_ctg.run.train import new_record
@@ -56,6 +60,15 @@ def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
     return found
 
 
+def of_trials(cfg: DictConfig, datamodule: CorpusDataModule) -> dict[str, dict[str, Any]]:
+    """Return what the experiment's trials measure of text that nobody generated: their ``text_references``."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, node in (cfg.callback or {}).items():
+        if hasattr(get_class(node._target_), "text_references"):
+            found |= instantiate(node, f"callback.{name}").text_references(datamodule)
+    return found
+
+
 def main(words: list[str], console: Console | None = None) -> RunRecord:
     """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and leave their record.
 
@@ -76,6 +89,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     directory = claim(stem, skip_completed=False)
     try:
         record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
+        record.metrics |= of_trials(cfg, datamodule)
         record.corpus, record.threads, record.device = fingerprint(datamodule), torch.get_num_threads(), "cpu"
         record.status, record.wall_time_s = "DONE", round(time.monotonic() - began, 3)
         write_record(record, directory.path / RECORD)
@@ -85,7 +99,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     for column in ("quantity", "value", "tokens"):
         table.add_column(column, justify="left" if column == "quantity" else "right")
     for name, metric in record.metrics.items():
-        table.add_row(name, f"{metric['value']:,.1f}", f"{metric['n']:,}")
+        table.add_row(name, f"{metric['value']:,.4g}", f"{metric['n']:,}")
     shown = console or Console(soft_wrap=True, highlight=False)
     shown.print(table)
     shown.print(f"record: {directory.path / RECORD}", markup=False, soft_wrap=True)

@@ -54,5 +54,9 @@ def test_it_leaves_a_record_beside_the_experiments_own(tmp_path: Path) -> None:
     assert record.processor and record.threads and record.corpus
     assert record.metrics["reference/test/bigram_perplexity"]["value"] > 1
     assert "reference/test/bigram_perplexity" in stream.getvalue() and "run.json" in stream.getvalue()
+    words[0] = "experiment=idea_gate/main"
+    gate = main(words, console=Console(file=stream, width=200))
+    found = {name for name in gate.metrics if name.endswith("/all/long/stickiness")}
+    assert found == {"topic/text/all/long/stickiness", "topic/random/all/long/stickiness"}
     with pytest.raises(UserError, match="no corpus with splits to count"):
         main(["experiment=semantic_fusion/main", "size=smoke", f"output_root={tmp_path}"])
