@@ -40,7 +40,7 @@ train-%:
 # the committed tables and the README's results, from the committed records alone
 tables: venv
 	for results in experiments/*/results; do paper=$$(basename $$(dirname $$results)); $(BIN)/lit-ctg table paper=$$paper \
-	  format=md records=$$results out=experiments/$$paper/tables.md || exit 1; done
+	  format=md size=all records=$$results out=experiments/$$paper/tables.md || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
 
 # the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and

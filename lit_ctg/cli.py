@@ -202,7 +202,7 @@ _RUN = (
     Setting("seed", "0, 1, ..."),
 )
 _RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper")
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each")
 
 COMMANDS = {
     command.name: command
@@ -246,9 +246,9 @@ COMMANDS = {
             (
                 Setting("paper", "a paper, or all", required=True),
                 _SIZE,
-                Setting("format", "text, md, latex or csv"),
+                Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
                 _RECORDS,
-                Setting("out", "a file to write"),
+                Setting("out", "a file to write, of format=eee a folder"),
             ),
             examples=("table paper=nslm format=md",),
         ),
@@ -290,7 +290,7 @@ COMMANDS = {
         ),
         Command(
             "data",
-            "prepare|info|sample a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts a corpus; graph: the scene graph of graphmax",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
@@ -299,7 +299,7 @@ COMMANDS = {
                 Setting("n", "documents that sample shows"),
             ),
             overrides=True,
-            examples=("data info data=reviews size=smoke",),
+            examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
         ),
         Command(
             "new",

@@ -29,7 +29,7 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
 def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     records = str(folder / "results")
-    main(folder.name, format="md", records=[records], out="tables.md")
+    main(folder.name, size="all", format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
 
