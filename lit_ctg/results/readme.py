@@ -15,6 +15,8 @@ from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
+from lit_ctg.results.picture import HEADLINE
+from lit_ctg.results.plot import headline_picture
 from lit_ctg.results.record import REGIMES
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -93,6 +95,9 @@ def _headline(results: Results) -> list[str]:
         return []
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
     lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
+    if headline_picture(results) is not None:
+        # beside the tables, by `make tables`
+        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
     for wanted in headline.rows:
         table, row = find_row(results, wanted)
