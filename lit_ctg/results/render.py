@@ -224,7 +224,9 @@ def interval_text(row: Row, cell: Cell) -> str:
 
 
 def n_text(cell: Cell) -> str:
-    """Return the number of seeds, and of what the interval is over where that is folds or pooled trials."""
+    """Return the number of seeds, and of what the interval is over where that is cells, folds or pooled trials."""
+    if cell.cells is not None:
+        return f"{cell.cells} cell{'s' * (cell.cells != 1)}"
     seeds = str(len(cell.values)) if cell.values else ""
     if cell.folds:
         return f"{seeds} run, {cell.folds} folds"
@@ -233,7 +235,7 @@ def n_text(cell: Cell) -> str:
 
 def n_words(cell: Cell) -> str:
     """Return ``n_text`` as it stands in running text."""
-    return n_text(cell) if cell.folds else f"n={n_text(cell)}"
+    return n_text(cell) if cell.folds or cell.cells else f"n={n_text(cell)}"
 
 
 def spread_text(cell: Cell) -> str:
@@ -413,6 +415,7 @@ _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
     "n": lambda row, cell: len(cell.values) or None,
     "trials": lambda row, cell: cell.trials,
     "folds": lambda row, cell: cell.folds,
+    "cells": lambda row, cell: cell.cells,
     "cv": lambda row, cell: cell.spread,
     "cv_printed": lambda row, cell: cell.spread_printed,
     "verdict": lambda row, cell: cell.verdict.label if cell.verdict is not None and row.judged else None,
