@@ -28,7 +28,7 @@ from lit_ctg.results.render import (
     verdict_text,
 )
 from lit_ctg.results.spec import MANIFEST, Headline, papers
-from lit_ctg.results.table import Cell, Results, Row, Table, results_for
+from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results
 from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS
 
 BEGIN = "<!-- results: written by `make tables` from the committed records -->"
@@ -58,16 +58,17 @@ def section(root: Path) -> str:
     found, left_out = [], []
     for name in papers(root):
         try:
-            results = results_for(name, root, [root / name / "results"])
-            found.append((results, _headline(results)))
+            sizes = all_results(name, root, [root / name / "results"], AUTO)
+            found.append((sizes, _headline(sizes)))
         except UserError as error:
             left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")
-    found.sort(key=lambda pair: not pair[0].pool.records())
+    found.sort(key=lambda pair: not pair[0][0].pool.records())
     lines = ["| paper | runs | | as published | corrected |", "| --- | --- | --- | --- | --- |"]
-    for results, _ in found:
-        lines += _verdict_lines(results)
-    for results, headline in found:
-        if results.pool.records() and headline:
+    for sizes, _ in found:
+        for results in sizes:
+            lines += _verdict_lines(results)
+    for sizes, headline in found:
+        if sizes[0].pool.records() and headline:
             lines += ["", *headline]
     return "\n".join([*lines, *left_out]) + "\n"
 
@@ -88,14 +89,15 @@ def _counts(found: Counter[str], labels: Sequence[str]) -> str:
     return ", ".join(f"{found[label]} {label}" for label in labels if found[label]) or NOT_APPLICABLE
 
 
-def _headline(results: Results) -> list[str]:
-    """Return a paper's summary and rows; nothing where its manifest has no headline."""
-    headline: Headline | None = results.manifest.headline if results.manifest is not None else None
+def _headline(sizes: Sequence[Results]) -> list[str]:
+    """Return a paper's summary, picture and rows, of the size that has most of them; nothing without a headline."""
+    headline: Headline | None = sizes[0].manifest.headline if sizes[0].manifest is not None else None
     if headline is None:
         return []
+    results = max(sizes, key=lambda one: sum(_told(find_row(one, wanted)[1]) for wanted in headline.rows))
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
     lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
-    if headline_picture(results) is not None:
+    if any(headline_picture(one) is not None for one in sizes):
         # beside the tables, by `make tables`
         lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
@@ -105,6 +107,11 @@ def _headline(results: Results) -> list[str]:
         printed = escape_markdown(marked(table, row).replace(f" ({table.mark(row)})", ""))
         lines.append(f"| {' | '.join([escape_markdown(wanted['says']), printed, *cells])} |")
     return lines
+
+
+def _told(row: Row) -> int:
+    """Return in how many regimes a row has a number of ours."""
+    return sum(cell is not None and cell.hole is None for cell in row.cells.values())
 
 
 def _cell(row: Row, cell: Cell | None, size: str) -> str:

@@ -7,6 +7,7 @@ that a spreadsheet would take for a formula is quoted.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import re
@@ -320,6 +321,11 @@ def render(table: Table, fmt: str = "text") -> str:
     return render_all([table], fmt)
 
 
+def sized(table: Table) -> Table:
+    """Return the table with its size in the title, where a paper has runs of several."""
+    return dataclasses.replace(table, spec=dataclasses.replace(table.spec, title=f"{table.title} (size {table.size})"))
+
+
 def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] = ()) -> str:
     """Return tables as ``text``, ``md``, ``latex`` or ``csv``; the rules stand once at the end (not in CSV)."""
     if fmt == "csv":
@@ -554,9 +560,11 @@ def main(
     """
     if format not in FORMATS:
         raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
-    results, left_out = gather(paper, size, records)
-    tables = [table for result in results for table in result.tables]
-    notes = [*(note for result in results for note in result.notes), *left_out]
+    # a few runs of a larger size hide none of a smaller one
+    results, left_out = gather(paper, size, records, every_size=True)
+    several = {one.paper for one in results if sum(other.paper == one.paper for other in results) > 1}
+    tables = [sized(table) if result.paper in several else table for result in results for table in result.tables]
+    notes = [*dict.fromkeys(note for result in results for note in result.notes), *left_out]
     shown = console or Console()
     if out is not None:
         write_atomic(Path(out), render_all(tables, format, notes))

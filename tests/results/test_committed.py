@@ -10,7 +10,7 @@ import pytest
 from lit_ctg.results.picture import pictures
 from lit_ctg.results.record import laid_out, load_records
 from lit_ctg.results.render import main
-from lit_ctg.results.table import results_for
+from lit_ctg.results.table import all_results
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -38,7 +38,7 @@ def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
 def test_figures_are_those_of_the_records(folder: Path) -> None:
-    results = results_for(folder.name, ROOT / "experiments", [folder / "results"])
+    results = all_results(folder.name, ROOT / "experiments", [folder / "results"], "auto")
     written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
     assert pictures(results) == written, "make tables brings them up to date"
     assert "headline.svg" in written

@@ -12,7 +12,8 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.results.picture import main, pictures, write
 from lit_ctg.results.plot import panels_for
-from lit_ctg.results.table import Results, results_for
+from lit_ctg.results.record import load_records, write_record
+from lit_ctg.results.table import Results, all_results, results_for
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +24,7 @@ def results(write_records) -> Results:
 
 
 def test_a_file_holds_every_panel_and_its_style(results: Results) -> None:
-    found = pictures(results)
+    found = pictures([results])
     table = next(table for table in results.tables if table.spec.name == "figure_1")
     root = ElementTree.fromstring(found["figure_1.svg"])
     inner = root.findall(f"{SVG}svg")
@@ -39,7 +40,7 @@ def test_a_file_holds_every_panel_and_its_style(results: Results) -> None:
 
 
 def test_files_load_and_run_nothing(results: Results) -> None:
-    for name, svg in pictures(results).items():
+    for name, svg in pictures([results]).items():
         root = ElementTree.fromstring(svg)
         tags = {element.tag.removeprefix(SVG) for element in root.iter()}
         assert not tags & {"script", "image", "use", "foreignObject"}, name
@@ -51,17 +52,19 @@ def test_the_headline_is_the_panel_that_the_manifest_names(results: Results) -> 
     table = next(table for table in results.tables if table.spec.name == "figure_1")
     panel = panels_for(table)["Fusion"]
     assert panel is not None
-    root = ElementTree.fromstring(pictures(results)["headline.svg"])
+    root = ElementTree.fromstring(pictures([results])["headline.svg"])
     (inner,) = root.findall(f"{SVG}svg")
     assert inner.get("aria-label") == ElementTree.fromstring(panel).get("aria-label")
     assert (root.get("aria-label") or "").startswith("semantic fusion: Figure 1")
 
 
 def test_figures_that_are_gone_are_deleted_and_nothing_else(results: Results, tmp_path: Path) -> None:
-    (tmp_path / "old.svg").write_text("<svg/>")
-    (tmp_path / "notes.md").write_text("mine")
-    made = write(results, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"notes.md", *(path.name for path in made)}
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    (folder / "old.svg").write_text("<svg/>")
+    (folder / "notes.md").write_text("mine")
+    made = write([results], folder)
+    assert {path.name for path in folder.iterdir()} == {"notes.md", *(path.name for path in made)}
 
 
 def test_command(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +76,18 @@ def test_command(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no run has anything to draw: lit-ctg reproduce paper=control_code"):
         main("control_code", records=[tmp_path / "none"], console=console)
+
+
+def test_a_size_with_less_in_it_hides_no_other(write_records, make_record, tmp_path: Path) -> None:
+    """One run of a larger size, not of the experiment of the headline, and everything of the smaller one stays."""
+    folder = write_records()
+    for record in load_records([folder]):
+        record.size = "small"
+        write_record(record, record.source)
+    record = make_record("ablation_no_gate", "corrected", 1)
+    write_record(record, tmp_path / "larger" / "run.json")
+    sizes = all_results("semantic_fusion", None, [folder, tmp_path / "larger"], "auto")
+    assert [one.size for one in sizes] == ["paper", "small"]
+    found = pictures(sizes)
+    assert "Figure 1" in found["headline.svg"] and "size small" in found["headline.svg"]
+    assert "small_figure_1.svg" in found and "figure_1.svg" not in found
