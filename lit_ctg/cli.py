@@ -125,6 +125,12 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _figure(words: list[str]) -> int:
+    from lit_ctg.results.picture import main as figure
+
+    return _of_records(figure, COMMANDS["figure"].parse(words))
+
+
 def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
@@ -266,6 +272,18 @@ COMMANDS = {
                 Setting("project", "with target=wandb: the project, lit_ctg by default"),
             ),
             examples=("report out=report.html",),
+        ),
+        Command(
+            "figure",
+            "a paper's figures as SVG files",
+            _figure,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                _SIZE,
+                _RECORDS,
+                Setting("out", "a folder, outputs/figures/<paper> by default"),
+            ),
+            examples=("figure paper=semantic_fusion",),
         ),
         Command(
             "verify",

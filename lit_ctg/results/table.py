@@ -704,7 +704,7 @@ def results_for(
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(spec, rows, pool))))
     notes = [f"Records: {origin or 'none'}; {pool.describe()}."] if pool.records() or origin else []
-    notes += [*_twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
+    notes += [*twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
@@ -718,7 +718,7 @@ def _own_or_committed(
     return load_records([committed], known), "the committed records"
 
 
-def _twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
+def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
     """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
     folder = committed.resolve()
     own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]
