@@ -59,6 +59,10 @@ class NgramModel(nn.Module):
     """
 
     base_V: Tensor
+    gram_0: Tensor
+    value_0: Tensor
+    rest_0: Tensor
+    count_0: Tensor
 
     def __init__(self, size: int, order: int, smoothing: str, tokens: int, levels: Sequence[Level]) -> None:
         """Take what ``count`` has counted; ``state_dict`` holds all of it."""

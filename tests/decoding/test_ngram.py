@@ -60,7 +60,7 @@ HISTORIES = [(), (0,), (3, 2), (6, 6), (1, 6), (6, 1), (2, 0, 4), (1, 2, 3, 4, 5
 @pytest.mark.parametrize("smoothing", ["witten_bell", "kneser_ney"])
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
 def test_rows_are_the_recursion_and_sum_to_one(order: int, smoothing: str) -> None:
-    texts = corpus() + [[4, 5, 0, 1, 2, 3]]
+    texts = [*corpus(), [4, 5, 0, 1, 2, 3]]
     model = NgramModel.count(texts, V, order=order, smoothing=smoothing, dtype=torch.float64)
     for history in [*HISTORIES, (4, 5, 0, 1), (5, 0, 1, 2)]:
         probs_V = model.probs(torch.tensor([history], dtype=torch.long).reshape(1, -1))[0]
