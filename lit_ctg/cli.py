@@ -154,6 +154,13 @@ def _data(words: list[str]) -> int:
     return data(words)
 
 
+def _memory(words: list[str]) -> int:
+    from lit_ctg.run.memory import main as memory
+
+    memory(words)
+    return 0
+
+
 def _new(words: list[str]) -> int:
     from lit_ctg.run.skeleton import new
 
@@ -318,6 +325,26 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
+        ),
+        Command(
+            "memory",
+            "build: count a folder of texts for a Hugging Face model; fit: weigh the counts on held-out text",
+            _memory,
+            (
+                Setting("model", "the Hugging Face model, folder or hub name", required=True),
+                Setting("data.root", "the folder of texts, one file or subfolder a label"),
+                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: in its place)"),
+                Setting("order", "build: longest n-grams, 2 to 5 (default 3)"),
+                Setting("smoothing", "build: kneser_ney (default) or witten_bell"),
+                Setting("memory", "fit: folder of the memory"),
+                Setting("tokens", "fit: read at most so many tokens of each split (default: all)"),
+                Setting("context", "fit: tokens the model reads at a time (default: its own, at most 512)"),
+            ),
+            overrides=True,
+            examples=(
+                "memory build model=gpt2 data.root=texts out=memory",
+                "memory fit memory=memory model=gpt2 data.root=texts",
+            ),
         ),
         Command(
             "new",
