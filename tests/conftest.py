@@ -37,7 +37,7 @@ NUMERICAL = (
 )
 
 
-# two quick papers of the runs that are cut off and go on; all others are tried on this processor only: they take minutes
+# two quick papers of the runs that are cut off and go on; the others take minutes, and are tried on this processor only
 RESUME = re.compile(r"test_an_epoch_that_was_cut_off_begins_anew\[(graphmax|idea_gate)/main-0\]")
 
 
