@@ -61,7 +61,7 @@ class HuggingFaceBackbone(nn.Module):
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head = frozen, plain_head
-        self.model = load_causal_lm(path, revision)
+        self.model = load_model(path, revision=revision, where="backbone.path")
         head = self.model.get_output_embeddings()
         if head is None:
             raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
@@ -132,16 +132,16 @@ class HuggingFaceBackbone(nn.Module):
         return output.last_hidden_state, output.past_key_values
 
 
-def load_causal_lm(path: str, revision: str | None = None, key: str = "backbone.path") -> Any:
+def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     """Return a causal language model in float32; every way in which it can be missing or of another kind is one line.
 
     Args:
         path: a folder written by ``save_pretrained``, or a name on the hub.
+        where: the setting that it was given for, for messages.
         revision: commit on the hub.
-        key: the setting that messages name.
 
     Raises:
-        UserError: no such folder or model, or no causal LM.
+        UserError: there is none, or it is of another kind.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
@@ -150,17 +150,17 @@ def load_causal_lm(path: str, revision: str | None = None, key: str = "backbone.
         logging.disable_progress_bar()  # it would print control codes into the log
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
-        raise UserError(f"{key}={path}: no such folder; give one written by save_pretrained, or a hub name")
-    where = str(folder) if folder.is_dir() else path
+        raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
+    place = str(folder) if folder.is_dir() else path
     try:
-        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
         return AutoModelForCausalLM.from_pretrained(
-            where, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
+            place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
-        raise UserError(f"{key}={path} {kind}: {reason}") from error
+        raise UserError(f"{where}={path} {kind}: {reason}") from error
 
 
 def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:

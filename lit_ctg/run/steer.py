@@ -18,7 +18,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.network.huggingface import load_causal_lm
+from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 
 # word -> what it is when it is not given
@@ -115,7 +115,7 @@ def steer(words: Sequence[str]) -> list[str]:
     lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
     with quiet():
         tokenizer = load_tokenizer(given["model"], given["revision"], "model")
-        model = load_causal_lm(given["model"], given["revision"], "model").eval()
+        model = load_model(given["model"], where="model", revision=given["revision"]).eval()
     steered = Steered(model, controls, tokenizer=tokenizer)
     if lines:
         return _file(steered, lines, request)
