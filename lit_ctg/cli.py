@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -125,13 +125,19 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _figure(words: list[str]) -> int:
+    from lit_ctg.results.picture import main as figure
+
+    return _of_records(figure, COMMANDS["figure"].parse(words))
+
+
 def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
     return _of_records(verify, COMMANDS["verify"].parse(words))
 
 
-def _of_records(command, found: dict[str, str]) -> int:  # type: ignore[no-untyped-def] # keywords differ by command
+def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
     return command(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 
@@ -146,6 +152,13 @@ def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
     return data(words)
+
+
+def _memory(words: list[str]) -> int:
+    from lit_ctg.run.memory import main as memory
+
+    memory(words)
+    return 0
 
 
 def _new(words: list[str]) -> int:
@@ -268,6 +281,18 @@ COMMANDS = {
             examples=("report out=report.html",),
         ),
         Command(
+            "figure",
+            "a paper's figures as SVG files",
+            _figure,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                _SIZE,
+                _RECORDS,
+                Setting("out", "a folder, outputs/figures/<paper> by default"),
+            ),
+            examples=("figure paper=semantic_fusion",),
+        ),
+        Command(
             "verify",
             "recompute what the committed texts allow, and tell every difference",
             _verify,
@@ -300,6 +325,26 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
+        ),
+        Command(
+            "memory",
+            "build: count a folder of texts for a Hugging Face model; fit: weigh the counts on held-out text",
+            _memory,
+            (
+                Setting("model", "the Hugging Face model, folder or hub name", required=True),
+                Setting("data.root", "the folder of texts, one file or subfolder a label"),
+                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: in its place)"),
+                Setting("order", "build: longest n-grams, 2 to 5 (default 3)"),
+                Setting("smoothing", "build: kneser_ney (default) or witten_bell"),
+                Setting("memory", "fit: folder of the memory"),
+                Setting("tokens", "fit: read at most so many tokens of each split (default: all)"),
+                Setting("context", "fit: tokens the model reads at a time (default: its own, at most 512)"),
+            ),
+            overrides=True,
+            examples=(
+                "memory build model=gpt2 data.root=texts out=memory",
+                "memory fit memory=memory model=gpt2 data.root=texts",
+            ),
         ),
         Command(
             "new",

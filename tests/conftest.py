@@ -37,7 +37,7 @@ NUMERICAL = (
 )
 
 
-# two quick papers of the runs that are cut off and go on; all others take minutes and run on this processor only
+# of the runs that are cut off and go on, two quick papers; all others take minutes and are tried on this processor only
 RESUME = re.compile(r"test_an_epoch_that_was_cut_off_begins_anew\[(graphmax|idea_gate)/main-0\]")
 
 

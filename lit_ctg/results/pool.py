@@ -158,7 +158,8 @@ class RecordPool:
         votes = Counter(families[id(record)] for record in committed or group)
         latest = {families[id(record)]: record for record in sorted(group, key=lambda record: record.started_at)}
         best = max(votes, key=lambda family: (votes[family], latest[family].started_at))
-        kept, other = [], []
+        kept: list[RunRecord] = []
+        other: list[RunRecord] = []
         for record in group:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
+from lit_ctg.results.picture import HEADLINE
+from lit_ctg.results.plot import headline_picture
 from lit_ctg.results.record import REGIMES
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -88,13 +90,16 @@ def _counts(found: Counter[str], labels: Sequence[str]) -> str:
 
 
 def _headline(sizes: Sequence[Results]) -> list[str]:
-    """Return a paper's summary and rows, each of the largest size that has it; nothing where no headline is named."""
+    """Return a paper's summary, picture and rows, each of the largest size that has it; nothing without a headline."""
     results = sizes[0]
     headline: Headline | None = results.manifest.headline if results.manifest is not None else None
     if headline is None:
         return []
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
     lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
+    if any(headline_picture(one) is not None for one in sizes):
+        # beside the tables, by `make tables`
+        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
     for wanted in headline.rows:
         table, row = find_row(results, wanted)

@@ -161,8 +161,8 @@ def _with_gaps(section: str, rows: Sequence[Row]) -> list[Row | Gap]:
             shown.append(row)
         elif row is same[0]:
             printed = tuple(printed_text(one) for one in same if one.printed is not None)
-            labels, (_, reason) = tuple(one.spec.label for one in same), _empty(row) or (False, "")
-            shown.append(Gap(section, labels, reason, printed, whole=len(same) == len(rows)))
+            labels, (_, why) = tuple(one.spec.label for one in same), _empty(row) or (False, "")
+            shown.append(Gap(section, labels, why, printed, whole=len(same) == len(rows)))
     return shown
 
 

@@ -327,7 +327,7 @@ def build_cell(
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
     domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
-    domain = domain if row.limits is None else Domain(*map(float, row.limits))
+    domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
     measured = _Measured(row, values, reads, domain, printed)
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
@@ -437,7 +437,9 @@ class _Measured:
         printed: Printed | None,
     ) -> None:
         self.values, self.domain = list(values.values()), domain
-        self.mean, self.trials, self.folds = statistics.fmean(self.values), None, None
+        self.mean = statistics.fmean(self.values)
+        self.trials: int | None = None
+        self.folds: int | None = None
         self.interval: Interval | None = None
         self.counts: Interval | None = None
         self.why_none = ""
@@ -702,7 +704,7 @@ def results_for(
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(spec, rows, pool))))
     notes = [f"Records: {origin or 'none'}; {pool.describe()}."] if pool.records() or origin else []
-    notes += [*_twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
+    notes += [*twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
@@ -716,7 +718,7 @@ def _own_or_committed(
     return load_records([committed], known), "the committed records"
 
 
-def _twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
+def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
     """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
     folder = committed.resolve()
     own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.results.picture import pictures
 from lit_ctg.results.record import laid_out, load_records
 from lit_ctg.results.render import main
+from lit_ctg.results.table import all_results
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -32,6 +34,14 @@ def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypat
     main(folder.name, size="all", format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
+
+
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_figures_are_those_of_the_records(folder: Path) -> None:
+    results = all_results(folder.name, ROOT / "experiments", [folder / "results"], "auto")
+    written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
+    assert pictures(results) == written, "make tables brings them up to date"
+    assert "headline.svg" in written
 
 
 def test_semantic_fusion_has_five_seeds_of_both_models_in_both_regimes() -> None:

@@ -22,7 +22,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.huggingface import HuggingFaceBackbone
@@ -248,6 +248,9 @@ class NSLMModule(LitLanguageModel):
         UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
     """
 
+    mixture_weight: Tensor
+    grounded_VG: Tensor
+
     def __init__(
         self,
         *,
@@ -347,14 +350,13 @@ class NSLMModule(LitLanguageModel):
     def setup(self, stage: str) -> None:
         """Choose the micro-models on the data module's training and validation text (once)."""
         if self.micro_models is None:
-            self.choose_micro_models(self.trainer.datamodule)
+            self.choose_micro_models(datamodule_of(self.trainer))
 
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
         train = self._read if self._read is not None else self.occurrences(datamodule, "train")
         self._read, validation = None, self.occurrences(datamodule, "val")
-        options = {"bases": self.bases, "blend": self.blend, "repeat": self.repeat}
-        self.selection = select(self.table, train, validation, **options)
+        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend, repeat=self.repeat)
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
@@ -534,6 +536,7 @@ class NSLMModule(LitLanguageModel):
         characters: bool,
     ) -> None:
         """Fill in what is said about the targets of one class."""
+        assert self.micro_models is not None and self.selection is not None, "choose_micro_models comes first"
         members, each_X = self.table.classes[number], np.arange(len(rows_X))
         index_X = self.table.index_CV[number, scores.target_N[rows_X]]
         micro_XK = self.micro_models[number].log_prob(evidence)
@@ -656,8 +659,8 @@ class NSLMModule(LitLanguageModel):
         """Begin the text anew."""
         self.streams["evaluation"] = Stream()
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
-        """Return what all models but the character RNNs say about the targets of the next stretch."""
+    def validation_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Return ``TokenScores``: what all models but the character RNNs say about the targets of the next stretch."""
         self.validation.append(self.score(batch, characters=False))
         return self.validation[-1]
 
@@ -669,8 +672,8 @@ class NSLMModule(LitLanguageModel):
         final_N = scores.models(float(self.mixture_weight))["nslm"]
         self.log_dict({FINAL: exp_or_inf(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
 
-    def test_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
-        """Return what all models say about the targets of the next stretch."""
+    def test_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Return ``TokenScores``: what all models say about the targets of the next stretch."""
         return self.score(batch, characters=bool(self.characters))
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------

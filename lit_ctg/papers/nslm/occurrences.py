@@ -118,7 +118,8 @@ def occurring(
     Raises:
         UserError: see ``class_table``.
     """
-    kept, absent = list(recognisers), []
+    kept = list(recognisers)
+    absent: list[str] = []
     while True:
         table = class_table(tokens, kept)
         found = find(table)
