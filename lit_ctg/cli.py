@@ -125,6 +125,12 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _figure(words: list[str]) -> int:
+    from lit_ctg.results.picture import main as figure
+
+    return _of_records(figure, COMMANDS["figure"].parse(words))
+
+
 def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
@@ -146,6 +152,13 @@ def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
     return data(words)
+
+
+def _memory(words: list[str]) -> int:
+    from lit_ctg.run.memory import main as memory
+
+    memory(words)
+    return 0
 
 
 def _new(words: list[str]) -> int:
@@ -202,7 +215,7 @@ _RUN = (
     Setting("seed", "0, 1, ..."),
 )
 _RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper")
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each")
 
 COMMANDS = {
     command.name: command
@@ -246,9 +259,9 @@ COMMANDS = {
             (
                 Setting("paper", "a paper, or all", required=True),
                 _SIZE,
-                Setting("format", "text, md, latex or csv"),
+                Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
                 _RECORDS,
-                Setting("out", "a file to write"),
+                Setting("out", "a file to write, of format=eee a folder"),
             ),
             examples=("table paper=nslm format=md",),
         ),
@@ -266,6 +279,18 @@ COMMANDS = {
                 Setting("project", "with target=wandb: the project, lit_ctg by default"),
             ),
             examples=("report out=report.html",),
+        ),
+        Command(
+            "figure",
+            "a paper's figures as SVG files",
+            _figure,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                _SIZE,
+                _RECORDS,
+                Setting("out", "a folder, outputs/figures/<paper> by default"),
+            ),
+            examples=("figure paper=semantic_fusion",),
         ),
         Command(
             "verify",
@@ -290,7 +315,7 @@ COMMANDS = {
         ),
         Command(
             "data",
-            "prepare|info|sample a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts a corpus; graph: the scene graph of graphmax",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
@@ -299,7 +324,27 @@ COMMANDS = {
                 Setting("n", "documents that sample shows"),
             ),
             overrides=True,
-            examples=("data info data=reviews size=smoke",),
+            examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
+        ),
+        Command(
+            "memory",
+            "build: count a folder of texts for a Hugging Face model; fit: weigh the counts on held-out text",
+            _memory,
+            (
+                Setting("model", "the Hugging Face model, folder or hub name", required=True),
+                Setting("data.root", "the folder of texts, one file or subfolder a label"),
+                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: in its place)"),
+                Setting("order", "build: longest n-grams, 2 to 5 (default 3)"),
+                Setting("smoothing", "build: kneser_ney (default) or witten_bell"),
+                Setting("memory", "fit: folder of the memory"),
+                Setting("tokens", "fit: read at most so many tokens of each split (default: all)"),
+                Setting("context", "fit: tokens the model reads at a time (default: its own, at most 512)"),
+            ),
+            overrides=True,
+            examples=(
+                "memory build model=gpt2 data.root=texts out=memory",
+                "memory fit memory=memory model=gpt2 data.root=texts",
+            ),
         ),
         Command(
             "new",

@@ -149,6 +149,47 @@ class Drawing:
         write_atomic(Path(path), self.svg + "\n" if Path(path).suffix == ".svg" else self.html)
 
 
+def sheet(plots: Sequence[str], legend: Sequence[tuple[str, str]] = (), about: str = "") -> str:
+    """Return plots as one SVG file of two columns on a ground of its own, the legend (class, words) above them.
+
+    The file carries its style: it follows the light or dark colours of whatever page shows it.
+    """
+    columns, gap = (2 if len(plots) > 1 else 1), 16
+    width = columns * WIDTH + (columns + 1) * gap
+    parts, at, row = [], gap, 0.0
+    place = float(gap)
+    for kind, words in legend:
+        wide = 24 + LETTER * len(words)
+        if place > gap and place + wide > width - gap:
+            place, at = float(gap), at + 20
+        parts.append(_sign(kind, place, at) + text(place + 20, at + 11, words, "tick"))
+        place += wide + 14
+    top = float(at + (26 if legend else 0))
+    for number, plot in enumerate(plots):
+        height = float(re.match(r'<svg viewBox="0 0 \d+ (\d+)"', plot)[1])  # type: ignore[index] # as frame() writes it
+        if number % columns == 0:
+            top, row = top + row, 0.0
+        x = gap + (number % columns) * (WIDTH + gap)
+        parts.append(plot.replace("<svg", f'<svg x="{x}" y="{top:.0f}" width="{WIDTH}" height="{height:.0f}"', 1))
+        row = max(row, height + gap)
+    height = top + row
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}"'
+    name = escape(about, quote=True)
+    ground = f'<rect class="ground" width="{width}" height="{height:.0f}" rx="8"/>'
+    style = f"<style>{escape(style_sheet(), quote=False)}</style>"
+    return f'{start} role="img" aria-label="{name}">{style}{ground}{"".join(parts)}</svg>\n'
+
+
+def _sign(kind: str, x: float, y: float) -> str:
+    """Return what stands before the words of a legend."""
+    if kind == "printed":
+        corners = f"{x + 6:.0f},{y} {x + 12:.0f},{y + 6} {x + 6:.0f},{y + 12} {x:.0f},{y + 6}"
+        return f'<polygon class="mark printed" points="{corners}"/>'
+    if kind == "expected":
+        return line("expected", x + 6, y, x + 6, y + 13)
+    return f'<rect class="{kind}" x="{x:.0f}" y="{y}" width="12" height="12"/>'
+
+
 # --- lines and matrices ---------------------------------------------------------------------------------------------
 
 Point = tuple[float, float]

@@ -17,11 +17,12 @@ ALLOWED = {
     "network": set(),
     "data": {"core"},
     "decoding": set(),
+    "control": {"core", "decoding"},
     "metric": {"core"},
     "callback": {"core", "metric", "decoding", "data", "results"},
     "results": set(),
-    "papers": {"core", "network", "data", "decoding", "metric", "callback", "results"},
-    "run": {"core", "metric", "callback", "data", "decoding", "network", "results"},
+    "papers": {"core", "network", "data", "decoding", "control", "metric", "callback", "results"},
+    "run": {"core", "control", "metric", "callback", "data", "decoding", "network", "results"},
 }
 PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py"))
 MODULES = sorted(path for group in ALLOWED for path in (PACKAGE / group).rglob("*.py"))

@@ -46,27 +46,30 @@ class ControlSetting:
     choices: tuple[str, ...] = ()
     of_names: bool = False
 
-    def checked(self, value: Any) -> Any:
+    def checked(self, value: Any, key: str = "") -> Any:
         """Return a user's value, a number as a float.
+
+        Args:
+            value: as given.
+            key: what messages call the setting; ``control.<name>`` by default.
 
         Raises:
             UserError: not a number, out of range, not one of the choices.
         """
+        key = key or f"control.{self.name}"
         if self.choices:
             if value not in self.choices:
                 hint = did_you_mean(str(value), self.choices)
-                raise UserError(f"control.{self.name}={value}: use one of {', '.join(self.choices)}{hint}")
+                raise UserError(f"{key}={value}: use one of {', '.join(self.choices)}{hint}")
             return value
         if self.of_names:
             if not isinstance(value, Mapping) or not value:
-                raise UserError(
-                    f"control.{self.name}={value}: give a number for each name, control.{self.name}.<name>=0.5"
-                )
+                raise UserError(f"{key}={value}: give a number for each name, {key}.<name>=0.5")
             return dict(value)
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
-            raise UserError(f"control.{self.name}={value!r} is not a number{self._range(' ')}")
+            raise UserError(f"{key}={value!r} is not a number{self._range(' ')}")
         if not self.low <= float(value) <= self.high:
-            raise UserError(f"control.{self.name}={value}: give a number{self._range(' ')}")
+            raise UserError(f"{key}={value}: give a number{self._range(' ')}")
         return float(value)
 
     def _range(self, before: str) -> str:

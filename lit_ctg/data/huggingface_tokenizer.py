@@ -33,8 +33,21 @@ class HuggingFaceTokenizer(Tokenizer):
             raise UserError(
                 "no pretrained model chosen: give its folder or hub name (backbone.path, for translation model.path)"
             )
-        self.engine = load(path, revision)
-        table = self.engine.get_vocab()
+        self._use(load(path, revision))
+
+    @classmethod
+    def of(cls, engine: Any) -> HuggingFaceTokenizer:
+        """Return the interface of a tokenizer that is loaded already, ready for use."""
+        made = cls.__new__(cls)
+        Tokenizer.__init__(made)
+        made.path, made.revision, made.strip = None, None, False
+        made._use(engine)
+        made.train([])
+        return made
+
+    def _use(self, engine: Any) -> None:
+        self.engine = engine
+        table = engine.get_vocab()
         words = {number: token for token, number in table.items()}
         # an id that no token has still takes a place, or later ids would move
         self._names = tuple(words.get(number, f"<id {number}>") for number in range(max(words) + 1))

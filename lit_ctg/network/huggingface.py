@@ -60,7 +60,7 @@ class HuggingFaceBackbone(nn.Module):
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head = frozen, plain_head
-        self.model = _load(path, revision)
+        self.model = load_model(path, revision=revision, where="backbone.path")
         head = self.model.get_output_embeddings()
         if head is None:
             raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
@@ -126,23 +126,32 @@ class HuggingFaceBackbone(nn.Module):
         return output.last_hidden_state[:, 0], output.past_key_values
 
 
-def _load(path: str, revision: str | None) -> Any:
-    """Return the model; every way in which it can be missing or of another kind is one line."""
+def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
+    """Return a causal language model in float32; every way in which it can be missing or of another kind is one line.
+
+    Args:
+        path: a folder written by ``save_pretrained``, or a name on the hub.
+        where: the setting that it was given for, for messages.
+        revision: commit on the hub.
+
+    Raises:
+        UserError: there is none, or it is of another kind.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
-        raise UserError(f"backbone.path={path}: no such folder; give one written by save_pretrained, or a hub name")
-    where = str(folder) if folder.is_dir() else path
+        raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
+    place = str(folder) if folder.is_dir() else path
     try:
-        config = AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
         return AutoModelForCausalLM.from_pretrained(
-            where, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
+            place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
-        raise UserError(f"backbone.path={path} {kind}: {reason}") from error
+        raise UserError(f"{where}={path} {kind}: {reason}") from error
 
 
 def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ class RecordPool:
     def other_data(self, experiment: str, regime: str) -> str | None:
         """Return why runs are not on the paper's kind of data (a generated sample, a text of one's own), else None."""
         for record in self.runs.get((experiment, regime), {}).values():
-            for source, root in _sources(record.config):
+            for source, root in sources_of(record.config):
                 if source == "sample":
                     return "made-up sample text"
                 folder = Path(str(root)).name
@@ -146,7 +146,7 @@ class RecordPool:
         folders = {
             "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
             for record in records
-            for source, root in _sources(record.config)
+            for source, root in sources_of(record.config)
         }
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         return f"{len(records)} run{'s' * (len(records) != 1)}, size {self.size}, seeds {told}{data}"
@@ -170,16 +170,16 @@ class RecordPool:
         return kept
 
 
-def _sources(node: Any) -> Iterator[tuple[str, Any]]:
+def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
     """Return (source, root) of every corpus in a configuration."""
     if isinstance(node, Mapping):
         if isinstance(node.get("source"), str) and ("root" in node or node["source"] == "sample"):
             yield node["source"], node.get("root")
         for value in node.values():
-            yield from _sources(value)
+            yield from sources_of(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _sources(value)
+            yield from sources_of(value)
 
 
 def family_hash(record: RunRecord) -> str:

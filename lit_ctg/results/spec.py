@@ -7,6 +7,8 @@
     headline:                         # optional: what the README says
       summary: What came out, in words without numbers.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
+      picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
+               # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
     runs: {small: [...], paper: [...]}      # optional: what `lit-ctg reproduce` runs (run/reproduce.py)
     sweep: {...}                      # optional: a W&B sweep (`lit-ctg report paper=... target=sweep out=sweep.yaml`)
 
@@ -78,6 +80,7 @@ COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interac
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
+_PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
 _HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
 _TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "checks", "defaults", "rows")
 _CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "above", "times")
@@ -88,10 +91,11 @@ _QUANTITIES = ("floor", "ceiling", "expectation")
 
 @dataclass(frozen=True)
 class Headline:
-    """What the README says of one paper: a summary in words, and the rows it shows."""
+    """What the README says of one paper: a summary in words, the rows it shows, and its picture (see above)."""
 
     summary: str
     rows: tuple[dict[str, str], ...]
+    picture: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -251,12 +255,16 @@ def load_manifest(root: Path, paper: str) -> Manifest:
 
 
 def _headline(data: Any, where: str) -> Headline:
+    picture = data.get("picture") if isinstance(data, dict) else None
+    if picture is not None:
+        _whole(picture, _PICTURES["curves" in picture], f"{where}, headline picture")
+        data = {key: value for key, value in data.items() if key != "picture"}
     _whole(data, _HEADLINE_KEYS, f"{where}, headline")
     if not isinstance(data["rows"], list):
         raise UserError(f"{where}, headline: rows must be a list")
     for row in data["rows"]:
         _whole(row, _HEADLINE_ROW_KEYS, f"{where}, headline rows")
-    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]))
+    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]), picture)
 
 
 def _whole(data: Any, keys: Sequence[str], where: str) -> None:

@@ -64,6 +64,8 @@ OUTPUTS = "outputs"
 MISSING_NAMED = 6
 # the largest size that a paper has finished runs of
 AUTO = "auto"
+# every size that a paper has finished runs of, a smoke run excepted
+ALL = "all"
 
 _BOUNDS = ("floor", "ceiling", "expectation")
 _DIFFERENCES = ("difference", "percent_change", "interaction")
@@ -165,6 +167,11 @@ class Table:
     def title(self) -> str:
         """Title with the paper's own number, if it has one."""
         return self.spec.title
+
+    def of_its_size(self) -> Table:
+        """Return the table with its size in the title, for pages that have it at several sizes."""
+        spec = dataclasses.replace(self.spec, title=f"{self.spec.title} (size {self.size})")
+        return dataclasses.replace(self, spec=spec)
 
     def mark(self, row: Row) -> str:
         """Return the letter of the row's margin, if the table has more than one."""
@@ -697,7 +704,7 @@ def results_for(
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(spec, rows, pool))))
     notes = [f"Records: {origin or 'none'}; {pool.describe()}."] if pool.records() or origin else []
-    notes += [*_twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
+    notes += [*twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
@@ -711,7 +718,7 @@ def _own_or_committed(
     return load_records([committed], known), "the committed records"
 
 
-def _twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
+def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
     """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
     folder = committed.resolve()
     own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]
@@ -799,7 +806,7 @@ def gather(
 
     Args:
         paper: name of a paper; None or "all" for all of them, those that are broken left out.
-        size: see ``results_for``; None is "auto".
+        size: see ``results_for``; None is "auto", "all" is "auto" with ``every_size``.
         records: folders and files with records.
         root: the ``experiments`` folder.
         every_size: of size "auto" every size with finished runs, not the largest alone.
@@ -810,9 +817,11 @@ def gather(
     for folder in records or ():
         if not Path(folder).exists():
             raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
-    size = size or AUTO
+    every_size = every_size or size == ALL
+    size = AUTO if size in (None, ALL) else size
+    assert size is not None
     if size not in (*SIZES, AUTO):
-        raise UserError(f"size={size}{did_you_mean(size, SIZES)}; one of {', '.join((*SIZES, AUTO))}")
+        raise UserError(f"size={size}{did_you_mean(size, SIZES)}; one of {', '.join((*SIZES, AUTO, ALL))}")
     known: dict[Path, RunRecord] = {}
     results, left_out = [], []
     one = paper not in (None, "all")

@@ -428,12 +428,29 @@ class CooccurrenceGraph:
             "hubs": [(int(token), float(value)) for value, token in zip(hubs.values, hubs.indices, strict=True)],
         }
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the matrix and, if known, the totals as arrays by name, see ``of_arrays``."""
+        arrays = {"row": self.matrix.indptr, "column": self.matrix.indices, "weight": self.matrix.data}
+        return arrays if self.total_V is None else {**arrays, "total": self.total_V}
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, np.ndarray], size: int, information: object) -> CooccurrenceGraph:
+        """Return the graph of ``size`` tokens that ``arrays()`` were taken of.
+
+        Raises:
+            KeyError: an array is missing.
+            ValueError: what is wrong with one.
+            UserError: weights that are not finite, or negative.
+        """
+        if not isinstance(information, dict):
+            raise ValueError("its information is no mapping")
+        matrix, total_V = _checked(arrays, size)
+        return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
+
     def save(self, path: str | Path) -> None:
         """Write a safetensors file with a checksum of its content; a half-written file never bears the name."""
         path = Path(path)
-        tensors = {"row": self.matrix.indptr, "column": self.matrix.indices, "weight": self.matrix.data}
-        if self.total_V is not None:
-            tensors["total"] = self.total_V
+        tensors = self.arrays()
         metadata = {
             "format": FORMAT,
             "vocab_size": str(self.vocab_size),
@@ -466,11 +483,7 @@ class CooccurrenceGraph:
         if metadata.get("sha256") != _checksum(tensors):
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
         try:
-            size, information = int(metadata["vocab_size"]), json.loads(metadata["information"])
-            matrix, total_V = _checked(tensors, size)
-            if not isinstance(information, dict):
-                raise ValueError("its information is no mapping")
-            return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
+            return cls.of_arrays(tensors, int(metadata["vocab_size"]), json.loads(metadata["information"]))
         except KeyError as error:
             raise UserError(f"the scene graph {path} has no {error}: build it again") from None
         except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lit_ctg.core.metric import LitMetric
 from lit_ctg.core.result import MetricResult
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.statistics import ratio_interval
 
@@ -149,10 +150,7 @@ Ids = Sequence[int]
 
 
 class NgramJudge:
-    """Interpolated n-gram model (Witten & Bell 1991).
-
-    ``p(w | h) = (c(h w) + t(h) p(w | h')) / (c(h) + t(h))`` with t(h) the number of distinct words after h and h' the
-    history without its oldest word; below the unigrams stands the uniform distribution.
+    """Interpolated n-gram model with Witten-Bell weights (``decoding/ngram.py``), in float64.
 
     Args:
         sequences: token ids of each text; n-grams never span two texts.
@@ -160,38 +158,16 @@ class NgramJudge:
         order: n, at least 1.
 
     Raises:
-        UserError: no token at all, or an order below 1.
+        UserError: no token at all, or an order that is not counted.
     """
 
     def __init__(self, sequences: Iterable[Ids], vocab_size: int, *, order: int = 3) -> None:
-        if order < 1:
-            raise UserError(f"the judge needs an order of at least 1, not {order}")
-        self.vocab_size, self.order = vocab_size, order
-        self.followers: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for ids in sequences:
-            for place, token in enumerate(ids):
-                for length in range(min(order, place + 1)):
-                    self.followers[tuple(ids[place - length : place])][token] += 1
-        if not self.followers:
-            raise UserError("the judge has no text to be fitted on")
-        self.totals = {history: sum(after.values()) for history, after in self.followers.items()}
-
-    def prob(self, token: int, history: Ids) -> float:
-        """Return p(token | history); only the last ``order - 1`` ids of the history count."""
-        history = tuple(history)[max(0, len(history) - self.order + 1) :]
-        value = 1.0 / self.vocab_size
-        for start in range(len(history), -1, -1):
-            after = self.followers.get(history[start:])
-            if after is None:
-                break  # a longer history was not met either
-            total, kinds = self.totals[history[start:]], len(after)
-            value = (after.get(token, 0) + kinds * value) / (total + kinds)
-        return value
+        self.model = NgramModel.count(sequences, vocab_size, order=order, smoothing="witten_bell", dtype=torch.float64)
 
     def nll(self, ids: Ids, start: int = 0) -> tuple[float, int]:
         """Return (nats, tokens) of ``ids[start:]`` after what stands before them."""
-        nats = -sum(math.log(self.prob(ids[place], ids[:place])) for place in range(start, len(ids)))
-        return nats, max(0, len(ids) - start)
+        nll_T = self.model.nll(ids)[start:]
+        return math.fsum(nll_T.tolist()), len(nll_T)
 
 
 class HuggingFaceJudge:

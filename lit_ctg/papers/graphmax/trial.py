@@ -19,6 +19,7 @@ from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -148,6 +149,11 @@ class Fold:
         """Every variant over that graph by name."""
         return variants(self.graph, published=self.published, certificates=self.certificates)
 
+    def ngrams(self, order: int) -> NgramModel:
+        """Return a Witten-Bell model of the other folds' reviews alone, without the language model."""
+        size = len(self.vocabulary)
+        return NgramModel.count(self.others, size, order=order, smoothing="witten_bell", dtype=torch.float64)
+
     def variant(self, name: str) -> Variant:
         """Return one variant; ``UserError`` names an unknown one."""
         return chosen(name, self.variants)
@@ -157,13 +163,21 @@ class Fold:
         return np.random.default_rng([self.seed, self.number, *purpose])
 
 
+# tokens of left context that n-gram models are given
+BEFORE = 2
+
+
 @dataclass(frozen=True)
 class Contexts:
-    """Next-word problems: logits of the language model, the token before, the token that came."""
+    """Next-word problems: logits of the language model, the token before, the token that came.
+
+    ``before_NK`` has the last ``BEFORE`` tokens that the language model saw, the newest last, -1 where there were none.
+    """
 
     logits_NV: Tensor
     last_N: Tensor
     target_N: Tensor
+    before_NK: Tensor
 
 
 def read_scene(scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str], list[np.ndarray]]:
@@ -245,9 +259,11 @@ def contexts_of(
         wanted -= len(picks[-1])
     batches = range(0, len(windows), rows)
     logits_NV = torch.cat([_picked(module, windows[at : at + rows], picks[at : at + rows], length) for at in batches])
-    pairs = [(window_T[p], window_T[p + 1]) for window_T, row in zip(windows, picks, strict=True) for p in row]
+    found = [(window_T, p) for window_T, row in zip(windows, picks, strict=True) for p in row]
+    pairs = [(window_T[p], window_T[p + 1]) for window_T, p in found]
     last_N, target_N = torch.tensor(np.array(pairs), device=logits_NV.device).unbind(1)
-    return Contexts(logits_NV, last_N, target_N)
+    before = [[-1] * (BEFORE - 1 - p) + window_T[max(0, p - BEFORE + 1) : p + 1].tolist() for window_T, p in found]
+    return Contexts(logits_NV, last_N, target_N, torch.tensor(before, device=logits_NV.device))
 
 
 def _picked(module: LightningModule, windows: Sequence[np.ndarray], picks: Sequence[list[int]], length: int) -> Tensor:

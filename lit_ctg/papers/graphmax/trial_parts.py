@@ -47,6 +47,7 @@ from lit_ctg.papers.graphmax.trial import (
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
 BLOCK = 64
+NGRAMS = ("unigram", "bigram", "trigram")  # order 1, 2, 3
 FLOOR = 1e-3  # uniform share mixed into a distribution with zeros
 
 
@@ -68,6 +69,9 @@ class NextWordNll:
     Half of a fold's contexts choose the strength of each variant, the other half measure it (``.../chosen``); the
     numbers of every single strength rest on that other half too.
 
+    Beside them stand n-gram models of the same text that the graph is counted on, *without* the language model: what an
+    output layer must beat before its graph is of use.
+
     A distribution with zeros (sparsemax, Algorithm 1) gives some words no chance and has an infinite NLL. Its share of
     impossible targets is reported as ``zero/...``; the NLL is then that of (1 - ``floor``) of it and ``floor`` uniform.
 
@@ -80,7 +84,8 @@ class NextWordNll:
 
     Names: ``nll/<scene>/<name>[/<strength>|/chosen]``, ``zero/...``, and of every variant at every strength
     ``shift/...`` (mean total variation to softmax), ``top/...`` (share of contexts whose top word changes),
-    ``attested/...`` (mean mass on attested successors of the last word).
+    ``attested/...`` (mean mass on attested successors of the last word). ``nll/<scene>/unigram``, ``.../bigram`` and
+    ``.../trigram`` are the n-gram models alone, over the same contexts as the strengths.
 
     Raises:
         UserError: an unknown variant, variants without softmax, or a number out of its range.
@@ -121,6 +126,10 @@ class NextWordNll:
                 best = min(best, (float(nll_N[half].mean()), float(nll_N[~half].mean())))
             if strengths:
                 numbers[f"nll/{prefix}/chosen"] = Measure(best[1], "nats", "lower", int((~half).sum()), base)
+        for order, name in enumerate(NGRAMS, start=1):
+            prob_N = fold.ngrams(order).prob_of(found.before_NK[~half].cpu(), found.target_N[~half].cpu())
+            nll = -prob_N.log().mean().item()
+            numbers[f"nll/{fold.scene}/{name}"] = Measure(nll, "nats", "lower", len(prob_N), base)
         return numbers, []
 
     def _numbers(

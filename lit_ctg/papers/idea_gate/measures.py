@@ -21,45 +21,14 @@ from lit_ctg.core.metric import BatchMetric, RatioMetric, float64, pick_mask
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
+from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
-DISCOUNT = 0.75  # of Kneser and Ney's smoothing, the usual value
 CHUNK = 1 << 22  # idea logits turned into float64 at one time
 # names of the domains (``corpus.load_domain``) whose files are called otherwise
 FILES = {"hardware": "computer_hardware"}
-
-
-class Bigrams:
-    """A bigram model by counting, with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
-
-    Args:
-        ids_N: the text.
-        size: V.
-    """
-
-    def __init__(self, ids_N: np.ndarray, size: int) -> None:
-        ids_N = np.asarray(ids_N).astype(np.int64)
-        self.size = size
-        pair_N, self.count_N = np.unique(ids_N[:-1] * size + ids_N[1:], return_counts=True)
-        self.pair_N = pair_N
-        first_N, second_N = pair_N // size, pair_N % size
-        self.total_V = np.bincount(first_N, weights=self.count_N, minlength=size)
-        self.followers_V = np.bincount(first_N, minlength=size)
-        # how many different tokens stand before each, one more so that none has no probability
-        before_V = np.bincount(second_N, minlength=size) + 1.0
-        self.unigram_V = before_V / before_V.sum()
-
-    def nll(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return the negative log-probability of each second token after the first one, nats, float64."""
-        key = np.asarray(first).astype(np.int64) * self.size + second
-        place = np.minimum(np.searchsorted(self.pair_N, key), len(self.pair_N) - 1)
-        count = np.where(self.pair_N[place] == key, self.count_N[place], 0)
-        total = self.total_V[first]
-        seen = np.maximum(total, 1)
-        rest = np.where(total > 0, DISCOUNT * self.followers_V[first] / seen, 1.0)
-        return -np.log(np.maximum(count - DISCOUNT, 0) / seen + rest * self.unigram_V[second])
 
 
 class BigramLoss(RatioMetric):

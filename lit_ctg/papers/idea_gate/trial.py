@@ -284,6 +284,12 @@ class TopicTrial(Callback):
             self._keep(f"{self.prefix}/{arm}/{domain.name}/classified", metric)
         self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
 
+    def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
+        """Return what needs no model: the stickiness of real text, as ``references`` keeps it."""
+        self.results = {}
+        self._references(datamodule)
+        return self.results
+
     def _references(self, datamodule: Any) -> None:
         """Record the stickiness of real text, of the domain and of other subjects, in pieces of ``scored_tokens``."""
         held, decode = Held(datamodule.prepare()), datamodule.vocabulary.decode

@@ -92,6 +92,27 @@ class Lexicon:
                     "([] for none)"
                 )
 
+    @classmethod
+    def of(
+        cls,
+        words: Sequence[str],
+        columns: Mapping[str, Sequence[float]],
+        classes: Sequence[str],
+        held_out: Iterable[str] = (),
+    ) -> Lexicon:
+        """Return the lexicon of checked parts, those of another one's attributes.
+
+        Raises:
+            UserError: not as many grades or classes as words.
+        """
+        made = cls.__new__(cls)
+        made.path, made.words, made.classes = Path("of a bundle"), tuple(words), tuple(classes)
+        made.columns = {name: tuple(map(float, values)) for name, values in columns.items()}
+        made.held_out = tuple(held_out)
+        if {len(made.classes), *map(len, made.columns.values())} != {len(made.words)}:
+            raise UserError(f"lexicon of {len(made.words)} words: give each its grades and a class")
+        return made
+
     def _refuse(self, where: str, why: str) -> NoReturn:
         raise UserError(f"lexicon {self.path}, {where}: {why}")
 

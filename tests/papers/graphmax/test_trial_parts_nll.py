@@ -45,6 +45,30 @@ def test_nll_is_that_of_a_loop_over_the_second_half(measured, module):
     assert numbers["attested/shop/graphmax/1"].value == pytest.approx(mass, abs=2e-3)
 
 
+def test_ngrams_alone_stand_beside_the_output_layers(measured):
+    """Witten-Bell by hand on the other folds' reviews, over the contexts that measure; no language model in it."""
+    fold, _, numbers, found = measured
+    others = [ids.tolist() for ids in fold.others]
+
+    def prob(token, history):
+        lower = prob(token, history[1:]) if history else 1 / len(fold.vocabulary)
+        n = len(history)
+        after = [t[i] for t in others for i in range(n, len(t)) if t[i - n : i] == history]
+        kinds = len(set(after))
+        return (after.count(token) + kinds * lower) / (len(after) + kinds) if after else lower
+
+    assert found.before_NK[:, -1].tolist() == found.last_N.tolist()
+    assert (found.before_NK[:, 0] < 0).any() and (found.before_NK[:, 0] >= 0).any(), "with and without a second token"
+    for order, name in enumerate(("unigram", "bigram", "trigram"), start=1):
+        nats = 0.0
+        for i in range(1, 40, 2):
+            history = found.before_NK[i].tolist()[3 - order :] if order > 1 else []
+            nats -= math.log(prob(int(found.target_N[i]), [token for token in history if token >= 0]))
+        measure = numbers[f"nll/shop/{name}"]
+        assert measure.value == pytest.approx(nats / 20, abs=1e-9)
+        assert measure.n == 20 and measure.base == "nll/shop/softmax"
+
+
 def test_strength_zero_is_softmax_exactly(measured):
     numbers = measured[2]
     assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)

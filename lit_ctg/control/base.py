@@ -1,0 +1,364 @@
+"""What a control is: settings, a stage, score rules and hooks, and how it is put on a model and taken off again.
+
+A ``Control`` steers a Hugging Face causal language model while it decodes, in one or several of three ways: by a score
+rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass lies beside what it
+controls (``papers/<paper>/control.py``, or here where no paper has it) and is found by its ``kind``
+(``control/bundle.py:kinds``). docs/controls.md shows one from top to bottom.
+
+Shape letters: B prompts, N rows of a decode step (B, or B times beams or sequences a prompt, a prompt's rows next to
+each other), T prefix tokens, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+    from lit_ctg.control.bundle import Origin
+
+NO_TOKEN = -1  # in a prefix, where padding stands
+# setting -> one number a prompt, [B] float64 on the CPU; NaN: not set; a word of ``choices`` is its place among them
+Values = Mapping[str, Tensor]
+ControlT = TypeVar("ControlT", bound="Control")
+
+
+class Stage(enum.IntEnum):
+    """Where a control acts; controls of a composition act in this order, those of one stage in the order given."""
+
+    NETWORK = 0  # changes embeddings or layers
+    LOGITS = 1  # adds to the scores of tokens
+    DISTRIBUTION = 2  # puts another distribution over the whole vocabulary in place of the model's
+    CLASSES = 3  # deals out anew what classes of tokens have
+    MASK = 4  # forbids tokens
+
+
+def row_values(value_B: Tensor, rows: int) -> Tensor:
+    """Return a setting [B] for the rows [N] of a decode step: a prompt's value for all of its beams or sequences.
+
+    Raises:
+        ValueError: N is no multiple of B.
+    """
+    if len(value_B) == 0 or rows % len(value_B):
+        raise ValueError(f"{len(value_B)} settings for {rows} rows")
+    return value_B.repeat_interleave(rows // len(value_B), dim=0)
+
+
+class Prefix:
+    """The whole prefixes of the rows of the current decode step, padding told from tokens.
+
+    Hugging Face's ``generate`` hands the network the newest token only, moves beams about, pads prompts on the left,
+    and tells score rules nothing of the padding. It does hand all of it to ``prepare_inputs_for_generation``, which is
+    watched here.
+
+    Attributes:
+        hidden: first columns that are no text either (the places of a soft prompt).
+        ids_NT: the prefixes, ``NO_TOKEN`` at padding; None before the first step.
+    """
+
+    def __init__(self) -> None:
+        self.hidden = 0
+        self.ids_NT: Tensor | None = None
+        self._given_NT: Tensor | None = None
+        self._fresh = False
+
+    @contextmanager
+    def watch(self, model: Any) -> Iterator[Prefix]:
+        """Follow the model's generation; what was changed in the model is put back at the end."""
+        inner = model.prepare_inputs_for_generation
+        before = model.__dict__.get("prepare_inputs_for_generation")
+
+        @functools.wraps(inner)
+        def prepare(input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.take(input_ids, kwargs.get("attention_mask"))
+            return inner(input_ids, *args, **kwargs)
+
+        model.prepare_inputs_for_generation = prepare
+        handle = model.register_forward_hook(self._over)
+        try:
+            yield self
+        finally:
+            handle.remove()
+            if before is None:
+                del model.__dict__["prepare_inputs_for_generation"]
+            else:
+                model.prepare_inputs_for_generation = before
+
+    def _over(self, *_: Any) -> None:
+        """What comes after a step's pass through the network belongs to another step, or to a plain call."""
+        self._fresh = False
+
+    def take(self, input_ids_NT: Tensor, mask_NT: Tensor | None) -> None:
+        """Take the prefixes of a step; a mask of another length than theirs tells nothing."""
+        ids_NT = input_ids_NT
+        if mask_NT is not None and mask_NT.shape == ids_NT.shape:
+            ids_NT = ids_NT.masked_fill(~mask_NT.bool(), NO_TOKEN)
+        if self.hidden:
+            ids_NT = torch.nn.functional.pad(ids_NT[:, self.hidden :], (self.hidden, 0), value=NO_TOKEN)
+        self.ids_NT, self._given_NT, self._fresh = ids_NT, input_ids_NT, True
+
+    def of(self, input_ids_NT: Tensor) -> Tensor:
+        """Return the prefixes that a score rule is called with, ``NO_TOKEN`` at padding."""
+        given_NT = self._given_NT
+        if self.ids_NT is None or given_NT is None or given_NT.shape != input_ids_NT.shape:
+            return input_ids_NT
+        return self.ids_NT
+
+    def newest(self, ids_Nt: Tensor) -> Tensor:
+        """Return the whole prefixes [N, T] of what the embedding is asked for, whose newest columns are ``ids_Nt``.
+
+        Outside ``generate`` (a plain call of the model) these are the ids themselves.
+        """
+        whole_NT = self.ids_NT
+        if not self._fresh or whole_NT is None or len(whole_NT) != len(ids_Nt) or whole_NT.shape[1] < ids_Nt.shape[1]:
+            return ids_Nt
+        return whole_NT
+
+
+class Control(abc.ABC):
+    """One way of steering a causal language model; see the module's text and docs/controls.md.
+
+    A subclass sets the class attributes, gives ``settings``, at least one of ``rule`` and ``hooks``, and for bundles
+    ``config``, ``tensors`` and ``restore``.
+
+    Args:
+        name: what its settings are called by in a composition (``<name>.<setting>``); by default its kind.
+
+    Attributes:
+        kind: what ``control.json`` calls it; a word, unique among all controls.
+        paper: the paper it is of, "" for none.
+        stage: where it acts.
+        strength: the setting that turns it off: a row in which it is 0 is the bare model's, exactly. Every control has
+            one.
+        excludes: kinds that it cannot be composed with (its own: only once).
+        origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None for one made by hand.
+    """
+
+    kind: ClassVar[str]
+    paper: ClassVar[str] = ""
+    stage: ClassVar[Stage]
+    strength: ClassVar[str] = "strength"
+    excludes: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, *, name: str | None = None) -> None:
+        self.name = name or self.kind
+        if not self.name.isidentifier():
+            raise UserError(f"control name '{self.name}': use letters, digits and _ only")
+        self.origin: Origin | None = None
+
+    # what a subclass gives -------------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def settings(self) -> tuple[ControlSetting, ...]:
+        """Its settings: name, range, default and meaning; ``default=None`` for one that need not be set."""
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule | None:
+        """Return the score rule of a batch; None where the control has none.
+
+        The rule is called with prefixes [N, T] that hold ``NO_TOKEN`` at padding and scores [N, V]; of ``values`` it
+        takes a column by ``decoding.rule.per_row`` (one for each prompt, N is B or a multiple). What it does to rows
+        whose ``strength`` is 0 is put back by the base class.
+        """
+        return None
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        """Put forward hooks on the model and return their handles.
+
+        Rows whose ``strength`` is 0 must keep what the network computes (``torch.where``), and no hook may write in
+        place. ``prefix.newest(ids)`` gives the whole prefixes of what the embedding is asked for.
+        """
+        return ()
+
+    def columns(self, settings: Mapping[str, Any], rows: int) -> int:
+        """Return how many columns of its own the control needs before the prompts (a soft prompt); usually none."""
+        return 0
+
+    def bind(self, tokenizer: Any) -> None:
+        """Take the tokenizer of the model; for controls that are kept as texts (classes, lexicons, grammars).
+
+        Raises:
+            UserError: it cannot say what the control needs.
+        """
+        return None
+
+    def shape(self) -> dict[str, int]:
+        """Return what the model must have: ``vocab_size`` (columns of its scores) and ``hidden_size``, as needed."""
+        return {}
+
+    def config(self) -> dict[str, Any]:
+        """Return all that is not a tensor as plain values, for ``control.json``."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return its tensors by name, for ``control.safetensors``."""
+        return {}
+
+    @classmethod
+    def restore(cls: type[ControlT], config: dict[str, Any], tensors: dict[str, Tensor]) -> ControlT:
+        """Return the control that ``config()`` and ``tensors()`` were taken of."""
+        if tensors:
+            raise UserError(f"a control of the kind {cls.kind} has no tensors")
+        return cls(**config)
+
+    # what it can do --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def attach(
+        self, model: Any, settings: Mapping[str, Any] | None = None, *, rows: int = 1, prefix: Prefix | None = None
+    ) -> Iterator[RuleList]:
+        """Put the control on a model; at the end the model is as it was.
+
+        ``with control.attach(model, {"alpha": [0, 1]}, rows=2) as rules: model.generate(..., logits_processor=rules)``
+
+        Args:
+            model: a Hugging Face causal language model.
+            settings: values by name, one for all prompts or a list with one each; what is left out has its default.
+            rows: prompts B.
+            prefix: of a composition, already watching; None watches the model here.
+
+        Yields:
+            its score rules, for ``logits_processor``; empty where there are none.
+
+        Raises:
+            UserError: a setting that does not exist or fit, a model of another shape.
+        """
+        values = self.values(settings or {}, rows)
+        self.check_model(model)
+        with ExitStack() as stack:
+            if prefix is None:
+                prefix = stack.enter_context(Prefix().watch(model))
+            off_B = self.off(values)
+            if bool(off_B.all()):  # nothing is put on the model, so it is the bare one to the bit
+                yield RuleList()
+                return
+            for handle in self.hooks(model, values, prefix):
+                stack.callback(handle.remove)
+            rule = self.rule(values, prefix)
+            yield RuleList(() if rule is None else (_Kept(rule, off_B, prefix),))
+
+    def values(self, settings: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
+        """Return all settings, checked, with defaults filled in, one number a prompt.
+
+        Raises:
+            UserError: no such setting, a value out of range, or not as many values as prompts.
+        """
+        known = {setting.name: setting for setting in self.settings}
+        for name in settings:
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                raise UserError(f"control {self.name} has no setting '{name}'{hint}; it has {', '.join(known)}")
+        return {
+            name: self._column(setting, settings.get(name, setting.default), rows) for name, setting in known.items()
+        }
+
+    def _column(self, setting: ControlSetting, given: Any, rows: int) -> Tensor:
+        listed = given.tolist() if isinstance(given, Tensor) else given
+        several = isinstance(listed, Sequence) and not isinstance(listed, str)
+        if several and len(listed) not in (1, rows):
+            raise UserError(
+                f"{self.name}.{setting.name} has {len(listed)} values for {rows} prompts: give one for all or one each"
+            )
+        one_each = list(listed) if several else [listed]
+        numbers = []
+        for value in one_each * (rows // len(one_each) if rows else 0):
+            if value is None:
+                numbers.append(math.nan)
+                continue
+            checked = setting.checked(value, f"{self.name}.{setting.name}")
+            numbers.append(float(setting.choices.index(checked)) if setting.choices else float(checked))
+        return torch.tensor(numbers, dtype=torch.float64)
+
+    def off(self, values: Values) -> Tensor:
+        """Return [B] bool: the prompts that the control leaves to the bare model."""
+        return values[self.strength] == 0
+
+    def check_model(self, model: Any) -> None:
+        """Refuse a model that the control does not fit.
+
+        Raises:
+            UserError: it is no causal language model, or has another width or vocabulary.
+        """
+        if not isinstance(model, nn.Module) or not hasattr(model, "prepare_inputs_for_generation"):
+            raise UserError(f"control {self.name}: a {type(model).__name__} is no Hugging Face causal language model")
+        found = model_shape(model)
+        for part, needed in self.shape().items():
+            if found.get(part) != needed:
+                raise UserError(
+                    f"control {self.name} fits a model with {part}={needed}, this one has {found.get(part)}: "
+                    "use the model it was made for"
+                )
+
+    # bundles ---------------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, folder: str) -> None:
+        """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and the run record, if any.
+
+        Raises:
+            UserError: see ``bundle.save``.
+        """
+        from lit_ctg.control import bundle
+
+        bundle.save(self, folder)
+
+    @classmethod
+    def from_pretrained(cls: type[ControlT], name: str, *, revision: str | None = None) -> ControlT:
+        """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
+
+        Raises:
+            UserError: see ``bundle.load``; a bundle of another kind than the class it is asked of.
+        """
+        from lit_ctg.control import bundle
+
+        found = bundle.load(name, revision=revision)
+        if not isinstance(found, cls):
+            raise UserError(f"{name} holds a control of the kind {found.kind}, not {cls.kind}")
+        return found
+
+    def push_to_hub(self, repository: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload the bundle to the hub; return its address there.
+
+        Raises:
+            UserError: the hub refuses it.
+        """
+        from lit_ctg.control import bundle
+
+        return bundle.push(self, repository, private=private, token=token)
+
+
+class _Kept(ScoreRule):
+    """A control's rule, with the prefixes it should see, that leaves rows which are off as they are."""
+
+    def __init__(self, rule: ScoreRule, off_B: Tensor, prefix: Prefix) -> None:
+        self.rule, self.off_B, self.prefix = rule, off_B, prefix
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        changed_NV = self.rule(self.prefix.of(input_ids), scores)
+        if not bool(self.off_B.any()):
+            return changed_NV
+        off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)
+        return torch.where(off_N1, scores.to(changed_NV.dtype), changed_NV)
+
+
+def model_shape(model: Any) -> dict[str, int]:
+    """Return ``vocab_size`` (columns of the scores) and ``hidden_size`` of a Hugging Face causal language model."""
+    head = model.get_output_embeddings()
+    if head is not None and getattr(head, "weight", None) is not None:
+        vocabulary, hidden = head.weight.shape
+        return {"vocab_size": int(vocabulary), "hidden_size": int(hidden)}
+    config = model.config
+    return {name: int(value) for name in ("vocab_size", "hidden_size") if (value := getattr(config, name, None))}

@@ -1,0 +1,302 @@
+"""Bundles: a control as a folder of ``control.json``, safetensors, a model card and the run record. No pickle.
+
+``control.json`` holds the kind, the settings, what model and tokenizer it fits, where it comes from, and the sha256 of
+every other file; its own content has a checksum too. Reading a bundle executes nothing of it: the kind names a class of
+this package, and ``config`` holds plain values.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import lit_ctg
+from lit_ctg.control.base import Control
+from lit_ctg.control.card import card
+from lit_ctg.errors import UserError, did_you_mean, one_line
+from lit_ctg.files import replacing
+
+FORMAT = 1
+CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
+# what a loader could be talked into executing
+PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
+PACKAGES = ("lit-ctg", "torch", "transformers", "safetensors")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+REMEDY = "download or export it again"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a control comes from.
+
+    Attributes:
+        record: the run record it was exported from, as ``run.json`` holds it; None for one made by hand.
+        tokenizer: fingerprint of the tokenizer whose ids it knows; None where it is kept as texts.
+        versions: of the packages that wrote the bundle.
+    """
+
+    record: dict[str, Any] | None = None
+    tokenizer: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def fingerprint(tokens: Any) -> str:
+    """Return the sha256 of a vocabulary in id order.
+
+    Args:
+        tokens: a Hugging Face tokenizer, or the tokens in id order (``vocabulary.tokens`` of ours).
+    """
+    if hasattr(tokens, "get_vocab"):
+        words = {number: token for token, number in tokens.get_vocab().items()}
+        # an id that no token has still takes a place (data/huggingface_tokenizer.py says the same)
+        tokens = [words.get(number, f"<id {number}>") for number in range(max(words, default=-1) + 1)]
+    return hashlib.sha256("\n".join(tokens).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@functools.cache
+def kinds() -> dict[str, type[Control]]:
+    """Return every kind of control there is: those of ``lit_ctg/control`` and of ``papers/<paper>/control.py``.
+
+    A paper whose module cannot be imported is left out; ``kind_named`` tells of it.
+    """
+    return _found()[0]
+
+
+@functools.cache
+def _found() -> tuple[dict[str, type[Control]], dict[str, str]]:
+    package = Path(lit_ctg.__file__).parent
+    modules = [f"lit_ctg.control.{path.stem}" for path in sorted((package / "control").glob("*.py"))]
+    modules += [f"lit_ctg.papers.{path.parent.name}.control" for path in sorted(package.glob("papers/*/control.py"))]
+    found: dict[str, type[Control]] = {}
+    broken: dict[str, str] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:
+            broken[name] = one_line(error)
+            continue
+        for member in vars(module).values():
+            own = isinstance(member, type) and issubclass(member, Control) and member.__module__ == name
+            if own and not inspect.isabstract(member) and "kind" in vars(member):
+                found[member.kind] = member
+    return found, broken
+
+
+def kind_named(kind: str) -> type[Control]:
+    """Return the class of a kind.
+
+    Raises:
+        UserError: there is none.
+    """
+    known, broken = _found()
+    if kind not in known:
+        left_out = "".join(f"; {name} is left out: {why}" for name, why in broken.items())
+        raise UserError(
+            f"no control of the kind '{kind}' in this version{did_you_mean(kind, known)}; there are "
+            f"{', '.join(sorted(known))}{left_out}"
+        )
+    return known[kind]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a bundle depends on."""
+    return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in PACKAGES}
+
+
+def save(control: Control, folder: str | Path) -> None:
+    """Write a bundle, whole or not at all; what it replaces must be a bundle itself (or nothing).
+
+    Raises:
+        UserError: the folder holds something else, or cannot be written.
+    """
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
+        raise UserError(f"{folder} is there and holds no control: give a folder that is new or empty")
+    with replacing(target) as temporary:
+        temporary.mkdir()
+        _write(control, temporary)
+        if target.is_dir():
+            shutil.rmtree(target)  # an older bundle
+
+
+def _write(control: Control, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    origin = control.origin or Origin()
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "kind": control.kind,
+        "name": control.name,
+        "paper": control.paper,
+        "regime": (origin.record or {}).get("regime"),
+        "settings": [asdict(setting) for setting in control.settings],
+        "config": control.config(),
+        "shape": control.shape(),
+        "tokenizer": origin.tokenizer,
+        "run": None,
+        "versions": versions(),
+    }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in control.tensors().items()}
+    if tensors:
+        save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+    if origin.record is not None:
+        (folder / RECORD).write_text(json.dumps(origin.record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        told["run"] = {key: origin.record.get(key) for key in ("experiment", "size", "seed", "config_hash")}
+        told["run"]["sha256"] = _checksum(folder / RECORD)
+    (folder / CARD).write_text(card(control, origin.record), encoding="utf-8")
+    told["files"] = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    told["sha256"] = _own_checksum(told)
+    (folder / CONTROL).write_text(_json(told, indent=1) + "\n", encoding="utf-8")
+
+
+def load(name: str | Path, *, revision: str | None = None) -> Control:
+    """Read a bundle from a folder, or by its name on the hub.
+
+    Raises:
+        UserError: none there; changed, cut off, of another version or program; pickles; an unknown kind.
+    """
+    folder = _folder(str(name), revision)
+    told = _told(folder)
+    tensors = _checked_tensors(folder, told)
+    kind = kind_named(str(told["kind"]))
+    try:
+        control = kind.restore(told["config"], tensors)
+        control.name = str(told["name"])
+        record = _read_json(folder / RECORD) if RECORD in told["files"] else None
+        control.origin = Origin(record, told["tokenizer"], told["versions"])
+        different = control.shape() != told["shape"]
+    except UserError:
+        raise
+    except Exception as error:  # tensors or settings that are missing or of another shape fail in any way
+        raise UserError(
+            f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:160]}): {REMEDY}"
+        ) from error
+    if different:
+        raise UserError(f"{folder}: {CONTROL} states another shape than its tensors have: {REMEDY}")
+    return control
+
+
+def _folder(name: str, revision: str | None) -> Path:
+    """Return the folder of a bundle, downloaded if it is a name on the hub."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(
+            f"no control at {name}: give a folder that save_pretrained or lit-ctg export wrote, or a hub name"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        files = [CONTROL, TENSORS, CARD, RECORD]
+        return Path(snapshot_download(name, revision=revision, allow_patterns=files))
+    except Exception as error:  # of the hub, the network, the disk
+        raise UserError(
+            f"no control at {name}: no such folder, and the hub has none either ({one_line(error)[:160]})"
+        ) from error
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """Return the checked content of ``control.json``."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in PICKLES:
+            raise UserError(f"{folder} holds {path.name}, which may be a pickle: a control has none, delete it")
+    if not (folder / CONTROL).is_file():
+        raise UserError(f"{folder} holds no {CONTROL}, so it is no control of lit_ctg: give the folder of a bundle")
+    told = _read_json(folder / CONTROL)
+    if not isinstance(told, dict) or "format" not in told or "kind" not in told:
+        raise UserError(f"{folder}: {CONTROL} was not written by lit_ctg: give the folder of a bundle")
+    if told["format"] != FORMAT:
+        raise UserError(f"{folder} has the bundle format {told['format']}, this version reads {FORMAT}: {REMEDY}")
+    needed = {"name": str, "config": dict, "shape": dict, "files": dict, "versions": dict}
+    whole = all(isinstance(told.get(key), type_) for key, type_ in needed.items()) and "tokenizer" in told
+    if not whole or told.get("sha256") != _own_checksum(told):
+        raise UserError(f"{folder}: {CONTROL} was changed (its checksum does not agree): {REMEDY}")
+    for name, checksum in told["files"].items():
+        path = folder / Path(name).name
+        if not path.is_file():
+            raise UserError(f"{folder} lacks {name}: {REMEDY}")
+        if _checksum(path) != checksum:
+            raise UserError(f"{path} was changed or cut off (its checksum does not agree): {REMEDY}")
+    return told
+
+
+def _checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
+    if TENSORS not in told["files"]:
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(folder / TENSORS)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{folder / TENSORS} is no safetensors file ({one_line(error)[:120]}): {REMEDY}") from error
+
+
+def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:
+    """Upload a bundle to the hub; return its address there."""
+    from huggingface_hub import HfApi
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "bundle"
+        save(control, folder)
+        api = HfApi(token=token)
+        try:
+            made = api.create_repo(repository, private=private, exist_ok=True)
+            api.upload_folder(repo_id=made.repo_id, folder_path=str(folder))
+        except Exception as error:  # of the hub or the network
+            raise UserError(f"{repository} could not be uploaded: {one_line(error)[:200]}") from error
+    return str(made)
+
+
+def check_tokenizer(control: Control, tokenizer: Any) -> None:
+    """Refuse a tokenizer whose ids the control does not know.
+
+    Raises:
+        UserError: it has other tokens than the control was made with.
+    """
+    known = control.origin.tokenizer if control.origin is not None else None
+    if known is not None and fingerprint(tokenizer) != known:
+        raise UserError(
+            f"control {control.name} was made with another tokenizer (fingerprint {known[:12]}, this one "
+            f"{fingerprint(tokenizer)[:12]}): use it with the model of its export"
+        )
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _own_checksum(told: dict[str, Any]) -> str:
+    rest = {key: value for key, value in told.items() if key != "sha256"}
+    return hashlib.sha256(_json(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _json(value: Any, **layout: Any) -> str:
+    # infinities are ranges of settings; Python reads the names it writes
+    return json.dumps(value, ensure_ascii=False, **layout)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error
+
+
+def names(controls: Sequence[Control]) -> str:
+    """Return the names of controls, for messages."""
+    return ", ".join(control.name for control in controls)

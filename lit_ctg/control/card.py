@@ -1,0 +1,65 @@
+"""The model card of a bundle: the README that the hub shows, written from the control and its run record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lit_ctg.control.base import Control
+    from lit_ctg.core.generation import ControlSetting
+
+_USE = """```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lit_ctg.control import Control, Steered
+
+model = AutoModelForCausalLM.from_pretrained("<model>")
+tokenizer = AutoTokenizer.from_pretrained("<model>")
+control = Control.from_pretrained("<this folder>")
+steered = Steered(model, [control], tokenizer=tokenizer)
+print(steered.write(["<prompt>"], max_new_tokens=20))
+```"""
+
+
+def card(control: Control, record: Mapping[str, Any] | None) -> str:
+    """Return the text of ``README.md``; what it says of the run is what the record says, and nothing else."""
+    lines = ["---", "library_name: lit_ctg", "tags: [text-generation, controlled-generation, lit_ctg]", "---", ""]
+    paper = f" ({control.paper.replace('_', ' ')})" if control.paper else ""
+    lines += [f"# {control.name}: a control of the kind {control.kind}{paper}", ""]
+    told = (type(control).__doc__ or "").strip().splitlines()
+    lines += [told[0] if told else "", "", "## Use", "", _USE, "", "## Settings", ""]
+    lines += ["| setting | meaning | range | default |", "|---|---|---|---|"]
+    lines += [f"| `{s.name}` | {s.meaning} | {_range(s)} | {_default(s)} |" for s in control.settings]
+    lines += ["", f"`{control.strength}=0` is the bare model, exactly.", ""]
+    if shape := control.shape():
+        needs = ", ".join(f"{name} {value}" for name, value in shape.items())
+        lines += [f"Fits a model with {needs} and the tokenizer it was made with.", ""]
+    if record is None:
+        return "\n".join([*lines, "Not made from a recorded run.", ""])
+    lines += ["## Training", ""]
+    lines += [f"Exported from `{record.get('experiment')}`, regime {record.get('regime')}, size {record.get('size')}, "]
+    lines[-1] += f"seed {record.get('seed')}, commit {str((record.get('git') or {}).get('commit'))[:12]}."
+    lines += ["The run's whole record is `run.json` beside this file. Its metrics:", ""]
+    lines += ["| metric | value | 95% interval | n |", "|---|---:|---|---:|"]
+    for name, metric in (record.get("metrics") or {}).items():
+        value, interval = metric.get("value"), metric.get("ci95")
+        shown = "-" if value is None else f"{value:.5g} {metric.get('unit', '')}".strip()
+        bounds = f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else ""
+        lines.append(f"| {name} | {shown} | {bounds} | {metric.get('n', '')} |")
+    return "\n".join([*lines, ""])
+
+
+def _range(setting: ControlSetting) -> str:
+    if setting.choices:
+        return ", ".join(setting.choices)
+    low = "" if math.isinf(setting.low) else f"from {setting.low:g}"
+    high = "" if math.isinf(setting.high) else f"to {setting.high:g}"
+    return f"{low} {high}".strip() or "any number"
+
+
+def _default(setting: ControlSetting) -> str:
+    if setting.default is None:
+        return "not set"
+    return f"{setting.default:g}" if isinstance(setting.default, float | int) else str(setting.default)

@@ -1,0 +1,373 @@
+"""The n-gram memory: a text's smoothed n-grams beside any language model, weighted by how much the text says.
+
+Two mixtures of the model's p and the n-grams' q, each with a weight w in [0, 1] for every *bucket*, the length of the
+longest context that the text has and the binary magnitude of how often it goes on after it:
+
+* linear: (1 - w) p + w q
+* product: p^(1 - w) q^w over its sum
+
+Both are the model alone at w = 0 and the n-grams alone at w = 1. Weights are fitted on held-out text.
+
+Shape letters: N rows, T prefix tokens, V columns of the scores, K buckets, G weights tried, X targets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.decoding.ngram import Found, NgramModel, histories
+from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+from lit_ctg.errors import UserError
+from lit_ctg.statistics import Interval, ratio_interval
+
+MIXTURES = ("linear", "product")
+MAGNITUDES = 8  # 1, 2 to 3, 4 to 7, ..., 128 and more
+# weights that are tried: the linear mixture needs the target's probability alone, the product a sum over the vocabulary
+GRIDS = {"linear": torch.linspace(0, 1, 101), "product": torch.linspace(0, 1, 21)}
+# as if so many average targets were in every bucket: a bucket with few of its own takes the weight of all
+PRIOR = 20.0
+LONGEST_PREFIX = 4  # tokens of context that an n-gram can have
+WINDOWS = 4  # windows of text that the model reads at a time
+
+
+def buckets(order: int) -> int:
+    """Return K, the number of buckets of an n-gram model."""
+    return 1 + (order - 1) * MAGNITUDES
+
+
+def bucket_of(found: Found) -> Tensor:
+    """Return the bucket of each row, [N]; 0 where not even the last token is known."""
+    magnitude_N = found.count_B.clamp(min=1).double().log2().floor().long().clamp(max=MAGNITUDES - 1)
+    return torch.where(found.length_B > 0, 1 + (found.length_B - 1) * MAGNITUDES + magnitude_N, 0)
+
+
+def linear(log_p: Tensor, log_q: Tensor, weight: Tensor) -> Tensor:
+    """Return log((1 - w) p + w q); exact for w = 0 and w = 1."""
+    return torch.logaddexp(torch.log1p(-weight) + log_p, weight.log() + log_q)
+
+
+def product(log_p: Tensor, log_q: Tensor, weight: Tensor) -> Tensor:
+    """Return log p^(1 - w) q^w before it is divided by its sum; 0^0 is 1, and what p forbids stays forbidden."""
+    ours = torch.where(weight == 1, 0.0, (1 - weight) * log_p)
+    theirs = torch.where(weight == 0, 0.0, weight * log_q)
+    return (ours + theirs).masked_fill(log_p == -math.inf, -math.inf)
+
+
+class MemoryRule(ScoreRule):
+    """Mixes an n-gram model into the scores.
+
+    What earlier rules forbid (-inf) stays forbidden: the n-grams are renormalised over the rest. A row of strength 0
+    keeps its scores. The result is log-probabilities, in float32 for half-precision scores.
+
+    Args:
+        ngram: over the ids of the language model; moves to where the scores are.
+        weights: mixture -> weight [K] of every bucket.
+        mixture: a place in ``MIXTURES``, or one a row.
+        strength: multiplies the weights (at most to 1), one number or one a row.
+    """
+
+    def __init__(
+        self, ngram: NgramModel, weights: dict[str, Tensor], mixture: PerRow = 0, strength: PerRow = 1.0
+    ) -> None:
+        self.ngram, self.weights, self.mixture, self.strength = ngram, weights, mixture, strength
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return log-probabilities [N, V].
+
+        Raises:
+            UserError: the scores have fewer tokens than the n-grams.
+        """
+        strength_N1 = per_row(self.strength, scores)
+        if bool((strength_N1 == 0).all()):
+            return scores
+        if self.ngram.base_V.device != scores.device:
+            self.ngram.to(scores.device)
+        ids_NT = input_ids[:, max(0, input_ids.shape[1] - self.ngram.order + 1) :]
+        found = self.ngram.find(ids_NT)
+        kind = torch.promote_types(scores.dtype, torch.float32)
+        log_p_NV = scores.to(kind).log_softmax(-1)
+        log_q_NV = allowed_log_probs(self.ngram.probs(ids_NT, found).to(kind), log_p_NV)
+        bucket_N = bucket_of(found)
+
+        def weight(name: str) -> Tensor:
+            own_N1 = self.weights[name].to(log_p_NV)[bucket_N].unsqueeze(1)
+            return (own_N1 * strength_N1.to(kind)).clamp(max=1)
+
+        mixture_N1 = per_row(self.mixture, scores).expand(len(scores), 1)
+        mixed_NV = log_p_NV
+        if bool((mixture_N1 == MIXTURES.index("linear")).any()):
+            mixed_NV = linear(log_p_NV, log_q_NV, weight("linear"))
+        if bool((mixture_N1 == MIXTURES.index("product")).any()):
+            multiplied_NV = product(log_p_NV, log_q_NV, weight("product")).log_softmax(-1)
+            mixed_NV = torch.where(mixture_N1 == MIXTURES.index("product"), multiplied_NV, mixed_NV)
+        return torch.where(strength_N1 == 0, scores.to(kind), mixed_NV)
+
+
+def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
+    """Return log q over the columns of the scores, renormalised where p is not 0.
+
+    Columns beyond the n-gram model's tokens (a head that was made larger) have none; a row that is left none of q's
+    tokens takes p.
+
+    Raises:
+        UserError: the scores have fewer columns.
+    """
+    missing = log_p_NV.shape[1] - probs_NV.shape[1]
+    if missing < 0:
+        raise UserError(
+            f"the memory has {probs_NV.shape[1]} tokens, the model {log_p_NV.shape[1]}: build it with the model's own"
+        )
+    probs_NV = torch.nn.functional.pad(probs_NV, (0, missing)).masked_fill(log_p_NV == -math.inf, 0.0)
+    sum_N1 = probs_NV.sum(1, keepdim=True)
+    return torch.where(sum_N1 > 0, probs_NV.log() - sum_N1.log(), log_p_NV)
+
+
+class Memory(Control):
+    """Smoothed n-grams of a text, mixed into the model's distribution by a weight that depends on the context's count.
+
+    Args:
+        ngram: over the ids of the language model.
+        weights: mixture -> weight [K] of every bucket; None, before they are fitted: a quarter everywhere.
+        mixture: of ``MIXTURES``, what holds where the user says nothing.
+        text: checksum of the text that was counted.
+        name: see ``Control``.
+
+    Raises:
+        UserError: weights of another number of buckets, or outside [0, 1].
+    """
+
+    kind, stage = "memory", Stage.DISTRIBUTION
+    excludes = frozenset({"memory"})
+
+    def __init__(
+        self,
+        ngram: NgramModel,
+        *,
+        weights: dict[str, Tensor] | None = None,
+        mixture: str = "linear",
+        text: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.fitted = weights is not None
+        size = buckets(ngram.order)
+        self.ngram, self.text = ngram, text
+        self.weights = {each: torch.full((size,), 0.25) for each in MIXTURES} if weights is None else weights
+        for each in MIXTURES:
+            weight_K = self.weights.get(each)
+            if weight_K is None or weight_K.shape != (size,) or not bool(((weight_K >= 0) & (weight_K <= 1)).all()):
+                raise UserError(f"the memory's weights of {each} are not {size} numbers from 0 to 1: fit it again")
+        self.mixture = ControlSetting("mixture", "how the two are mixed", mixture, choices=MIXTURES).checked(mixture)
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        return (
+            ControlSetting("strength", "multiplies the fitted weights; 0: the model alone", 1.0, low=0.0),
+            ControlSetting("mixture", "how model and n-grams are mixed", self.mixture, choices=MIXTURES),
+        )
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        return MemoryRule(self.ngram, self.weights, values["mixture"], values["strength"])
+
+    def config(self) -> dict[str, Any]:
+        told = {"mixture": self.mixture, "fitted": self.fitted, "text": self.text}
+        return told | {"ngram": self.ngram.settings(), "cost": self.costs()}
+
+    def costs(self) -> dict[str, int]:
+        """Return how many n-grams of each length are kept."""
+        return {str(k + 1): len(getattr(self.ngram, f"gram_{k}")) for k in range(self.ngram.order)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        counted = {f"ngram.{name}": value for name, value in self.ngram.state_dict().items()}
+        return counted | {f"weight.{name}": value for name, value in self.weights.items()}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Memory:
+        ngram = NgramModel.of_state(
+            config["ngram"], {name.removeprefix("ngram."): value for name, value in tensors.items()}
+        )
+        weights = {name: tensors[f"weight.{name}"] for name in MIXTURES} if config["fitted"] else None
+        return cls(ngram, weights=weights, mixture=config["mixture"], text=config["text"])
+
+
+# fitting -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Costs of held-out targets, nats a token, and what a mixture saves.
+
+    Attributes:
+        tokens: how many.
+        model, ngram: of each alone.
+        mixtures: mixture -> cost.
+        against_model, against_ngram: mixture -> saved, with the 95% interval over texts.
+    """
+
+    tokens: int
+    model: float
+    ngram: float
+    mixtures: dict[str, float]
+    against_model: dict[str, tuple[float, Interval | None]]
+    against_ngram: dict[str, tuple[float, Interval | None]]
+
+
+def read_scores(
+    model: Any, ids_T: Sequence[int] | np.ndarray, *, context: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield (prefixes [X, T], scores [X, V], targets [X]) of every token of a text but the first.
+
+    The model reads windows of ``context`` tokens that overlap by half, so a token has half of it before it at least
+    (where the text has); the n-grams see the whole text. Prefixes are the last tokens before each target.
+    """
+    ids = torch.as_tensor(np.asarray(ids_T), dtype=torch.long).to(model.device)
+    before_TK = histories(ids, LONGEST_PREFIX)
+    last, step = len(ids) - 1, max(1, context // 2)
+    starts = [0]
+    while starts[-1] + context < last:
+        starts.append(starts[-1] + step)
+    for at in range(0, len(starts), WINDOWS):
+        group = starts[at : at + WINDOWS]
+        length = min(context, len(ids) - group[0])
+        rows = torch.zeros(len(group), length, dtype=torch.long, device=ids.device)
+        for row, start in enumerate(group):
+            part = ids[start : start + length]
+            rows[row, : len(part)] = part  # padding comes last: nothing before it sees it
+        scores_BTV = model(input_ids=rows).logits
+        for row, start in enumerate(group):
+            # a window scores what the one before it did not
+            first = start + (context - step if start else 0)
+            places = torch.arange(first, min(start + context, last), device=ids.device)
+            if len(places):
+                yield before_TK[places + 1], scores_BTV[row, places - start], ids[places + 1]
+
+
+class Fit:
+    """Costs of the weights of every bucket, summed over the targets of held-out text."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        size = buckets(memory.ngram.order)
+        self.cost = {name: torch.zeros(size, len(grid), dtype=torch.float64) for name, grid in GRIDS.items()}
+        self.count_K = torch.zeros(size, dtype=torch.float64)
+
+    def add(self, prefix_XT: Tensor, scores_XV: Tensor, target_X: Tensor) -> None:
+        """Add targets; arguments as ``read_scores`` yields them."""
+        ngram = self.memory.ngram
+        if ngram.base_V.device != scores_XV.device:
+            ngram.to(scores_XV.device)
+        ids = prefix_XT[:, max(0, prefix_XT.shape[1] - ngram.order + 1) :]
+        found = ngram.find(ids)
+        log_p_XV = scores_XV.float().log_softmax(-1)
+        log_q_XV = allowed_log_probs(ngram.probs(ids, found).float(), log_p_XV)
+        hit_X1 = target_X.unsqueeze(1)
+        log_p_X, log_q_X = (part.gather(1, hit_X1).squeeze(1) for part in (log_p_XV, log_q_XV))
+        cost_XG = {"linear": -linear(log_p_X[:, None], log_q_X[:, None], GRIDS["linear"].to(log_p_X))}
+        columns = []
+        for weight in GRIDS["product"].to(log_p_X):
+            total_X = product(log_p_XV, log_q_XV, weight).logsumexp(-1)
+            columns.append(total_X - product(log_p_X, log_q_X, weight))
+        cost_XG["product"] = torch.stack(columns, dim=1)
+        bucket_X = bucket_of(found).cpu()
+        for name, cost in cost_XG.items():
+            self.cost[name].index_add_(0, bucket_X, cost.double().cpu())
+        self.count_K += torch.bincount(bucket_X, minlength=len(self.count_K))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the best weight [K] of each bucket and mixture.
+
+        Raises:
+            UserError: there was no target.
+        """
+        if not bool(self.count_K.any()):
+            raise UserError("the held-out text has no token to fit on: give more text")
+        best = {}
+        for name, cost_KG in self.cost.items():
+            average_G = cost_KG.sum(0) / self.count_K.sum()
+            best[name] = GRIDS[name][(cost_KG + PRIOR * average_G).argmin(1)]
+        return best
+
+    def best_mixture(self) -> str:
+        """Return the mixture that costs less under its weights."""
+        return min(MIXTURES, key=lambda name: float(self._least(name)))
+
+    def _least(self, name: str) -> Tensor:
+        weight_K, grid_G = self.weights()[name], GRIDS[name]
+        column_K = torch.searchsorted(grid_G, weight_K).clamp(max=len(grid_G) - 1)
+        return self.cost[name].gather(1, column_K.unsqueeze(1)).sum()
+
+
+@torch.inference_mode()
+def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Memory:
+    """Return the memory with the weights under which held-out texts are likeliest, and the better mixture.
+
+    Args:
+        memory: what to fit.
+        model: a Hugging Face causal language model, in evaluation mode.
+        texts: ids of each text; none of them may have been counted.
+        context: tokens that the model reads at a time.
+    """
+    found = Fit(memory)
+    for ids_T in texts:
+        for part in read_scores(model, ids_T, context=context):
+            found.add(*part)
+    return Memory(
+        memory.ngram, weights=found.weights(), mixture=found.best_mixture(), text=memory.text, name=memory.name
+    )
+
+
+@torch.inference_mode()
+def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Saved:
+    """Return what the memory saves on held-out texts, by the very rule that decoding uses; arguments as in ``fit``.
+
+    Raises:
+        UserError: no text has a second token.
+    """
+    rules = {name: MemoryRule(memory.ngram, memory.weights, MIXTURES.index(name)) for name in MIXTURES}
+    sums = []  # of every text: tokens, cost of model, n-grams and mixtures
+    for ids_T in texts:
+        row = np.zeros(3 + len(rules))
+        for prefix_XT, scores_XV, target_X in read_scores(model, ids_T, context=context):
+            each = [scores_XV.float().log_softmax(-1), *(rule(prefix_XT, scores_XV) for rule in rules.values())]
+            costs = [-part.double().gather(1, target_X.unsqueeze(1)).sum().item() for part in each]
+            order = memory.ngram.order
+            alone = memory.ngram.prob_of(prefix_XT[:, max(0, prefix_XT.shape[1] - order + 1) :], target_X)
+            row += [len(target_X), costs[0], -alone.double().log().sum().item(), *costs[1:]]
+        if row[0]:
+            sums.append(row)
+    if not sums:
+        raise UserError("the held-out text has no token to measure: give more text")
+    table = np.stack(sums)
+    tokens = table[:, 0].sum()
+    means = table.sum(0) / tokens
+
+    def gain(base: int, column: int) -> tuple[float, Interval | None]:
+        difference, counts = table[:, base] - table[:, column], table[:, 0]
+        interval = ratio_interval(
+            total=float(difference.sum()),
+            count=float(tokens),
+            total_sq=float((difference**2).sum()),
+            cross=float((difference * counts).sum()),
+            count_sq=float((counts**2).sum()),
+            rows=len(table),
+        )
+        return float(means[base] - means[column]), interval
+
+    columns = {name: 3 + place for place, name in enumerate(rules)}
+    return Saved(
+        tokens=int(tokens),
+        model=float(means[1]),
+        ngram=float(means[2]),
+        mixtures={name: float(means[column]) for name, column in columns.items()},
+        against_model={name: gain(1, column) for name, column in columns.items()},
+        against_ngram={name: gain(2, column) for name, column in columns.items()},
+    )

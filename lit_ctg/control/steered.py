@@ -1,0 +1,297 @@
+"""A model under several controls at once; what decodes is Hugging Face's own ``generate``.
+
+Shape letters: B prompts, N rows of a decode step, T prefix tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import Control, Prefix
+from lit_ctg.control.bundle import check_tokenizer, names
+from lit_ctg.decoding.filters import sample
+from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.errors import UserError, did_you_mean
+
+Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
+# options of generate under which several tokens are proposed at once, or the network is run beside the rows
+FOREIGN = {
+    "assistant_model": "assisted decoding",
+    "prompt_lookup_num_tokens": "prompt lookup",
+    "custom_generate": "another decoding loop",
+    "penalty_alpha": "contrastive search",
+    "dola_layers": "DoLa",
+    "num_beam_groups": "group beam search",
+    "constraints": "constrained beam search",
+    "force_words_ids": "constrained beam search",
+    "guidance_scale": "classifier-free guidance",
+    "inputs_embeds": "embeddings in place of ids",
+    "past_key_values": "a cache of one's own",
+}
+HARMLESS = {"guidance_scale": (None, 1, 1.0), "num_beam_groups": (None, 1)}
+
+
+class Steered:
+    """A Hugging Face causal language model with controls.
+
+    Controls act by stage (network, logits, distribution, classes, mask), those of one stage in the order given: what
+    adds to scores comes before what puts another distribution in their place, forbidding comes last.
+
+    Args:
+        model: in evaluation mode, on its device; it is changed only while ``generate`` runs.
+        controls: with names of their own.
+        tokenizer: of the model; needed for prompts that are texts and for controls that are kept as texts.
+
+    Attributes:
+        controls: in the order in which they act.
+
+    Raises:
+        UserError: two controls of one name, two that exclude each other, one that does not fit the model or tokenizer.
+    """
+
+    def __init__(self, model: Any, controls: Sequence[Control], *, tokenizer: Any = None) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.controls = tuple(sorted(controls, key=lambda control: control.stage))
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+            raise UserError("controls steer causal language models, this one has an encoder: use its decoder-only kin")
+        _check_together(self.controls)
+        for control in self.controls:
+            control.check_model(model)
+            if tokenizer is not None:
+                check_tokenizer(control, tokenizer)
+                control.bind(tokenizer)
+
+    def settings_of(self, settings: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+        """Sort ``{"<control>.<setting>": value}`` by control.
+
+        Raises:
+            UserError: no such control, or no setting named. (The settings themselves are checked by their control.)
+        """
+        known = {control.name: dict[str, Any]() for control in self.controls}
+        for key, value in (settings or {}).items():
+            name, dot, setting = str(key).partition(".")
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise UserError(
+                    f"setting '{key}': no control '{name}'{hint}; there are {names(self.controls) or 'none'}"
+                )
+            if not dot:
+                raise UserError(f"setting '{key}': write {name}.<setting>")
+            known[name][setting] = value
+        return known
+
+    @contextmanager
+    def attached(
+        self, settings: Mapping[str, Any] | None, rows: int, prefix: Prefix | None = None
+    ) -> Iterator[RuleList]:
+        """Put all controls on the model; yields their score rules in order.
+
+        Args:
+            settings: see ``generate``.
+            rows: prompts.
+            prefix: to follow the decoding with; a new one by default.
+        """
+        given = self.settings_of(settings)
+        rules: list[ScoreRule] = []
+        with ExitStack() as stack:
+            prefix = stack.enter_context((prefix or Prefix()).watch(self.model))
+            for control in self.controls:
+                rules += stack.enter_context(control.attach(self.model, given[control.name], rows=rows, prefix=prefix))
+            yield RuleList(rules)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Prompts,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        seed: int | None = None,
+        rows: Sequence[int] | None = None,
+        **generate_kwargs: Any,
+    ) -> Any:
+        """Continue prompts by ``model.generate`` under the controls.
+
+        Args:
+            prompts: texts (with a tokenizer), lists of ids of any lengths, ids [B, T], or a tokenizer's own result.
+            settings: ``{"<control>.<setting>": value}``, a value for all prompts or a list with one each; beams and
+                further sequences of a prompt take that of their prompt.
+            seed: with ``do_sample``, the draws of row i are a function of (seed, rows[i]) alone, whatever else is in
+                the batch; None draws as Hugging Face does, from torch's random numbers.
+            rows: row numbers of the draws, one for each returned sequence; 0, 1, ... by default.
+            generate_kwargs: handed to ``model.generate``.
+
+        Returns:
+            what ``model.generate`` returns; prompts are padded on the left.
+
+        Raises:
+            UserError: a prompt or setting that does not fit, an option of ``generate`` that controls cannot follow, a
+                text longer than the model's positions.
+        """
+        self._check_options(generate_kwargs, seed)
+        ids_BT, mask_BT = self._encoded(prompts)
+        self._check_room(ids_BT.shape[1], generate_kwargs)
+        prefix = Prefix()
+        given = self.settings_of(settings)
+        # a soft prompt stands in columns of its own, before padding and text
+        prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
+        if prefix.hidden:
+            ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
+            mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
+        options = {"pad_token_id": self._pad_id(), **generate_kwargs}
+        with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
+            if seed is not None:
+                stack.enter_context(_drawing(self.model, seed, rows))
+            options["logits_processor"] = [*rules, *(generate_kwargs.get("logits_processor") or ())]
+            made = self.model.generate(input_ids=ids_BT, attention_mask=mask_BT, **options)
+        if prefix.hidden:
+            if isinstance(made, Tensor):
+                return made[:, prefix.hidden :]
+            made.sequences = made.sequences[:, prefix.hidden :]
+        return made
+
+    def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
+        """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
+
+        Raises:
+            UserError: also where there is no tokenizer.
+        """
+        if self.tokenizer is None:
+            raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
+        encoded = self._encoded(prompts)
+        made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
+        sequences = made if isinstance(made, Tensor) else made.sequences
+        new = sequences[:, encoded[0].shape[1] :].tolist()
+        return [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in new]
+
+    # prompts and options ---------------------------------------------------------------------------------------------
+
+    def _encoded(self, prompts: Prompts) -> tuple[Tensor, Tensor]:
+        """Return ids and mask [B, T], padded on the left."""
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        if isinstance(prompts, Mapping):
+            ids_BT = prompts["input_ids"]
+            mask_BT = prompts.get("attention_mask")
+            return self._placed(ids_BT, torch.ones_like(ids_BT) if mask_BT is None else mask_BT)
+        if isinstance(prompts, Tensor):
+            return self._placed(prompts, torch.ones_like(prompts))
+        lists = [self._ids(prompt) for prompt in prompts]
+        if not lists:
+            raise UserError("no prompt: give at least one")
+        longest, pad = max(map(len, lists)), self._pad_id()
+        ids = [[pad] * (longest - len(row)) + row for row in lists]
+        mask = [[0] * (longest - len(row)) + [1] * len(row) for row in lists]
+        return self._placed(torch.tensor(ids), torch.tensor(mask))
+
+    def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        if ids_BT.dim() != 2 or 0 in ids_BT.shape:
+            raise UserError(f"prompts of shape {tuple(ids_BT.shape)}: give at least one prompt of at least one token")
+        if not bool(mask_BT[:, -1].all()):
+            raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
+        where = self.model.get_input_embeddings().weight
+        return ids_BT.to(where.device), mask_BT.to(where.device)
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            ids = [int(number) for number in prompt]
+        else:
+            if self.tokenizer is None:
+                raise UserError("prompts that are texts need a tokenizer: Steered(model, controls, tokenizer=...)")
+            ids = list(self.tokenizer(prompt).input_ids)
+        if ids:
+            return ids
+        start = getattr(self.tokenizer, "bos_token_id", None)
+        start = self.model.config.bos_token_id if start is None else start
+        if start is None:
+            raise UserError("a prompt is empty and the model has no token to begin with: give a prompt")
+        return [int(start)]
+
+    def _pad_id(self) -> int:
+        for source in (self.tokenizer, self.model.generation_config, self.model.config):
+            for name in ("pad_token_id", "eos_token_id"):
+                found = getattr(source, name, None)
+                if isinstance(found, int):
+                    return found
+        return 0
+
+    def _check_options(self, options: Mapping[str, Any], seed: int | None) -> None:
+        for name, what in FOREIGN.items():
+            if options.get(name) not in HARMLESS.get(name, (None,)):
+                raise UserError(f"{name}: controls cannot follow {what}; leave it out")
+        for name in ("input_ids", "inputs", "attention_mask"):
+            if name in options:
+                raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
+        if seed is not None and (options.get("num_beams") or 1) > 1:
+            raise UserError(
+                "seed: beams draw together, so a row's draws cannot be its own; leave seed or num_beams out"
+            )
+
+    def _check_room(self, prompt: int, options: Mapping[str, Any]) -> None:
+        context = getattr(self.model.config, "max_position_embeddings", None)
+        new = options.get("max_new_tokens")
+        if context is not None and new is not None and prompt + new - 1 > context:
+            raise UserError(
+                f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
+                "shorten the prompt or max_new_tokens"
+            )
+
+
+def _check_together(controls: Sequence[Control]) -> None:
+    """Refuse controls of one name and such as exclude each other.
+
+    Raises:
+        UserError: names two of them.
+    """
+    for number, control in enumerate(controls):
+        for other in controls[:number]:
+            if control.name == other.name:
+                raise UserError(f"two controls are called '{control.name}': give one another name (name=...)")
+            if other.kind in control.excludes or control.kind in other.excludes:
+                again = "a second one" if control.kind == other.kind else f"{other.name}, which is a {other.kind}"
+                raise UserError(
+                    f"control {control.name} ({control.kind}) cannot be composed with {again}: leave one out"
+                )
+
+
+@contextmanager
+def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None]:
+    """Make the draws of ``model.generate`` functions of (seed, row): a last rule leaves the drawn token alone.
+
+    Temperature, top-k and the like come after the score rules a caller can give, so the rule is put behind those.
+    """
+    inner = model._get_logits_processor
+
+    def processors(*args: Any, **kwargs: Any) -> Any:
+        made = inner(*args, **kwargs)
+        made.append(_Drawn(seed, rows))
+        return made
+
+    model._get_logits_processor = processors
+    try:
+        yield
+    finally:
+        del model.__dict__["_get_logits_processor"]
+
+
+class _Drawn(ScoreRule):
+    """Leaves one token a row: the one drawn with the row's own random numbers (``filters.row_noise``)."""
+
+    def __init__(self, seed: int, rows: Sequence[int] | None) -> None:
+        self.seed, self.rows = seed, rows
+        self._generators: list[np.random.Generator] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not self._generators:
+            rows = range(len(scores)) if self.rows is None else self.rows
+            if len(rows) != len(scores):
+                raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
+            self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
+        uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)
+        drawn_N1 = sample(scores, uniform_N.to(scores.device)).unsqueeze(1)
+        return torch.full_like(scores, -torch.inf).scatter(1, drawn_N1, 0.0)

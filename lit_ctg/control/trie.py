@@ -1,0 +1,161 @@
+"""Words of several tokens: a trie of spellings, and states that follow a growing prefix without reading it anew.
+
+Shape letters: N rows, T prefix tokens, U nodes, W words, C numbers a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import NO_TOKEN
+
+State = TypeVar("State")
+
+
+class Running(Generic[State]):
+    """The state that each prefix leads to, one step at a time.
+
+    The states of the last call are kept by their prefixes, so a row that grows by a token costs one step, wherever
+    beams move it. States are never changed in place.
+
+    Args:
+        start: of the empty prefix.
+        advance: (state, token) to the next state.
+    """
+
+    def __init__(self, start: State, advance: Callable[[State, int], State]) -> None:
+        self.start, self.advance = start, advance
+        self._known: dict[bytes, State] = {}
+
+    def of(self, ids_NT: Tensor) -> list[State]:
+        """Return the state of every row; ``NO_TOKEN`` is passed over."""
+        found: dict[bytes, State] = {}
+        states = []
+        for row in ids_NT.cpu().numpy():
+            whole = row[row != NO_TOKEN]
+            key, before = whole.tobytes(), whole[:-1].tobytes()
+            state = self._known.get(key)
+            if state is None:
+                earlier = self._known.get(before)
+                state, rest = (self.start, whole) if earlier is None else (earlier, whole[-1:])
+                for token in rest.tolist():
+                    state = self.advance(state, token)
+            found[key] = state
+            states.append(state)
+        self._known = found
+        return states
+
+
+class TokenTrie:
+    """Spellings of words as ways through a tree whose node 0 is the root.
+
+    A way begins where a word can begin: at a token that starts with a blank (``begins_V``), or behind one after which
+    no word can go on. A token that goes on the way is taken as going on; else it begins another way, or none.
+
+    Attributes:
+        ends: node -> the words that are spelled by the way to it.
+    """
+
+    def __init__(self, begins_V: Tensor | None, open_V: Tensor | None) -> None:
+        self._begins = None if begins_V is None else begins_V.tolist()
+        self._open = None if open_V is None else open_V.tolist()
+        self._children: list[dict[int, int]] = [{}]
+        self.ends: list[list[int]] = [[]]
+        self.running: Running[tuple[int, bool]] = Running((0, False), self._advance)
+
+    @classmethod
+    def of(
+        cls,
+        spellings: Iterable[Iterable[Sequence[int]]],
+        begins_V: Tensor | None = None,
+        open_V: Tensor | None = None,
+    ) -> TokenTrie:
+        """Build the trie.
+
+        Args:
+            spellings: of each word.
+            begins_V: tokens that begin a word; None: every token does (a vocabulary of words).
+            open_V: tokens behind which a word may go on; None: none.
+        """
+        made = cls(begins_V, open_V)
+        for word, ways in enumerate(spellings):
+            for way in ways:
+                node = 0
+                for token in way:
+                    children = made._children[node]
+                    if token not in children:
+                        children[token] = len(made._children)
+                        made._children.append({})
+                        made.ends.append([])
+                    node = children[token]
+                if word not in made.ends[node]:
+                    made.ends[node].append(word)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def goes_on(self, token: int) -> bool:
+        """Return whether a token continues the word before it, when that may go on."""
+        return self._begins is not None and not self._begins[token]
+
+    def is_open(self, token: int) -> bool:
+        """Return whether a word may go on behind a token."""
+        return self._open is not None and self._open[token]
+
+    def _advance(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
+        node, was_open = state
+        following = self._children[node].get(token) if node else None
+        if following is None:
+            fresh = not (was_open and self.goes_on(token))
+            following = self._children[0].get(token, 0) if fresh else 0
+        return following, self.is_open(token)
+
+    def nodes(self, ids_NT: Tensor) -> list[tuple[int, bool]]:
+        """Return of each row the node it stands at (0: on no way), and whether a word may go on there."""
+        return self.running.of(ids_NT)
+
+    def children(self, node: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens that go on from a node, and the nodes they lead to."""
+        table = self._children[node]
+        return torch.tensor(list(table), dtype=torch.long), torch.tensor(list(table.values()), dtype=torch.long)
+
+    def sums(self, values_WC: Tensor) -> Tensor:
+        """Return for each node the sum of the values of the words at and below it, [U, C]; a word counts by its share
+        of spellings there."""
+        own_UC = torch.zeros(len(self), values_WC.shape[1], dtype=values_WC.dtype)
+        for node, words in enumerate(self.ends):
+            for word in words:
+                own_UC[node] += values_WC[word]
+        # children have larger numbers than their parents
+        for node in range(len(self) - 1, -1, -1):
+            for following in self._children[node].values():
+                own_UC[node] += own_UC[following]
+        return own_UC
+
+    def own(self, values_WC: Tensor) -> Tensor:
+        """Return for each node the mean value of the words that end there, [U, C]; 0 where none does."""
+        own_UC = torch.zeros(len(self), values_WC.shape[1], dtype=values_WC.dtype)
+        for node, words in enumerate(self.ends):
+            if words:
+                own_UC[node] = values_WC[words].mean(0)
+        return own_UC
+
+    def means(self, values_WC: Tensor) -> Tensor:
+        """Return for each node the mean value over the spellings that end at or below it, [U, C]."""
+        ones_W1 = torch.ones(len(values_WC), 1, dtype=values_WC.dtype)
+        return self.sums(values_WC) / self.sums(ones_W1).clamp(min=1)
+
+    @property
+    def is_end(self) -> Tensor:
+        """Where some word ends, [U] bool."""
+        return torch.tensor([bool(words) for words in self.ends])
+
+    def continuing(self, size: int) -> Tensor:
+        """Return the tokens that continue a word, [V] bool; those beyond the vocabulary do not."""
+        begins = [] if self._begins is None else self._begins
+        return torch.tensor([not begin for begin in begins[:size]] + [False] * (size - len(begins)))

@@ -1,0 +1,194 @@
+"""Control codes as controls that can be carried: c W_c into layers of a frozen model, or a prefix of soft prompts.
+
+y = [x; c] W + b (sec. 3.3) is x W_x + b, which a frozen layer already computes, and c W_c, which is added here. The
+prefix is the paper's other arm, the code in front of the text, with as many places as the parameters are to be.
+
+Shape letters: B prompts, N rows, T positions, S sources, C code size, O output size of a layer, P places, D hidden
+size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class _Codes(Control):
+    """What both arms share: a code a source, mixed by weights.
+
+    A prompt's code is the weighted mean of the codes of its sources; without a weight the control is off.
+    """
+
+    paper, stage = "control_code", Stage.NETWORK
+
+    def __init__(self, sources: Sequence[str], *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.sources = tuple(sources)
+        if len(set(self.sources)) < len(self.sources) or "strength" in self.sources or not self.sources:
+            raise UserError(f"sources {', '.join(self.sources)}: give each a name of its own, none called strength")
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        weights = (ControlSetting(name, f"weight of the code of {name}", None, low=0.0) for name in self.sources)
+        return (ControlSetting("strength", "what the code is multiplied by; 0: no code", 1.0, low=0.0), *weights)
+
+    def weights(self, values: Values) -> Tensor:
+        """Return the shares [B, S] of the sources, 0 for a prompt without any."""
+        weights_BS = torch.stack([values[name] for name in self.sources], dim=1).nan_to_num(0.0)
+        return weights_BS / weights_BS.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+
+    def off(self, values: Values) -> Tensor:
+        return super().off(values) | (self.weights(values).sum(1) == 0)
+
+
+class NeuronCodes(_Codes):
+    """Feeds the code of a source into layers of a frozen model, as c W_c added to what they give.
+
+    Args:
+        sources: their names.
+        codes_SC: a code each.
+        weights: path of a layer in the model (``transformer.h.0.mlp.c_fc``) -> W_c, [O, C].
+        name: see ``Control``.
+    """
+
+    kind = "neuron_codes"
+
+    def __init__(
+        self, sources: Sequence[str], codes_SC: Tensor, weights: Mapping[str, Tensor], *, name: str | None = None
+    ) -> None:
+        super().__init__(sources, name=name)
+        self.codes_SC = codes_SC.detach()
+        self.layers = {path: weight.detach() for path, weight in weights.items()}
+        wrong = [path for path, weight in self.layers.items() if weight.shape[1:] != codes_SC.shape[1:]]
+        if len(codes_SC) != len(self.sources) or wrong or not self.layers:
+            raise UserError(f"{len(codes_SC)} codes for {len(self.sources)} sources, or weights of another code size")
+
+    def check_model(self, model: Any) -> None:
+        super().check_model(model)
+        known = dict(model.named_modules())
+        for path, weight in self.layers.items():
+            if path not in known:
+                raise UserError(
+                    f"control {self.name} feeds the layer {path}, which this model has not{did_you_mean(path, known)}: "
+                    "use the model it was made for"
+                )
+            size = output_size(known[path])
+            if size != len(weight):
+                raise UserError(f"control {self.name}: {path} gives {size} numbers, the code's weights {len(weight)}")
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
+        off_B = self.off(values)
+        known = dict(model.named_modules())
+        return [
+            known[path].register_forward_hook(_Added((code_BC @ weight.double().cpu().T), off_B))
+            for path, weight in self.layers.items()
+        ]
+
+    def config(self) -> dict[str, Any]:
+        return {"sources": list(self.sources), "layers": list(self.layers)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codes": self.codes_SC, **{f"weight.{path}": weight for path, weight in self.layers.items()}}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> NeuronCodes:
+        weights = {path: tensors[f"weight.{path}"] for path in config["layers"]}
+        return cls(config["sources"], tensors["codes"], weights)
+
+
+class _Added:
+    """A forward hook: adds a row's vector to what a layer gives at all its positions."""
+
+    def __init__(self, added_BO: Tensor, off_B: Tensor) -> None:
+        self.added_BO, self.off_B = added_BO, off_B
+
+    def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+        # some layers (GPT-2's do not, others might) see all rows' positions as one row
+        added_N1O = row_values(self.added_BO, len(output)).unsqueeze(1).to(output)
+        if not bool(self.off_B.any()):
+            return output + added_N1O
+        off_N11 = row_values(self.off_B, len(output)).view(-1, 1, 1).to(output.device)
+        return torch.where(off_N11, output, output + added_N1O)
+
+
+class SoftPrompt(_Codes):
+    """Puts soft prompts of a source in front of the text; only in ``Steered``, which gives them their places.
+
+    Args:
+        sources: their names.
+        prompts_SPD: P embeddings of a source each.
+        name: see ``Control``.
+    """
+
+    kind = "soft_prompt"
+    excludes = frozenset({"soft_prompt"})
+
+    def __init__(self, sources: Sequence[str], prompts_SPD: Tensor, *, name: str | None = None) -> None:
+        super().__init__(sources, name=name)
+        if prompts_SPD.dim() != 3 or len(prompts_SPD) != len(self.sources):
+            raise UserError(f"soft prompts of shape {tuple(prompts_SPD.shape)} for {len(self.sources)} sources")
+        self.prompts_SPD = prompts_SPD.detach()
+
+    def columns(self, settings: Mapping[str, Any], rows: int) -> int:
+        off_B = self.off(self.values(settings, rows))
+        if bool(off_B.any()) and not bool(off_B.all()):
+            raise UserError(
+                f"control {self.name}: the prompts of a batch all have a code in front or none; give those without "
+                "one (strength 0, or no weight) a batch of their own"
+            )
+        return 0 if bool(off_B.all()) else self.prompts_SPD.shape[1]
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        places = self.prompts_SPD.shape[1]
+        if prefix.hidden != places:
+            raise UserError(f"control {self.name} needs places before the prompts: generate with Steered(model, ...)")
+        shares_BS = values["strength"].unsqueeze(1) * self.weights(values)
+        given_BPD = torch.einsum("bs,spd->bpd", shares_BS, self.prompts_SPD.double().cpu())
+
+        def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            length = prefix.newest(inputs[0]).shape[1]
+            first = length - output.shape[1]  # column of the prefix that output begins with
+            if first >= places:
+                return output
+            given_NPD = row_values(given_BPD, len(output))[:, first : first + output.shape[1]].to(output)
+            return torch.cat([given_NPD, output[:, given_NPD.shape[1] :]], dim=1)
+
+        return [model.get_input_embeddings().register_forward_hook(put)]
+
+    def shape(self) -> dict[str, int]:
+        return {"hidden_size": self.prompts_SPD.shape[2]}
+
+    def config(self) -> dict[str, Any]:
+        return {"sources": list(self.sources)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"prompts": self.prompts_SPD}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> SoftPrompt:
+        return cls(config["sources"], tensors["prompts"])
+
+
+def output_size(layer: nn.Module) -> int:
+    """Return how many numbers a linear layer gives at a position (GPT-2 keeps its matrices transposed).
+
+    Raises:
+        UserError: it is no linear layer.
+    """
+    if isinstance(layer, nn.Linear):
+        return layer.out_features
+    size = getattr(layer, "nf", None)  # transformers' Conv1D
+    if size is None:
+        raise UserError(f"a {type(layer).__name__} is no linear layer: codes enter linear layers")
+    return int(size)

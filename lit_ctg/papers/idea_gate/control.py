@@ -1,0 +1,122 @@
+"""The idea gate as a control that can be carried: the head that foretells the coming words, and the gate (Eq. 2-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError
+from lit_ctg.papers.idea_gate.decode import IdeaGateRule
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class IdeaGate(Control):
+    """Lowers the words that the idea head does not expect among the next ones.
+
+    Args:
+        head: hidden states [N, D] to idea logits [N, V].
+        form: clamp and epsilon.
+        alpha, beta: strength and lower bound where the user gives none.
+        base_V, neutral_V: see ``IdeaGateRule``.
+        name: see ``Control``.
+    """
+
+    kind, paper, stage, strength = "idea_gate", "idea_gate", Stage.LOGITS, "alpha"
+
+    def __init__(
+        self,
+        head: IdeaHead,
+        *,
+        form: GateForm,
+        alpha: float,
+        beta: float,
+        base_V: Tensor | None = None,
+        neutral_V: Tensor | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.head, self.form, self.alpha, self.beta = head.eval().requires_grad_(False), form, alpha, beta
+        self.base_V, self.neutral_V = base_V, neutral_V
+        self._newest_ND: Tensor | None = None
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        return (
+            ControlSetting("alpha", "strength of the gate; 0: no gate", self.alpha, low=0.0),
+            ControlSetting("beta", "lower bound of the gate in nats", self.beta, high=0.0),
+        )
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        self.head.to(model.get_output_embeddings().weight)
+
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._newest_ND = output[0][:, -1]
+
+        return [model.base_model.register_forward_hook(keep)]
+
+    def _idea_logits(self) -> Tensor:
+        if self._newest_ND is None:
+            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
+        with torch.no_grad():
+            return self.head(self._newest_ND)
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        where = self.head.outer.weight.device
+        return IdeaGateRule(
+            self._idea_logits,
+            alpha=values["alpha"],
+            beta=values["beta"],
+            form=self.form,
+            base_V=None if self.base_V is None else self.base_V.to(where),
+            neutral_V=None if self.neutral_V is None else self.neutral_V.to(where),
+        )
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.head.outer.out_features, "hidden_size": self.head.inner.in_features}
+
+    def config(self) -> dict[str, Any]:
+        return {"alpha": self.alpha, "beta": self.beta, **asdict(self.form)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        extra = {"base_V": self.base_V, "neutral_V": self.neutral_V}
+        return {
+            **{f"head.{name}": value for name, value in self.head.state_dict().items()},
+            **{name: value for name, value in extra.items() if value is not None},
+        }
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> IdeaGate:
+        size, dim = tensors["head.outer.weight"].shape
+        head = IdeaHead(dim, size)
+        head.load_state_dict({name[5:]: value for name, value in tensors.items() if name.startswith("head.")})
+        form = GateForm(clamp=config["clamp"], epsilon=config["epsilon"])
+        base_V, neutral_V = tensors.get("base_V"), tensors.get("neutral_V")
+        return cls(head, form=form, alpha=config["alpha"], beta=config["beta"], base_V=base_V, neutral_V=neutral_V)
+
+
+def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:
+    """Return the control of a finished run: its idea head and gate.
+
+    Raises:
+        UserError: a baseline, which has none.
+    """
+    if not isinstance(module, IdeaGateModule) or not module.gated:
+        raise UserError("this run is a baseline without an idea head: export a gated one, such as idea_gate/main")
+    return IdeaGate(
+        module.idea_head,
+        form=module.form,
+        alpha=module.alpha,
+        beta=module.beta,
+        base_V=module.base_rate,
+        neutral_V=module.neutral,
+    )

@@ -1,0 +1,409 @@
+"""Semantic fusion's controls for any model: the feature channel, steering by a lexicon, and grammars (sec. 2).
+
+The channel is an adapter at the embedding (Eq. 2-4) and knows its model; lexicon and grammar are kept as texts and find
+their tokens in whatever tokenizer they are bound to.
+
+Shape letters: B prompts, N rows, T positions, F features, D hidden size, V vocabulary, W lexicon words, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.trie import TokenTrie
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.decoding.grammar import FiniteStateGrammar
+from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError
+from lit_ctg.papers.semantic_fusion import bank as banks
+from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
+from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank
+from lit_ctg.papers.semantic_fusion.clause import PRONOUNS
+from lit_ctg.papers.semantic_fusion.decode import ClauseDecoding
+from lit_ctg.papers.semantic_fusion.grammar import Lexis, compile_grammar, load_grammar
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
+from lit_ctg.papers.semantic_fusion.model import GatedFusion
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+# the feature channel --------------------------------------------------------------------------------------------------
+
+
+class FeatureChannel(Control):
+    """Feeds the features of the text so far into the embedding, and the features asked for in their place.
+
+    Args:
+        fuse: Eq. 2-4, trained on the model.
+        bank: its features; bound to the model's tokenizer by ``bind``.
+        name: see ``Control``.
+    """
+
+    kind, paper, stage = "feature_channel", "semantic_fusion", Stage.NETWORK
+    excludes = frozenset({"feature_channel"})
+
+    def __init__(self, fuse: GatedFusion, bank: FeatureBank, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.fuse, self.bank = fuse.eval().requires_grad_(False), bank
+        self.bound = hasattr(bank, "finder")
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        meaning = "share of what the channel adds to the embedding; 0: the model without it"
+        asked = (
+            ControlSetting(name, f"feature {name} of the group {group}", None, low=0.0, high=1.0)
+            for group, members in self.bank.groups.items()
+            for name in members
+        )
+        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *asked)
+
+    def bind(self, tokenizer: Any) -> None:
+        self.bank.bind(HuggingFaceTokenizer.of(tokenizer))
+        self.bound = True
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        if not self.bound:
+            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        like = model.get_input_embeddings().weight
+        self.fuse.to(like)
+        self.bank.to(like.device)
+        value_BF, replaced_BF = self._asked(values)
+        strength_B = values["strength"]
+
+        def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+            ids_NT = prefix.newest(inputs[0])
+            features_NtF = self.features(ids_NT, output.shape[1]).to(output)
+            rows = len(output)
+            replaced_N1F = row_values(replaced_BF, rows).unsqueeze(1).to(output.device)
+            asked_NtF = torch.where(replaced_N1F, row_values(value_BF, rows).unsqueeze(1).to(output), features_NtF)
+            strength_N11 = row_values(strength_B, rows).view(-1, 1, 1).to(output)
+            fused = output + strength_N11 * (self.fuse(output, asked_NtF) - output)
+            real_Nt1 = (ids_NT[:, -output.shape[1] :] != NO_TOKEN).unsqueeze(-1)
+            return torch.where((strength_N11 > 0) & real_Nt1, fused, output)
+
+        return [model.get_input_embeddings().register_forward_hook(put)]
+
+    def _asked(self, values: Values) -> tuple[Tensor, Tensor]:
+        """Return the values asked for and where they stand, [B, F]; what a group does not name in it is 0."""
+        column = {name: place for place, name in enumerate(self.bank.names)}
+        value_BF = torch.zeros(len(values["strength"]), len(column), dtype=torch.float64)
+        replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
+        for members in self.bank.groups.values():
+            places = [column[name] for name in members]
+            given_BM = torch.stack([values[name] for name in members], dim=1)
+            value_BF[:, places] = given_BM.nan_to_num(0.0)
+            replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
+        return value_BF, replaced_BF
+
+    def features(self, ids_NT: Tensor, newest: int) -> Tensor:
+        """Return the features [N, t, F] of the newest positions; padding is no word and rows begin behind it."""
+        padding_N = (ids_NT == NO_TOKEN).sum(1)
+        rows = []
+        for row, start in enumerate(padding_N.tolist()):
+            text_T = ids_NT[row, start:]
+            part = (
+                self.bank(text_T.unsqueeze(0))[0, -newest:]
+                if len(text_T)
+                else ids_NT.new_zeros(0, len(self.bank.names))
+            )
+            rows.append(nn.functional.pad(part, (0, 0, newest - len(part), 0)))
+        return torch.stack(rows)
+
+    def shape(self) -> dict[str, int]:
+        return {"hidden_size": self.fuse.project.out_features}
+
+    def config(self) -> dict[str, Any]:
+        bank = self.bank
+        return {
+            "gate": self.fuse.gate is not None,
+            "lexicon": _lexicon_config(bank.lexicon),
+            "features": {name: _feature_config(name, feature) for name, feature in bank.features.items()},
+            "centres": bank.centres_3.tolist(),
+            "temperature": float(bank.temperature),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.fuse.state_dict())
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> FeatureChannel:
+        bank = FeatureBank(
+            lexicon=Lexicon.of(**config["lexicon"]),
+            features={name: _feature(settings) for name, settings in config["features"].items()},
+            centres=config["centres"],
+            temperature=config["temperature"],
+        )
+        dim, features = tensors["project.weight"].shape
+        fuse = GatedFusion(dim, features, config["gate"])
+        fuse.load_state_dict(tensors)
+        return cls(fuse, bank)
+
+
+FEATURES: dict[str, type[Feature]] = {
+    kind.__name__: kind for kind in (banks.Graded, banks.WordClass, banks.Mark, banks.Recent)
+}
+
+
+def _feature_config(name: str, feature: Feature) -> dict[str, Any]:
+    """Return a feature as plain values.
+
+    Raises:
+        UserError: its class is not ours: a bundle brings no code.
+    """
+    kind = type(feature)
+    if FEATURES.get(kind.__name__) is not kind:
+        raise UserError(
+            f"feature '{name}' is a {kind.__name__} of your own, which a bundle cannot carry: use "
+            f"{', '.join(FEATURES)}, or leave it out"
+        )
+    own: dict[str, Any] = {}
+    if isinstance(feature, banks.Graded):
+        own = {"column": feature.column, "sign": feature.sign}
+    elif isinstance(feature, banks.WordClass):
+        own = {"word_class": feature.word_class}
+    elif isinstance(feature, banks.Mark):
+        own = {"marks": feature.marks}
+    elif isinstance(feature, banks.Recent):
+        own = {"column": feature.graded.column, "sign": feature.graded.sign, "half_life": feature.half_life}
+    kept = {"group": feature.group, "hindsight": feature.hindsight, "membership": feature.membership}
+    return {"kind": kind.__name__, **own, **kept}
+
+
+def _feature(settings: Mapping[str, Any]) -> Feature:
+    return FEATURES[settings["kind"]](**{name: value for name, value in settings.items() if name != "kind"})
+
+
+def _lexicon_config(lexicon: Lexicon) -> dict[str, Any]:
+    return {
+        "words": list(lexicon.words),
+        "columns": {name: list(values) for name, values in lexicon.columns.items()},
+        "classes": list(lexicon.classes),
+        "held_out": list(lexicon.held_out),
+    }
+
+
+# steering by a lexicon ------------------------------------------------------------------------------------------------
+
+
+class LexiconSteering(Control):
+    """Raises and lowers the words of a lexicon, by their grades and classes, in any tokenizer.
+
+    The paper steers one slot of a grammar (sec. 2); here a word counts wherever it may stand. A word of several tokens
+    gains as much as one of a single token: its first token gains the mean of the words that begin so, the next one the
+    difference, and a text that leaves the way gives back what it had (the sum over a word's tokens is the word's own
+    gain, exactly).
+
+    Args:
+        lexicon: words, grades, classes.
+        gain: nats a unit, where the user gives no strength.
+        name: see ``Control``.
+    """
+
+    kind, paper, stage = "lexicon", "semantic_fusion", Stage.LOGITS
+
+    def __init__(self, lexicon: Lexicon, *, gain: float = 2.0, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.lexicon, self.gain = lexicon, gain
+        self.parts = (*lexicon.columns, *sorted(set(lexicon.classes) - {"", "strength", *lexicon.columns}))
+        self.trie: TokenTrie | None = None
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        meaning = "nats that a weight of 1 adds to a word of grade 1; 0: no steering"
+        return (
+            ControlSetting("strength", meaning, self.gain, low=0.0),
+            *(ControlSetting(f"to_{part}", f"weight of {part}; below 0: away from it", None, -1.0, 1.0)
+              for part in self.parts),
+        )  # fmt: skip
+
+    def off(self, values: Values) -> Tensor:
+        return super().off(values) | (self._weights(values) == 0).all(1)
+
+    def _weights(self, values: Values) -> Tensor:
+        """Return the weights [B, C] of columns and classes."""
+        return torch.stack([values[f"to_{part}"] for part in self.parts], dim=1).nan_to_num(0.0)
+
+    def grades(self) -> Tensor:
+        """Return the grades [W, C] of the words, 1 for a word of a class."""
+        columns = [torch.tensor(self.lexicon.columns[part], dtype=torch.float64) if part in self.lexicon.columns
+                   else torch.tensor([float(own == part) for own in self.lexicon.classes], dtype=torch.float64)
+                   for part in self.parts]  # fmt: skip
+        return torch.stack(columns, dim=1)
+
+    def bind(self, tokenizer: Any) -> None:
+        speller = Speller(HuggingFaceTokenizer.of(tokenizer))
+        spellings = [speller.spell(word) for word in self.lexicon.words]
+        if not any(spellings):
+            raise UserError(f"control {self.name}: the tokenizer spells no word of the lexicon")
+        by_word = speller.by_word
+        self.trie = TokenTrie.of(
+            spellings, None if by_word else speller.begins_V, None if by_word else speller.ends_open_V
+        )
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        if self.trie is None:
+            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        return _Gains(self.trie, self.grades(), values["strength"].unsqueeze(1) * self._weights(values))
+
+    def config(self) -> dict[str, Any]:
+        return {"lexicon": _lexicon_config(self.lexicon), "gain": self.gain}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> LexiconSteering:
+        return cls(Lexicon.of(**config["lexicon"]), gain=config["gain"])
+
+
+class _Gains(ScoreRule):
+    """Adds what each next token brings a row nearer to lexicon words.
+
+    Args:
+        trie: spellings of the words.
+        grades_WC: see ``LexiconSteering.grades``.
+        weights_BC: of the columns, a prompt each.
+    """
+
+    def __init__(self, trie: TokenTrie, grades_WC: Tensor, weights_BC: Tensor) -> None:
+        self.trie, self.weights_BC = trie, weights_BC
+        # a way so far is worth the mean of the words that begin so; a word that is said, its own grade
+        self.worth_UC, self.own_UC, self.is_end_U = trie.means(grades_WC), trie.own(grades_WC), trie.is_end
+        self.begins_K, self.first_K = trie.children(0)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        weights_NC = row_values(self.weights_BC, len(scores))
+        gains_NV = torch.zeros(scores.shape, dtype=torch.float64)
+        goes_on_V = self.trie.continuing(scores.shape[1])
+        goes_on_K = goes_on_V[self.begins_K]
+        for row, (node, open_) in enumerate(self.trie.nodes(input_ids)):
+            worth_U = self.worth_UC @ weights_NC[row]
+            # leaving the way: a word is said if the next token does not make it a longer one
+            said = float(self.own_UC[node] @ weights_NC[row]) - float(worth_U[node])
+            if node:
+                gains_NV[row] = said if bool(self.is_end_U[node]) else -worth_U[node]
+                if open_:
+                    gains_NV[row, goes_on_V] = -worth_U[node]
+            begun_K = worth_U[self.first_K]
+            gains_NV[row, self.begins_K] += torch.where(goes_on_K, 0.0, begun_K) if open_ else begun_K
+            if node:
+                ids, following = self.trie.children(node)
+                gains_NV[row, ids] = worth_U[following] - worth_U[node]
+        return scores + gains_NV.to(scores)
+
+
+# grammars -------------------------------------------------------------------------------------------------------------
+
+
+class Grammar(Control):
+    """Lets through only what a grammar allows from the beginning of the text on.
+
+    Args:
+        content: of a grammar file (``papers/semantic_fusion/grammar``).
+        groups: named lists of words it may refer to, such as the classes of a lexicon.
+        agreement: feature -> word -> value it may refer to.
+        name: see ``Control``.
+    """
+
+    kind, paper, stage = "grammar", "semantic_fusion", Stage.MASK
+    excludes = frozenset({"grammar"})
+
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        *,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        agreement: Mapping[str, Mapping[str, str]] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.content, self.groups, self.agreement = dict(content), dict(groups or {}), dict(agreement or {})
+        self.machine: FiniteStateGrammar | None = None
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        return (ControlSetting("strength", "1: only what the grammar allows; 0: anything", 1.0, low=0.0, high=1.0),)
+
+    def bind(self, tokenizer: Any) -> None:
+        vocabulary = HuggingFaceTokenizer.of(tokenizer)
+        if vocabulary.eos_id is None:
+            raise UserError(f"control {self.name}: the tokenizer has no token that ends a text")
+        speller = Speller(vocabulary)
+        start = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
+        spare = {start, vocabulary.eos_id}
+        self.start_id = start
+        self.machine = compile_grammar(
+            f"control {self.name}",
+            self.content,
+            Lexis(
+                tokens=vocabulary.tokens,
+                spell=lambda word: speller.spell(word)[:1],
+                groups=self.groups,
+                agreement=self.agreement,
+                bos_id=start,
+                eos_id=vocabulary.eos_id,
+                pad_id=next(number for number in range(len(vocabulary)) if number not in spare),
+            ),
+        ).machine
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        if self.machine is None:
+            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        return _FromTheStart(self.machine, self.start_id, self.off(values))
+
+    def config(self) -> dict[str, Any]:
+        return {"content": self.content, "groups": self.groups, "agreement": self.agreement}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Grammar:
+        return cls(config["content"], groups=config["groups"], agreement=config["agreement"])
+
+
+class _FromTheStart(ScoreRule):
+    """The mask of a grammar, with the token that begins a text put in front of rows that lack it."""
+
+    def __init__(self, machine: FiniteStateGrammar, start_id: int, off_B: Tensor) -> None:
+        self.machine, self.start_id, self.off_B = machine, start_id, off_B
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        real_NT = input_ids != NO_TOKEN
+        ids_NT = input_ids.where(real_NT, self.machine.pad_id)
+        first_N1 = ids_NT.gather(1, real_NT.int().argmax(1, keepdim=True))
+        begun_N1 = torch.where(first_N1 == self.start_id, self.machine.pad_id, self.start_id)
+        allowed_NV = self.machine.allowed(torch.cat([begun_N1, ids_NT], dim=1))
+        off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)
+        outside_N = ~(allowed_NV.any(1) | off_N1[:, 0])
+        if bool(outside_N.any()):
+            row = int(outside_N.nonzero()[0])
+            self.machine.state_after(torch.cat([begun_N1, ids_NT], dim=1)[row].tolist())
+        extra = scores.shape[1] - allowed_NV.shape[1]  # rows of the model's head that no token has
+        allowed_NV = nn.functional.pad(allowed_NV, (0, extra), value=False)
+        return scores.masked_fill(~(allowed_NV | off_N1), -torch.inf)
+
+
+# from runs ------------------------------------------------------------------------------------------------------------
+
+
+def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
+    """Return the control of a finished run: the feature channel of a model of text, the grammar of one of clauses.
+
+    Raises:
+        UserError: a baseline, or features of one's own, which no bundle can carry.
+    """
+    if isinstance(module, TextFusionModule):
+        if not module.fusion:
+            raise UserError("this run is a baseline without a channel: export one with fusion=true")
+        control = FeatureChannel(module.fuse, module.bank)
+        control.config()  # refuses features of one's own before anything is written
+        return control
+    if isinstance(decoding, ClauseDecoding):
+        vocabulary = datamodule.vocabulary
+        return Grammar(
+            load_grammar(decoding.grammar)[1],
+            groups={name: list(words) for name, words in vocabulary.groups.items()},
+            agreement={"pronoun": {**vocabulary.pronoun_of, **{pronoun: pronoun for pronoun in PRONOUNS}}},
+        )
+    raise UserError(f"a {type(module).__name__} has nothing to carry: export a run of semantic_fusion/main or reviews")

@@ -1,0 +1,144 @@
+"""`lit-ctg memory build|fit`: count texts for a Hugging Face model, and weigh the counts on held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from lit_ctg.command import settings
+from lit_ctg.config import compose
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.run.build import build_datamodule
+
+if TYPE_CHECKING:
+    from lit_ctg.control.memory import Memory, Saved
+
+ACTIONS = ("build", "fit")
+# how many tokens the model reads at a time where its context is longer
+CONTEXT = 512
+# its own settings; other words are overrides of the corpus (cli.py says what they mean)
+OWN = ("model", "out", "order", "smoothing", "memory", "tokens", "context")
+
+
+def main(words: Sequence[str], console: Console | None = None) -> Memory:
+    """Run one of the two; the words after it are settings or overrides of ``data.*`` (``data=folder`` by default).
+
+    The training part of the corpus is counted, the weights are fitted on its validation part, and what they save is
+    measured on its test part.
+
+    Raises:
+        UserError: no such action, a setting that is missing or does not fit, or what corpus, model or bundle raise.
+    """
+    console = console or Console(soft_wrap=True, highlight=False)
+    if not words or words[0] not in ACTIONS:
+        hint = did_you_mean(words[0], ACTIONS) if words else ""
+        raise UserError(f"lit-ctg memory {words[0] if words else ''}: say build or fit first{hint}")
+    action, rest = words[0], [word.removeprefix("--") for word in words[1:]]
+    own = settings([word for word in rest if word.partition("=")[0] in OWN], f"memory {action}", OWN)
+    overrides = [word for word in rest if word.partition("=")[0] not in OWN]
+    needed = ("model", "out") if action == "build" else ("model", "memory")
+    for name in needed:
+        if not own.get(name):
+            raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help tells more")
+    return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)
+
+
+def _whole(given: dict[str, str], name: str, default: int | None, least: int) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not value.isdigit() or int(value) < least:
+        raise UserError(f"lit-ctg memory: {name}={value}: give a whole number of at least {least}")
+    return int(value)
+
+
+def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
+    """Return the corpus in the model's own tokens."""
+    chosen = [] if any(word.startswith("data=") for word in overrides) else ["data=folder"]
+    cfg = compose([*chosen, "data/tokenizer=huggingface", *overrides], experiment=False)
+    OmegaConf.update(cfg, "data.tokenizer.path", model)
+    datamodule = build_datamodule(cfg)
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(f"a {type(datamodule).__name__} is no text corpus: give data=folder data.root=<folder>")
+    return datamodule
+
+
+def _texts(corpus: CorpusDataModule, split: str, most: int | None = None) -> list[np.ndarray]:
+    """Return the ids of the documents of a split, the first ones of about ``most`` tokens together."""
+    packed = corpus.prepare()
+    texts, tokens = [], 0
+    for number in range(packed.meta["splits"][split]["documents"]):
+        if most is not None and tokens >= most:
+            break
+        text = np.asarray(packed.document(split, number), dtype=np.int64)
+        texts.append(text if most is None else text[: most - tokens])
+        tokens += len(texts[-1])
+    return texts
+
+
+def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
+    from lit_ctg.control.bundle import Origin, fingerprint
+    from lit_ctg.control.memory import Memory
+    from lit_ctg.decoding.ngram import NgramModel
+
+    order = _whole(own, "order", 3, 2)
+    assert order is not None
+    corpus = _corpus(own["model"], overrides)
+    texts = _texts(corpus, "train")
+    vocabulary = corpus.vocabulary
+    ngram = NgramModel.count(texts, len(vocabulary), order=order, smoothing=own.get("smoothing", "kneser_ney"))
+    memory = Memory(ngram, text=corpus.fingerprint()["text"])
+    memory.origin = Origin(tokenizer=fingerprint(vocabulary.tokens))
+    memory.save_pretrained(own["out"])
+    counted = ", ".join(f"{count:,} of {length}" for length, count in memory.costs().items())
+    console.print(f"{ngram.tokens:,} tokens of {len(texts):,} texts; n-grams kept, by length: {counted}")
+    console.print(f"memory: {own['out']}; next: lit-ctg memory fit memory={own['out']} model={own['model']} ...")
+    return memory
+
+
+def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
+    from lit_ctg.control.bundle import check_tokenizer
+    from lit_ctg.control.memory import Memory, fit, saved
+    from lit_ctg.network.huggingface import load_model
+
+    most, memory = _whole(own, "tokens", None, 2), Memory.from_pretrained(own["memory"])
+    corpus = _corpus(own["model"], overrides)
+    check_tokenizer(memory, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
+    if corpus.fingerprint()["text"] != memory.text:
+        console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
+    model = load_model(own["model"], where="model").eval()
+    positions = int(getattr(model.config, "max_position_embeddings", None) or CONTEXT)
+    context = min(_whole(own, "context", min(positions, CONTEXT), 2) or CONTEXT, positions)
+    held_out, measured = _texts(corpus, "val", most), _texts(corpus, "test", most)
+    fitted = fit(memory, model, held_out, context=context)
+    fitted.origin = memory.origin
+    told = saved(fitted, model, measured, context=context)
+    fitted.save_pretrained(own.get("out", own["memory"]))
+    show(told, fitted, sum(map(len, held_out)), console)
+    console.print(f"memory: {own.get('out', own['memory'])}")
+    return fitted
+
+
+def show(told: Saved, memory: Memory, held_out: int, console: Console) -> None:
+    """Print what a memory saves: nats a token, with 95% intervals over texts."""
+    console.print(
+        f"weights fitted on {held_out:,} tokens (val), measured on {told.tokens:,} others (test), nats a token"
+    )
+    table = Table("", "nats", "saved against the model alone", "saved against the n-grams alone")
+    table.add_row("model alone", f"{told.model:.4f}", "", "")
+    table.add_row("n-grams alone", f"{told.ngram:.4f}", f"{told.model - told.ngram:+.4f}", "")
+    for name, nats in told.mixtures.items():
+        chosen = f"{name} (chosen)" if name == memory.mixture else name
+        gains = [_gain(*side[name]) for side in (told.against_model, told.against_ngram)]
+        table.add_row(chosen, f"{nats:.4f}", *gains)
+    console.print(table)
+
+
+def _gain(value: float, interval: Any) -> str:
+    return f"{value:+.4f}" + (f" [{interval[0]:+.4f}, {interval[1]:+.4f}]" if interval else "")

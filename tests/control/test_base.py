@@ -1,0 +1,103 @@
+"""The contract of controls: settings, attaching, prefixes, strength 0."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_ctg.control import NO_TOKEN, Control, Prefix, Steered
+from lit_ctg.control.base import row_values
+from lit_ctg.errors import UserError
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "controls.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
+
+
+@pytest.fixture(scope="module")
+def raise_tokens() -> Any:
+    """The class that the page shows."""
+    names: dict[str, Any] = {}
+    exec(BLOCKS[1], names)
+    return names["RaiseTokens"]
+
+
+def test_the_page_s_control_steers_and_leaves_the_model_as_it_was(
+    model: Any, tokenizer: Any, raise_tokens: Any
+) -> None:
+    before = set(model.__dict__), len(model._forward_hooks)
+    steered = Steered(model, [raise_tokens(torch.tensor([3]))], tokenizer=tokenizer)
+    plain, acid = steered.write(
+        ["the war began", "in 1914 the war"], {"raise_tokens.strength": [0, 500]}, max_new_tokens=4
+    )
+    assert acid == "acid acid acid acid"
+    assert plain == Steered(model, [], tokenizer=tokenizer).write("the war began", max_new_tokens=4)[0] != acid
+    assert (set(model.__dict__), len(model._forward_hooks)) == before
+
+
+def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
+    ids = torch.tensor([[1, 2]])
+    control = raise_tokens(torch.tensor([5]))
+    with control.attach(model, {"strength": 500}) as rules:
+        made = model.generate(ids, logits_processor=list(rules), max_new_tokens=2, pad_token_id=0)
+    assert made[0, 2:].tolist() == [5, 5]
+    with control.attach(model, {"strength": 0}) as rules:
+        assert not len(rules)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"strenght": 1}, "no setting 'strenght'; did you mean 'strength'"),
+        ({"strength": -1}, "raise_tokens.strength=-1: give a number from 0"),
+        ({"strength": "much"}, "raise_tokens.strength='much' is not a number"),
+        ({"strength": [1, 2, 3]}, "has 3 values for 2 prompts"),
+    ],
+)
+def test_settings_are_checked(model: Any, raise_tokens: Any, settings: dict[str, Any], line: str) -> None:
+    control = raise_tokens(torch.tensor([5]))
+    with pytest.raises(UserError, match=re.escape(line)), control.attach(model, settings, rows=2):
+        pass
+
+
+def test_a_model_of_another_kind_is_refused(raise_tokens: Any) -> None:
+    with pytest.raises(UserError, match="a Linear is no Hugging Face causal language model"):
+        raise_tokens(torch.tensor([5])).check_model(torch.nn.Linear(2, 2))
+
+
+def test_row_values_repeat_for_beams() -> None:
+    assert row_values(torch.tensor([1, 2]), 6).tolist() == [1, 1, 1, 2, 2, 2]
+    with pytest.raises(ValueError, match="2 settings for 3 rows"):
+        row_values(torch.tensor([1, 2]), 3)
+
+
+def test_prefixes_are_told_from_padding_and_follow_the_beams(model: Any) -> None:
+    """The rules see every row's whole prefix, with or without a cache."""
+    ids = torch.tensor([[0, 0, 3], [1, 2, 4]])
+    mask = torch.tensor([[0, 0, 1], [1, 1, 1]])
+    for cached in (True, False):
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        prefix = Prefix()
+
+        def rule(input_ids: torch.Tensor, scores: torch.Tensor, seen: Any = seen, prefix: Any = prefix) -> torch.Tensor:
+            seen.append((input_ids, prefix.of(input_ids)))
+            return scores
+
+        with prefix.watch(model):
+            model.generate(
+                ids, attention_mask=mask, num_beams=2, max_new_tokens=3, logits_processor=[rule], use_cache=cached,
+                pad_token_id=0,
+            )  # fmt: skip
+        assert len(seen) == 3
+        for given, whole in seen:
+            assert (whole[:2, :2] == NO_TOKEN).all()
+            assert (whole[:2, 2:] == given[:2, 2:]).all() and (whole[2:] == given[2:]).all()
+
+
+def test_controls_need_a_word_for_a_name(raise_tokens: Any) -> None:
+    with pytest.raises(UserError, match=r"control name 'a\.b'"):
+        raise_tokens(torch.tensor([1]), name="a.b")
+    assert issubclass(raise_tokens, Control)

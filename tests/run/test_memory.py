@@ -1,0 +1,68 @@
+"""`lit-ctg memory build|fit` on a folder of texts and a tiny GPT-2."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg.cli import main as lit_ctg
+from lit_ctg.control import Control
+from lit_ctg.control.memory import Memory
+from lit_ctg.errors import UserError
+from lit_ctg.run.memory import main
+from tests.control.conftest import WORDS, make_model, make_tokenizer
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A random model with its tokenizer, and a folder of sentences that it knows nothing of."""
+    folder = tmp_path_factory.mktemp("memory")
+    make_model(len(WORDS)).save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    rng = random.Random(0)
+    (folder / "texts").mkdir()
+    lines = []
+    for _ in range(300):
+        first = rng.choice(["the war began in 1914 .", "a war began in 1939 .", "the acid good ."])
+        lines.append(f"{first} {rng.choice(['bad', 'good'])} metal {rng.randrange(10**6)}\n\n")
+    (folder / "texts" / "war.txt").write_text("".join(lines))
+    return folder / "model", folder / "texts"
+
+
+def test_build_and_fit_tell_what_is_saved(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    model, texts = places
+    words = [f"model={model}", f"data.root={texts}"]
+    assert lit_ctg(["memory", "build", *words, f"out={tmp_path / 'memory'}", "order=4"]) == 0
+    built = Control.from_pretrained(str(tmp_path / "memory"))
+    assert isinstance(built, Memory) and not built.fitted and built.ngram.order == 4
+    assert lit_ctg(["memory", "fit", *words, f"memory={tmp_path / 'memory'}", f"out={tmp_path / 'fitted'}"]) == 0
+    told = capsys.readouterr().out
+    assert "model alone" in told and "n-grams alone" in told and "(chosen)" in told and "+" in told
+    fitted = Memory.from_pretrained(str(tmp_path / "fitted"))
+    assert fitted.fitted and max(fitted.weights["linear"].tolist()) > 0.5
+    assert not Memory.from_pretrained(str(tmp_path / "memory")).fitted, "out= leaves the old one as it was"
+    # held out: another text than the counted one is told of
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.txt").write_text("the metal was good .\n\n" * 3 + "a war began .\n" * 200)
+    lit_ctg(["memory", "fit", f"model={model}", f"data.root={tmp_path / 'other'}", f"memory={tmp_path / 'memory'}",
+             "tokens=50"])  # fmt: skip
+    assert "not the one that was counted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    ([], "say build or fit first"),
+    (["bild"], "did you mean 'build'"),
+    (["build", "model=x"], "give out="),
+    (["fit", "model=x"], "give memory="),
+    (["build", "model=nowhere/at/all", "out=x", "data.root=."], "nowhere/at/all"),
+    (["build", "model=x", "out=y", "order=1"], "order=1: give a whole number of at least 2"),
+])  # fmt: skip
+def test_mistakes_are_one_line(words: list[str], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        main(words)
