@@ -63,7 +63,7 @@ class Config:
     debug: bool = False
     # of torch on a CPU; null: as many as pay for a model of this size
     threads: int | None = None
-    # of a sweep, side by side; null: one a core
+    # of a sweep, side by side; null: one per core
     jobs: int | None = 1
     # generation
     prompt: str = ""

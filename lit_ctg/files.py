@@ -164,7 +164,7 @@ def _sync(path: Path) -> None:
 
 
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write generated texts, one JSON object a line, whole or not at all."""
+    """Write generated texts, one JSON object per line, whole or not at all."""
     write_atomic(path, "".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples))
 
 

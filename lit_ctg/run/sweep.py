@@ -113,7 +113,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
     choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     limit = cfg.get("jobs", 1)
     if limit is not None and limit < 1:
-        raise UserError(f"jobs={limit}: pass at least 1, or null for one a core")
+        raise UserError(f"jobs={limit}: pass at least 1, or null for one per core")
     return math.prod(choices.values()), limit or cores()
 
 

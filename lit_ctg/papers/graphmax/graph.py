@@ -542,7 +542,7 @@ def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
 
 
 def _sum_of_powers(weights: sp.csr_array, order: int, row_edges: int) -> tuple[sp.csr_array, float]:
-    """Return ``A + ... + A^order``, each power cut to its largest weights a row, and the share of weight lost."""
+    """Return ``A + ... + A^order``, each power cut to its largest weights per row, and the share of weight lost."""
     total, power, dropped = weights, weights, 0.0
     for _ in range(order - 1):
         power, lost = _multiply_pruned(power, weights, row_edges)

@@ -78,7 +78,7 @@ class BigramLoss(RatioMetric):
 
 
 class IdeaLoss(RatioMetric):
-    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, before weighting; nats a position.
+    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, before weighting; nats per position.
 
     A model without an idea head gives no results.
     """
@@ -349,7 +349,7 @@ class ClassifiedShare(SampleMean):
 class TopicMass(Callback):
     """Teacher-forced probability of the domain's terms along held-out texts, in ``trainer.validate``; nothing is drawn.
 
-    Three kinds of text a domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
+    Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
     such a window and then general text; ``never``, that general text behind as many tokens of other general text. In
     all three the positions behind the first ``before`` tokens are measured, so that ``drifted`` minus ``never`` is what
     the model keeps of the topic after the text has left it.

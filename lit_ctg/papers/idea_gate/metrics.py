@@ -299,7 +299,7 @@ def grouped_bootstrap(
     it too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
 
     Args:
-        values: one number a sample.
+        values: one number per sample.
         groups: which group each sample is of.
         confidence: of the interval.
         resamples: R.
@@ -337,7 +337,7 @@ def grouped_bootstrap(
 
 
 class SampleMean(LitMetric):
-    """Mean of one number a sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
+    """Mean of one number per sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
 
     Subclasses turn texts into numbers in their ``update`` and call ``add_samples``.
     """

@@ -309,7 +309,7 @@ def grounded_dimensions(table: ClassTable, size: int) -> Tensor:
 
 
 def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[Tensor, Tensor]:
-    """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers a line (GloVe's format).
+    """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers per line (GloVe's format).
 
     A token that is not there is looked up in lower case, as GloVe's 6B vocabulary is.
 

@@ -244,7 +244,7 @@ class NSLMEvaluation(Callback):
             ``inside/<split>/<micro-model>/<group>`` perplexities of the member given its class;
             ``change/test/<model>/<base>/<group>`` in percent, its interval over articles.
         history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
-            the steps, nats a token).
+            the steps, nats per token).
     """
 
     def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:
