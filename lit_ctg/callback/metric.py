@@ -18,7 +18,7 @@ class MetricCallback(Callback):
     """Update every metric with ``update_from(output, batch)``; results are named ``val/<name>``.
 
     ``results`` holds the last values in run-record form; ``history`` one value per epoch of training. A metric with
-    a ``bind(datamodule, module)`` method is told about both before its first batch.
+    a ``bind(datamodule, module)`` method is given both before its first batch.
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:

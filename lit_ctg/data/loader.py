@@ -161,7 +161,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
 class ResumableLoader(DataLoader[Batch]):
     """The loader of every corpus: its batches are a function of (seed, epoch, place), its place part of a checkpoint.
 
-    Lightning stores ``state_dict`` and gives it back on resume. It tells the epoch (``set_epoch``) after it has asked
+    Lightning stores ``state_dict`` and gives it back on resume. It sets the epoch (``set_epoch``) after it has asked
     for an iterator, when workers would already read the first batches of another epoch (its issue 21938); so here
     nothing is read before the first batch is asked for.
 

@@ -96,7 +96,7 @@ def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     """Draw one token per row by inverting the cumulative distribution: the first id whose cumulative mass exceeds u.
 
     Args:
-        scores_BV: logits or log-probabilities; at least one finite score a row.
+        scores_BV: logits or log-probabilities; at least one finite score per row.
         uniform_B: numbers in [0, 1), one per row, so that a row's draw does not depend on the other rows.
 
     Returns:
@@ -106,7 +106,7 @@ def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     through_BV = mass_BV.cumsum(dim=-1)
     target_B1 = uniform_B.to(through_BV).unsqueeze(-1) * through_BV[:, -1:]
     drawn_B = (through_BV <= target_B1).sum(dim=-1)
-    # a u next to 1 may round up to the whole mass; the last possible token is then meant
+    # a u next to 1 may round up to the whole mass: take the last possible token then
     position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
     last_possible_B = (position_V * (mass_BV > 0)).amax(dim=-1)
     return drawn_B.minimum(last_possible_B)

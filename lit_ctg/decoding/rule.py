@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class ScoreRule(ABC):
-    """A change of the next-token scores; never in place, one result a row whatever else is in the batch."""
+    """A change of the next-token scores, never in place; a row's result does not depend on the rest of the batch."""
 
     @abstractmethod
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
 
-# of Hydra 1.4; 1.3 builds whatever a configuration names
+# of Hydra 1.4; 1.3 builds any class that a configuration names
 ALLOW_LIST = "_execution_whitelist_"
 
 
@@ -94,7 +94,7 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
 
 
 def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
-    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words.
+    """Build the LightningModule over its backbone, seeded, with the data module's vocabulary.
 
     A model whose constructor takes ``corpus`` gets the data module too: it is built to fit the training text.
     """
@@ -147,7 +147,7 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     }
     for name, node in (cfg.callback or {}).items():
         callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
-    # whatever the list of callbacks says: no run without its record
+    # no run goes without its record, even if the list of callbacks leaves it out
     if not any(isinstance(callback, RunRecordCallback) for callback in callbacks):
         callbacks.append(RunRecordCallback())
     if cfg.decoding is not None and "wandb" in (cfg.logger or {}):

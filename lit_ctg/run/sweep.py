@@ -1,4 +1,4 @@
-"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
+"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is reported at once and the sweep goes on.
 
 Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
 holds for every launcher (sweep=basic|local|slurm|ray). With ``jobs`` other than 1 (sweep=local) each job is a process.

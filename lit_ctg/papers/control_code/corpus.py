@@ -42,7 +42,7 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class _Told:
-    """A progress bar, as pooch asks for, that draws nothing and tells a function."""
+    """A progress bar, as pooch asks for, that draws nothing and calls a function."""
 
     def __init__(self, name: str, told: Progress) -> None:
         self.name, self.told, self.total, self.done = name, told, 0, 0

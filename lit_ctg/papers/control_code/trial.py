@@ -208,7 +208,7 @@ class CodeTrial(Callback):
             ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
             ``trial/breakthrough_epoch``, ``train/...`` of the last epoch, ``corpus/train_tokens`` (Table 2).
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
-        samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
+        samples: dicts with mode, source, code, prompt and text; mode "note" says what was not measured.
 
     Raises:
         UserError: batches without control codes.

@@ -607,7 +607,7 @@ class SceneGraph:
         row_edges: int = 256,
         fast: str = "auto",
     ):
-        chosen_kernels(fast)  # an unknown setting is told now
+        chosen_kernels(fast)  # reject an unknown setting now
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # read when it is needed, which may be late in a run
@@ -662,5 +662,5 @@ def token_ids(corpus: CorpusDataModule, split: str, vocabulary: Tokenizer) -> It
 
 
 def vocabulary_checksum(tokens: Sequence[str]) -> str:
-    """Return what tells one vocabulary from another."""
+    """Return a checksum that identifies a vocabulary."""
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]

@@ -78,7 +78,7 @@ class BigramLoss(RatioMetric):
 
 
 class IdeaLoss(RatioMetric):
-    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, before weighting; nats per position.
+    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, unweighted; nats per position.
 
     A model without an idea head gives no results.
     """

@@ -430,7 +430,7 @@ def distinct_share(found: Sequence[str], order: int) -> float:
 
 
 class DistinctN(SampleMean):
-    """Distinct-n inside each sample, mean over samples: tells repetition, not sameness of different samples.
+    """Distinct-n inside each sample, mean over samples: shows repetition within a sample, not likeness between samples.
 
     Args:
         order: n.

@@ -324,7 +324,7 @@ class IdeaGateModule(LitLanguageModel):
             beta: lower bound, <= 0.
             epsilon: inside the logarithm.
             alpha_ramp_fraction: share of the training run over which alpha rises from 0.
-            window: K, tokens foretold at each position.
+            window: K, tokens predicted at each position.
             window_start: 1: the window begins with the next token (the paper); 2: with the one after.
             positive_weight: of tokens in the window, in the idea loss.
             idea_weight: of the idea loss in the sum (Eq. 7).
