@@ -14,7 +14,7 @@ def tell_epochs_by_progress(trainer: Trainer) -> None:
     Lightning takes every checkpoint of a trainer with max_steps for one inside an epoch: resumed at an epoch's end, it
     ends that epoch a second time, and all later ones meet another epoch's batches and random numbers.
     """
-    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]  # on purpose
 
 
 def put_loaders_where_the_checkpoint_was(trainer: Trainer) -> None:

@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.errors import InstantiationException
@@ -19,6 +19,7 @@ from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import plain
+from lit_ctg.core.batch import Corpus
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint
@@ -99,7 +100,7 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningMo
     A model whose constructor takes ``corpus`` gets the data module too: it is built to fit the training text.
     """
     seed_everything(cfg.seed, workers=True, verbose=False)
-    extra: dict[str, Any] = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
     if "corpus" in inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters:
         extra["corpus"] = datamodule
     if cfg.backbone is not None:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -106,7 +106,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
-    params = OmegaConf.to_container(cfg.hydra.sweeper, resolve=False).get("params") or {}  # type: ignore[union-attr]
+    params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
     GlobalHydra.instance().clear()
     own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
     # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key

@@ -26,7 +26,7 @@ from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
-CHUNK = 1 << 22  # idea logits turned into float64 at one time
+CHUNK = 1 << 22  # idea logits turned into float64 at a time
 # names of the domains (``corpus.load_domain``) whose files are called otherwise
 FILES = {"hardware": "computer_hardware"}
 

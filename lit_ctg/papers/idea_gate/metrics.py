@@ -138,7 +138,7 @@ def token_texts(vocabulary: Any) -> list[str]:
     return ["" if number in special and not text.isspace() else blank + text for number, text in enumerate(texts)]
 
 
-# scores ranked at one time
+# scores ranked at a time
 _CHUNK = 1 << 22
 _RATIOS = ("precision", "recall", "average_precision", "unigram_average_precision")
 # of each ratio: the sums RatioMetric keeps, here over rows of the batch
@@ -281,7 +281,7 @@ def content_words(found: Iterable[str], function_words: Collection[str]) -> list
     return [word for word in found if word not in function_words]
 
 
-# values drawn at one time
+# values drawn at a time
 _BLOCK = 1 << 22
 
 

@@ -37,7 +37,7 @@ START = 0.9
 FAST = ("auto", "always", "never")
 # logits of both heads in a batch from which fast=auto takes the fused form
 FAST_FROM = 1 << 22
-# gated scores made at one time (64 MB in float32)
+# gated scores made at a time (64 MB in float32)
 CHUNK = 1 << 24
 
 # the window and its loss ---------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.statistics import exp_or_inf
 
 STRETCH = 500  # tokens that the interval takes for one sentence
-MOST_KEYS = 2000  # occurrences behind a curve; of more an evenly spaced sample
+MOST_KEYS = 2000  # occurrences behind a curve; of more than that, an evenly spaced sample
 CURVES = ("nnlm", "tag")
 RESAMPLES = 2000  # of articles
 # what is set against what on test text

@@ -25,7 +25,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
-BLOCK = 64  # positions whose whole vocabulary is computed at one time
+BLOCK = 64  # positions whose whole vocabulary is computed at a time
 Rows = tuple[Tensor, Tensor]
 Costs = tuple[Tensor, Tensor, Tensor]
 FAST = ("auto", "off")

@@ -22,10 +22,10 @@ from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import class_perplexity, select
 
-BLOCK = 1 << 24  # scores at one time
+BLOCK = 1 << 24  # scores at a time
 IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
 MOST_PAIRS = 500  # on which micro-models are chosen and tried: all are alike
-MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more an evenly spaced sample
+MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more than that, an evenly spaced sample
 SPLITS = ("train", "val", "test")
 
 
