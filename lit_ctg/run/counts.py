@@ -32,7 +32,7 @@ from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
 
 MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
-# tokens looked up at one time
+# tokens looked up at a time
 CHUNK = 1 << 20
 
 
