@@ -148,6 +148,13 @@ def _data(words: list[str]) -> int:
     return data(words)
 
 
+def _export_model(words: list[str]) -> int:
+    from lit_ctg.run.export_model import main as export_model
+
+    export_model(**COMMANDS["export-model"].parse(words))
+    return 0
+
+
 def _memory(words: list[str]) -> int:
     from lit_ctg.run.memory import main as memory
 
@@ -307,6 +314,16 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke",),
+        ),
+        Command(
+            "export-model",
+            "the language model of a finished run as a Hugging Face folder that needs nothing of ours",
+            _export_model,
+            (
+                Setting("run", "the run directory (or a checkpoint)", required=True),
+                Setting("out", "the folder to write; default: export in the run directory"),
+            ),
+            examples=("export-model run=<run directory> out=model",),
         ),
         Command(
             "memory",
