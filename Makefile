@@ -8,9 +8,9 @@ SEED ?= 111
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
-	@echo "make tables     the committed tables and the README's results, from the committed records"
+	@echo "make tables     the committed tables and figures and the README's results, from the committed records"
 	@echo "make test       environment, the default test suite (CPU, offline)"
-	@echo "make lint       ruff, format check"
+	@echo "make lint       ruff, format check, mypy over lit_ctg"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
@@ -37,10 +37,11 @@ train-%:
 	$(BIN)/lit-ctg train -m experiment=semantic_fusion/$* regime=as_published,corrected size=paper seed=$(SEED) \
 	  skip_completed=true
 
-# the committed tables and the README's results, from the committed records alone
+# the committed tables and figures and the README's results, from the committed records alone
 tables: venv
 	for results in experiments/*/results; do paper=$$(basename $$(dirname $$results)); $(BIN)/lit-ctg table paper=$$paper \
-	  format=md records=$$results out=experiments/$$paper/tables.md || exit 1; done
+	  format=md size=all records=$$results out=experiments/$$paper/tables.md && $(BIN)/lit-ctg figure paper=$$paper \
+	  records=$$results out=experiments/$$paper/figures || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
 
 # the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and
@@ -58,6 +59,7 @@ test-slow: venv
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: venv
 	$(BIN)/ruff check --fix .

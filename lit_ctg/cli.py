@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -125,13 +125,19 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _figure(words: list[str]) -> int:
+    from lit_ctg.results.picture import main as figure
+
+    return _of_records(figure, COMMANDS["figure"].parse(words))
+
+
 def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
     return _of_records(verify, COMMANDS["verify"].parse(words))
 
 
-def _of_records(command, found: dict[str, str]) -> int:  # type: ignore[no-untyped-def] # keywords differ by command
+def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
     return command(**{**found, "records": folders(found.get("records"))}, console=Console())
 
 
@@ -216,7 +222,7 @@ _RUN = (
     Setting("seed", "0, 1, ..."),
 )
 _RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper")
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each")
 
 COMMANDS = {
     command.name: command
@@ -260,9 +266,9 @@ COMMANDS = {
             (
                 Setting("paper", "a paper, or all", required=True),
                 _SIZE,
-                Setting("format", "text, md, latex or csv"),
+                Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
                 _RECORDS,
-                Setting("out", "a file to write"),
+                Setting("out", "a file to write, of format=eee a folder"),
             ),
             examples=("table paper=nslm format=md",),
         ),
@@ -280,6 +286,18 @@ COMMANDS = {
                 Setting("project", "with target=wandb: the project, lit_ctg by default"),
             ),
             examples=("report out=report.html",),
+        ),
+        Command(
+            "figure",
+            "a paper's figures as SVG files",
+            _figure,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                _SIZE,
+                _RECORDS,
+                Setting("out", "a folder, outputs/figures/<paper> by default"),
+            ),
+            examples=("figure paper=semantic_fusion",),
         ),
         Command(
             "verify",
@@ -304,7 +322,7 @@ COMMANDS = {
         ),
         Command(
             "data",
-            "prepare|info|sample a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts a corpus; graph: the scene graph of graphmax",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
@@ -313,7 +331,7 @@ COMMANDS = {
                 Setting("n", "documents that sample shows"),
             ),
             overrides=True,
-            examples=("data info data=reviews size=smoke",),
+            examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
         ),
         Command(
             "export-model",

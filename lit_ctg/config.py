@@ -150,6 +150,8 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if "Could not override 'decoding.routes'" in str(error):
+            raise UserError("path: the controls of this paper have one way only; leave path=... out") from error
         text = explain(error) + _closest_key(error, words)
         named = any(word.partition("=")[0].lstrip("+~") in text for word in words)
         raise UserError(text if named else text + blame(error, words)) from error
@@ -162,8 +164,6 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
     chosen = [word for word in words if word.startswith("experiment=")]
     if not missing or not chosen:
         return ""
-    if missing[1] == "decoding.routes":
-        return " The controls of this paper have one way only: leave path=... out"
     parent, _, key = missing[1].rpartition(".")
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=chosen)

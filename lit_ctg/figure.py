@@ -63,9 +63,9 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
         # within a factor of three or so steps are as good as equal
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    size = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
+    first, last = math.ceil(low / size - 1e-9), math.floor(high / size + 1e-9)
+    return [round(i * size, 12) for i in range(first, last + 1)]
 
 
 def tick_text(value: float) -> str:
@@ -147,6 +147,47 @@ class Drawing:
             UserError: the file cannot be written.
         """
         write_atomic(Path(path), self.svg + "\n" if Path(path).suffix == ".svg" else self.html)
+
+
+def sheet(plots: Sequence[str], legend: Sequence[tuple[str, str]] = (), about: str = "") -> str:
+    """Return plots as one SVG file of two columns on a ground of its own, the legend (class, words) above them.
+
+    The file carries its style: it follows the light or dark colours of whatever page shows it.
+    """
+    columns, gap = (2 if len(plots) > 1 else 1), 16
+    width = columns * WIDTH + (columns + 1) * gap
+    parts, at, row = [], gap, 0.0
+    place = float(gap)
+    for kind, words in legend:
+        wide = 24 + LETTER * len(words)
+        if place > gap and place + wide > width - gap:
+            place, at = float(gap), at + 20
+        parts.append(_sign(kind, place, at) + text(place + 20, at + 11, words, "tick"))
+        place += wide + 14
+    top = float(at + (26 if legend else 0))
+    for number, plot in enumerate(plots):
+        height = float(re.match(r'<svg viewBox="0 0 \d+ (\d+)"', plot)[1])  # type: ignore[index] # as frame() writes it
+        if number % columns == 0:
+            top, row = top + row, 0.0
+        x = gap + (number % columns) * (WIDTH + gap)
+        parts.append(plot.replace("<svg", f'<svg x="{x}" y="{top:.0f}" width="{WIDTH}" height="{height:.0f}"', 1))
+        row = max(row, height + gap)
+    height = top + row
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}"'
+    name = escape(about, quote=True)
+    ground = f'<rect class="ground" width="{width}" height="{height:.0f}" rx="8"/>'
+    style = f"<style>{escape(style_sheet(), quote=False)}</style>"
+    return f'{start} role="img" aria-label="{name}">{style}{ground}{"".join(parts)}</svg>\n'
+
+
+def _sign(kind: str, x: float, y: float) -> str:
+    """Return what stands before the words of a legend."""
+    if kind == "printed":
+        corners = f"{x + 6:.0f},{y} {x + 12:.0f},{y + 6} {x + 6:.0f},{y + 12} {x:.0f},{y + 6}"
+        return f'<polygon class="mark printed" points="{corners}"/>'
+    if kind == "expected":
+        return line("expected", x + 6, y, x + 6, y + 13)
+    return f'<rect class="{kind}" x="{x:.0f}" y="{y}" width="12" height="12"/>'
 
 
 # --- lines and matrices ---------------------------------------------------------------------------------------------
@@ -233,16 +274,16 @@ def line_chart(
             points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in outline)
             parts.append(f'<polygon class="band {one.kind}" points="{points}"/>')
     for one in lines:
-        shown = [(at, value) for at, value in one.points if math.isfinite(value)]
-        points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in shown)
+        shown = [(x_at, value) for x_at, value in one.points if math.isfinite(value)]
+        points = " ".join(f"{px(x_at):.1f},{py(value):.1f}" for x_at, value in shown)
         if len(shown) > 1:
             parts.append(f'<polyline class="curve {one.kind}" points="{points}"/>')
-        for at, value in shown:
-            place = steps[int(at)] if steps else f"{at:g}"
+        for x_at, value in shown:
+            place = steps[int(x_at)] if steps else f"{x_at:g}"
             whose = one.name or one.kind.replace("_", " ")
             hover = f"<title>{escape(f'{whose}, {x} {place}: {value:.4g}')}</title>"
             parts.append(
-                f'<circle class="dot {one.kind}" cx="{px(at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
+                f'<circle class="dot {one.kind}" cx="{px(x_at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
             )
     parts.append(text((left + WIDTH - right) / 2, height - 6, x, "tick", "middle"))
     return frame(f"{about}{title}: {y} by {x}", height, parts)

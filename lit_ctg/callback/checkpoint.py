@@ -60,13 +60,14 @@ def load_checked(path: Path) -> dict[str, Any]:
     if not whole:
         raise DamagedError(f"{path} is damaged: a part of it does not have its checksum")
     ours = content.get(KEY) if isinstance(content, dict) else None
-    if not isinstance(ours, dict):
+    if not isinstance(content, dict) or not isinstance(ours, dict):
         raise DamagedError(f"{path} was not written by lit_ctg")
     if ours.get("format") != FORMAT:
         raise UserError(f"{path} has checkpoint format {ours.get('format')}, this version reads {FORMAT}: train again")
     weights = content.get("state_dict")
-    named = isinstance(weights, dict) and all(isinstance(name, str) for name in weights)
-    if not named or not isinstance(ours.get("config"), dict) or not isinstance(ours.get("corpus"), dict):
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        weights = None
+    if weights is None or not isinstance(ours.get("config"), dict) or not isinstance(ours.get("corpus"), dict):
         raise DamagedError(f"{path} was not written by lit_ctg: it lacks weights, configuration or corpus")
     for name, weight in weights.items():
         if isinstance(weight, Tensor) and weight.is_complex():
@@ -167,7 +168,7 @@ def _cut_short(trainer: Trainer) -> bool:
     """
     loader = trainer.train_dataloader
     known = isinstance(loader, ResumableLoader) and not isinstance(loader.dataset, StreamBatches)
-    ended = trainer.fit_loop.epoch_progress.total
+    ended: Any = trainer.fit_loop.epoch_progress.total  # declared as a base class, without what is processed
     return (
         known
         and trainer.world_size == 1

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.errors import UserError
 
 PREFIX = "val/"
@@ -30,7 +31,7 @@ class MetricCallback(Callback):
         """Bind the metrics; they follow the module's device."""
         for metric in self.metrics.values():
             if hasattr(metric, "bind"):
-                metric.bind(trainer.datamodule, pl_module)
+                metric.bind(datamodule_of(trainer), pl_module)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from empty sums on the module's device."""

@@ -15,7 +15,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
 from lit_ctg.results.record import RunRecord
@@ -53,7 +53,7 @@ class WandbGenerations(Callback):
         if trainer.state.fn != "fit":
             return
         with evaluating(pl_module):
-            generator = self.decoding.generator(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+            generator = self.decoding.generator(pl_module, datamodule_of(trainer))
             made = generator.generate(self.n, prompt=self.prompt, control={}, seed=self.seed)
         epoch = trainer.current_epoch + 1
         rows = [{"epoch": epoch, "row": row, "text": text.text} for row, text in enumerate(made)]

@@ -23,6 +23,7 @@ class Batch(TypedDict, total=False):
         control_code_B: long, the place of the row's source in the corpus's ``sources``.
         document_BT: long, the document each target stands in.
         reset_B: bool, the state carried along the row must be forgotten before it is read.
+        control_weights_BS: float, weights of the S sources of a row, in place of ``control_code_B``.
         sentence_index_B: long, the place of the row's sentence in its split.
     """
 
@@ -31,6 +32,7 @@ class Batch(TypedDict, total=False):
     mask_input_BT: Required[Tensor]
     mask_target_BT: Required[Tensor]
     control_code_B: Tensor
+    control_weights_BS: Tensor
     document_BT: Tensor
     reset_B: Tensor
     sentence_index_B: Tensor

@@ -100,7 +100,7 @@ class CausalityProbe(Callback):
 
     def __init__(self, *, trials: int = 4, seed: int = 0, tolerance: float = 1e-4) -> None:
         super().__init__()
-        self.options = {"trials": trials, "seed": seed, "tolerance": tolerance}
+        self.options: dict[str, Any] = {"trials": trials, "seed": seed, "tolerance": tolerance}
         self.results: dict[str, dict[str, Any]] = {}
         self._batch: Batch | None = None
         self._begun = False

@@ -61,6 +61,17 @@ class LitMetric(Metric):
         with self.merged():
             return self._result()
 
+    def number(self) -> MetricResult:
+        """Return the result of a metric that has one number."""
+        result = self.result()
+        assert isinstance(result, MetricResult), f"{type(self).__name__} has several numbers"
+        return result
+
+    def named(self) -> dict[str, MetricResult]:
+        """Return the results by name; one number goes by the metric's own name."""
+        result = self.result()
+        return result if isinstance(result, dict) else {type(self).__name__: result}
+
     def merged(self) -> AbstractContextManager[None]:
         """Context in which the states hold the sums over all processes."""
         should_sync = self.sync_on_compute and not self._is_synced
@@ -70,7 +81,7 @@ class LitMetric(Metric):
     def _result(self) -> MetricResult | dict[str, MetricResult]:
         """Turn the (already merged) states into results."""
 
-    def plot(self, values: Sequence[Any] | None = None) -> Drawing:  # type: ignore[override]  # torchmetrics draws with matplotlib
+    def plot(self, values: Sequence[Any] | None = None) -> Drawing:
         """Draw the metric with the library that draws the report (``lit_ctg.figure``).
 
         Args:
@@ -79,9 +90,7 @@ class LitMetric(Metric):
         """
         if values is not None:
             return _plot_history(values, type(self).__name__, self.unit)
-        result = self.result()
-        named = result if isinstance(result, dict) else {type(self).__name__: result}
-        return _plot_results(named, type(self).__name__, self.unit)
+        return _plot_results(self.named(), type(self).__name__, self.unit)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add another metric's sums to this one's, as for results of processes that ran apart."""
@@ -112,7 +121,8 @@ class LitMetric(Metric):
             target = fn(torch.zeros(0, device=tensor.device))
             return tensor if target.device.type == "mps" else tensor.to(target.device)
 
-        return super()._apply(move_only, exclude_state)
+        super()._apply(move_only, exclude_state)
+        return self
 
 
 class BatchMetric(LitMetric):
@@ -139,6 +149,12 @@ class RatioMetric(BatchMetric):
     """
 
     _SUMS = ("total", "count", "total_sq", "cross", "count_sq", "rows")
+    total: Tensor
+    count: Tensor
+    total_sq: Tensor
+    cross: Tensor
+    count_sq: Tensor
+    rows: Tensor
 
     def __init__(self, *, mask: str, groups: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -175,7 +191,9 @@ class RateMetric(LitMetric):
     """A share of trials, with its Wilson interval; NaN before the first trial."""
 
     unit = "rate"
-    direction = "higher"
+    direction: ClassVar[Direction] = "higher"
+    hits: Tensor
+    trials: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

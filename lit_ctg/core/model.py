@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -34,6 +35,11 @@ class LMOutput:
     scores_BTV: Tensor
     hidden_BTD: Tensor
     extras: dict[str, Any] = field(default_factory=dict)
+
+
+def datamodule_of(trainer: lightning.Trainer) -> Any:
+    """Return the data module that a trainer runs on: a ``core/batch.py:Corpus`` and what its paper adds to it."""
+    return trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it from outside and declares it nowhere
 
 
 class LitLanguageModel(lightning.LightningModule, abc.ABC):
@@ -61,11 +67,11 @@ class LitLanguageModel(lightning.LightningModule, abc.ABC):
         self.log_dict({f"train/{name}": value.detach() for name, value in losses.items()})
         return losses["loss"]
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> LMOutput:
+    def validation_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the output; the metric callback turns it into numbers."""
         return self(batch)
 
-    def test_step(self, batch: Batch, batch_idx: int) -> LMOutput:
+    def test_step(self, batch: Batch, batch_idx: int) -> Any:
         """Return the output; the metric callback turns it into numbers."""
         return self(batch)
 
@@ -100,7 +106,7 @@ def adamw_warmup_cosine(
     warmup_from_zero: bool,
     total_steps: int,
     final_fraction: float = 0.0,
-) -> dict[str, Any]:
+) -> OptimizerLRSchedulerConfig:
     """AdamW with decoupled decay and a per-step warm-up and cosine, as ``configure_optimizers`` returns it.
 
     Args:
@@ -126,7 +132,7 @@ def adamw_warmup_cosine(
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     # it offers to undo the loss scaling of float16 itself, and then Lightning refuses to clip gradients; without the
     # offer the scaler does it, and bfloat16 needs none
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+    optimizer._step_supports_amp_scaling = False
 
     def factor(step: int) -> float:
         return warmup_cosine(step, total_steps, warmup_fraction, warmup_from_zero, final_fraction)

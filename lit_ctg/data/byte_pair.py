@@ -104,12 +104,14 @@ class GPT2Tokenizer(ByteBPETokenizer):
         return self._files
 
     def _local(self) -> tuple[Path, Path]:
-        pair = [find_optional(self.root, names, suffixes=("",))
-                for names in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt"))]  # fmt: skip
-        if None in pair:
+        table, merges = (
+            find_optional(self.root, names, suffixes=("",))
+            for names in (("encoder.json", "vocab.json"), ("vocab.bpe", "merges.txt"))
+        )
+        if table is None or merges is None:
             raise UserError(f"{self.root} needs encoder.json and vocab.bpe (or vocab.json and merges.txt, also .xz): "
                             "give data.tokenizer.root=<folder> or use data/tokenizer=bpe")  # fmt: skip
-        return pair[0], pair[1]  # type: ignore[return-value]
+        return table, merges
 
     def _hub(self) -> tuple[Path, Path]:
         hub = HubFiles(self.repository, self.revision, root=self.cache_root, kind="model")
@@ -135,11 +137,12 @@ class GPT2Tokenizer(ByteBPETokenizer):
         # the tokens and their ids from 0, each once
         if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
             raise UserError(f"{table} is no table of tokens and their ids from 0: fetch the file again")
-        pairs: list[tuple[str, ...]] = []
+        pairs: list[tuple[str, str]] = []
         for number, line in enumerate(read_lines(merges), start=1):
             if line and not line.startswith("#version"):
-                pairs.append(tuple(line.split(" ")))
-                if len(pairs[-1]) != 2 or not {*pairs[-1], "".join(pairs[-1])} <= ids.keys():
+                left, _, right = line.partition(" ")
+                pairs.append((left, right))
+                if not {left, right, left + right} <= ids.keys():
                     raise UserError(f"{merges} line {number} does not belong to {table}: fetch both again")
         if END not in ids:
             raise UserError(f"{table} has no {END}: it is not GPT-2's; fetch the file again")

@@ -262,7 +262,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
 
     def _loader(self, split: str, **order: Any) -> ResumableLoader:
         # streams are dealt to the processes by the row, everything else by the batch
-        dealt = {} if self.batching == "streams" else self._place()
+        dealt: dict[str, Any] = {} if self.batching == "streams" else self._place()
         return ResumableLoader(self.batches(split), num_workers=self.num_workers, **order, **dealt)
 
     def train_dataloader(self) -> ResumableLoader:

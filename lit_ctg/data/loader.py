@@ -184,29 +184,29 @@ class ResumableLoader(DataLoader[Batch]):
         if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
             raise UserError(f"data.num_workers={num_workers}: give a whole number from 0")
         self.position = 0
-        sampler = EpochSampler(len(batches), **order)  # type: ignore[arg-type]
-        super().__init__(batches, batch_size=None, sampler=sampler, num_workers=num_workers, generator=generator)
+        self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
+        super().__init__(batches, batch_size=None, sampler=self.order, num_workers=num_workers, generator=generator)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass that of ``epoch``; a pass that has begun goes on as it is."""
-        self.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        self.order.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch names its private iterator as the type
         # a generator: what stands here runs with the first batch. A finished epoch begins anew; a position set by
         # load_state_dict is used once
-        self.position = self.sampler.start  # type: ignore[union-attr]
+        self.position = self.order.start
         for batch in super().__iter__():
             self.position += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Return how many batches of the epoch were given out."""
-        return {"epoch": self.sampler.epoch, "position": self.position}  # type: ignore[union-attr]
+        return {"epoch": self.order.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Make the next pass begin where the stored one stood."""
-        self.sampler.set_epoch(state["epoch"])  # type: ignore[union-attr]
-        self.sampler.start = state["position"] if state["position"] < len(self) else 0  # type: ignore[union-attr]
+        self.order.set_epoch(state["epoch"])
+        self.order.start = state["position"] if state["position"] < len(self) else 0
 
 
 def sentence_loader(

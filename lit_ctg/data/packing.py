@@ -180,7 +180,7 @@ def pack(
 
     for split in [] if shared else order[:-1]:
         held[split] = set(map(digest, unseen(split)))
-    options = {"end_documents": end_documents, "columns": columns, "progress": progress}
+    options: dict[str, Any] = {"end_documents": end_documents, "columns": columns, "progress": progress}
     writers = {split: SplitWriter(folder, split, tokenizer, **options) for split in order}
     if not tokenizer.trained:
         _train(tokenizer, dict.fromkeys(vocabulary_splits), unseen, writers, progress)

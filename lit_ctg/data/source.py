@@ -20,7 +20,7 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from lit_ctg.errors import UserError, did_you_mean
 
@@ -126,7 +126,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")
+        return cast("IO[bytes]", gzip.open(path, "rb"))
     if path.suffix == ".zst":
         return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
     return open(path, "rb")

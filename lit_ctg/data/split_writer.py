@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -44,7 +44,8 @@ class SplitWriter:
     ) -> None:
         self.folder, self.split, self.tokenizer, self.end_documents = folder, split, tokenizer, end_documents
         self.progress = progress
-        self._scratch, self._table = folder / f"{split}.chunks", None  # type: Path, ChunkTable | None
+        self._scratch = folder / f"{split}.chunks"
+        self._table: ChunkTable | None = None
         # of the scratch file: chunks of each text; texts and type of each block
         self._sizes = array("q")
         self._blocks: list[tuple[int, np.dtype]] = []
@@ -86,11 +87,10 @@ class SplitWriter:
         self._scratch.unlink(missing_ok=True)
         sources += [source for source in self._sources if source not in sources]
         codes = np.array([sources.index(source) for source in self._sources], dtype=np.uint16)
-        tables = {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
-        tables |= {"begin": np.frombuffer(self._begin, dtype=np.int64)}
-        tables |= {"source": codes[np.frombuffer(self._source, dtype=np.uint16)]}
+        tables: dict[str, Any] = {name: np.frombuffer(column, dtype=np.int64) for name, column in self._columns.items()}
+        begin, source = np.frombuffer(self._begin, dtype=np.int64), codes[np.frombuffer(self._source, dtype=np.uint16)]
         with open(self.folder / f"{self.split}.npz", "wb") as stream:
-            np.savez(stream, **tables)
+            np.savez(stream, begin=begin, source=source, **tables)
         return {"documents": len(self._source), "tokens": self._begin[-1], "characters": self._characters,
                 "unknown": self._unknown}  # fmt: skip
 
@@ -109,6 +109,7 @@ class SplitWriter:
     def _counted(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield ids_T and counts_N of each block that ``count`` has read."""
         begin = 0
+        assert self._table is not None, "count comes first"
         with open(self._scratch, "rb") as stream:
             for texts, dtype in self._blocks:
                 sizes_N = np.array(self._sizes[begin : begin + texts], dtype=np.int64)
@@ -119,6 +120,7 @@ class SplitWriter:
         if self.tokenizer.unknown_id is not None:
             self._unknown += int(np.count_nonzero(ids_T == self.tokenizer.unknown_id))
         if self.end_documents:
+            assert self.tokenizer.eos_id is not None, "checked where end_documents is set"
             ids_T = np.insert(ids_T, np.cumsum(counts_N), self.tokenizer.eos_id)
             counts_N = counts_N + 1
         _write(stream, ids_T)
@@ -128,4 +130,4 @@ class SplitWriter:
 
 
 def _write(stream: IO[bytes], values: np.ndarray) -> None:
-    stream.write(memoryview(np.ascontiguousarray(values)))
+    stream.write(np.ascontiguousarray(values).data)

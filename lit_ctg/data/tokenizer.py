@@ -210,6 +210,7 @@ class WordTokenizer(Tokenizer):
             self._table = table
 
     def encode(self, text: str) -> list[int]:
+        assert self.unknown_id is not None, "__init__ insists on '<unk>'"
         return [self._ids.get(word, self.unknown_id) for word in self._words(self._bytes(text))]
 
     def decode(self, ids: Iterable[int]) -> str:

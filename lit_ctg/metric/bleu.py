@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
-from lit_ctg.core.result import MetricResult
+from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 
 REFERENCES = ("aligned", "flat")
@@ -25,7 +25,7 @@ class Bleu:
     """
 
     unit = "BLEU"
-    direction = "higher"
+    direction: Direction = "higher"
     version = 1
 
     def __init__(self, *, references: str, resamples: int = 1000) -> None:

@@ -48,7 +48,7 @@ def against_base(success: RateMetric, base: RateMetric) -> ControlComparison:
     """
     hits, trials = success.counts()
     base_hits, base_trials = base.counts()
-    ours, off = success.result(), base.result()
+    ours, off = success.number(), base.number()
     interval = newcombe_interval(hits, trials, base_hits, base_trials)
     difference = MetricResult(
         ours.value - off.value, "rate difference", "higher", min(trials, base_trials), interval, success.version

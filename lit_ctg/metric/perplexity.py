@@ -52,7 +52,7 @@ class Perplexity(RatioMetric):
         """Turn a mean cross-entropy in nats into the reported unit."""
         return nats.exp()
 
-    def _result(self) -> MetricResult:
+    def _result(self) -> MetricResult | dict[str, MetricResult]:
         (nats,) = self.intervals()
         ci95 = None
         if nats is not None:

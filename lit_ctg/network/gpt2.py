@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
+from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.network.dropout import dropout, dropout_add
 
 # keys and values so far, [B, H, t, E] each: of one layer, of all layers
@@ -67,7 +68,7 @@ class GPT2Backbone(nn.Module):
         self.dim, self.context, self.dropout = dim, context, dropout
         self.wpe = nn.Embedding(context, dim)
         inner = feedforward_dim or 4 * dim
-        self.h = nn.ModuleList(GPT2Block(dim, heads, inner, dropout, attention_dropout) for _ in range(layers))
+        self.h = ModuleListOf(GPT2Block(dim, heads, inner, dropout, attention_dropout) for _ in range(layers))
         self.ln_f = nn.LayerNorm(dim)
         self._initialise(layers)
 
@@ -91,7 +92,7 @@ class GPT2Backbone(nn.Module):
 
     def sizes(self) -> dict[str, Any]:
         """Return the arguments of a ``GPT2Config`` that make the same stack."""
-        first: GPT2Block = self.h[0]
+        first = self.h[0]
         return {
             "n_embd": self.dim,
             "n_positions": self.context,

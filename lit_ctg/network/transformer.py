@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.network.dropout import dropout, dropout_add, dropout_mask, relu_dropout
 from lit_ctg.network.packing import Packing
 
@@ -29,6 +30,8 @@ Cache = list[KeysValues]
 
 class SinusoidalPosition(nn.Module):
     """Position vectors of Vaswani et al. (2017), sec. 3.5: sines in even columns, cosines in odd ones."""
+
+    table_TD: Tensor
 
     def __init__(self, dim: int, max_length: int = 1024) -> None:
         """Make the table for positions 0 .. max_length - 1; positions beyond it are an IndexError.
@@ -101,7 +104,7 @@ class TransformerBackbone(nn.Module):
 
         first = layer()
         rest = [copy.deepcopy(first) if identical_layers else layer() for _ in range(layers - 1)]
-        self.layers = nn.ModuleList([first, *rest])
+        self.layers = ModuleListOf([first, *rest])
         self.norm = nn.LayerNorm(dim) if norm_position == "pre" else None
 
     def forward(self, hidden_BTD: Tensor, valid_BT: Tensor | None = None) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import (
     Bar,
     BarGroup,
@@ -21,8 +24,8 @@ from lit_ctg.figure import (
 from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.render import REGIME_TITLES
-from lit_ctg.results.spec import unit_of
-from lit_ctg.results.table import Cell, Row, Table
+from lit_ctg.results.spec import MANIFEST, unit_of
+from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
 
 # name of a panel -> its picture, None where no run has anything to draw
@@ -156,8 +159,9 @@ def _bars(table: Table) -> Panels:
     panels: Panels = {}
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
-        words = {"about": _about(table), "measure": measure if "sections" in plot else ""}
-        panels[title] = bar_chart(title, groups, low=start, high=end, log=log, **words) if groups else None
+        about, unit = _about(table), measure if "sections" in plot else ""
+        chart = bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit) if groups else None
+        panels[title] = chart
     return panels
 
 
@@ -236,20 +240,70 @@ def _first(names: Sequence[str]) -> str:
 
 
 def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
-    """Return (experiment, measure) -> SVG, a panel each; runs that measured once have none."""
-    panels: dict[tuple[str, str], str] = {}
+    """Return (experiment, measure) -> SVG, a panel each, one scale a measure; runs that measured once have none."""
+    found: dict[tuple[str, str], tuple[list[Line], str]] = {}
     for experiment in dict.fromkeys(name for name, _ in pool.runs):
         runs = {regime: found for (name, regime), found in pool.runs.items() if name == experiment}
         records = [record for found in runs.values() for record in found.values()]
         for metric in curve_metrics(records):
             unit, direction = _unit(records, metric)
-            lines = [line for regime, found in runs.items() if (line := _line(regime, found, metric, unit, direction))]
-            y = metric if metric.endswith(unit) else f"{metric}, {unit}"
-            log = unit.startswith("perplexity")
+            lines = [line for regime, own in runs.items() if (line := _line(regime, own, metric, unit, direction))]
             if lines:
-                chart = line_chart(experiment, lines, x="epoch", y=y, log=log, about="Training curve. ")
-                panels[experiment, metric] = chart
+                found[experiment, metric] = lines, unit
+    panels: dict[tuple[str, str], str] = {}
+    for (experiment, metric), (lines, unit) in found.items():
+        log = unit.startswith("perplexity")
+        alike = [line for (_, other), (own, _) in found.items() if other == metric for line in own]
+        limits, y = value_range(alike, log=log), _axis_title(metric, unit)
+        chart = line_chart(experiment, lines, x="epoch", y=y, log=log, limits=limits, about="Training curve. ")
+        panels[experiment, metric] = chart
     return panels
+
+
+def _axis_title(metric: str, unit: str) -> str:
+    return metric if metric.endswith(unit) else f"{metric}, {unit}"
+
+
+# --- the one picture of a paper -------------------------------------------------------------------------------------
+
+
+def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | None:
+    """Return the picture that a paper's manifest names, and its legend; None where no run has anything to draw.
+
+    Raises:
+        UserError: the manifest names a table, panel or experiment that does not exist.
+    """
+    headline = results.manifest.headline if results.manifest is not None else None
+    if headline is None or headline.picture is None:
+        return None
+    wanted, where = headline.picture, f"{results.paper}/{MANIFEST}, headline picture"
+    if "curves" in wanted:
+        return _named_curves(wanted, results.pool)
+    tables = {table.spec.name: table for table in results.tables}
+    if wanted["table"] not in tables:
+        raise UserError(f"{where}: no table '{wanted['table']}'{did_you_mean(str(wanted['table']), tables)}")
+    table = tables[wanted["table"]]
+    panels = panels_for(table)
+    if wanted["panel"] not in panels:
+        known = ", ".join(panels) or "none"
+        raise UserError(f"{where}: {table.spec.name} has no panel '{wanted['panel']}'; there are: {known}")
+    svg = panels[wanted["panel"]]
+    return None if svg is None else (svg, legend_for(table))
+
+
+def _named_curves(wanted: Mapping[str, Any], pool: RecordPool) -> tuple[str, list[tuple[str, str]]] | None:
+    """Draw one measure of several experiments by epoch, in one panel."""
+    metric, regime, lines, unit = str(wanted["metric"]), str(wanted["regime"]), [], ""
+    for number, (words, experiment) in enumerate(wanted["curves"].items()):
+        runs = pool.runs.get((str(experiment), regime), {})
+        unit, direction = _unit(list(runs.values()), metric)
+        found = _line(f"series{number}", runs, metric, unit, direction)
+        if found is not None:
+            lines.append(dataclasses.replace(found, name=str(words)))
+    if not lines:
+        return None
+    y, log = _axis_title(metric, unit), unit.startswith("perplexity")
+    return line_chart(str(wanted["title"]), lines, x="epoch", y=y, log=log, about="Training curves. "), []
 
 
 def _unit(records: Sequence[RunRecord], metric: str) -> tuple[str, str]:
@@ -259,7 +313,7 @@ def _unit(records: Sequence[RunRecord], metric: str) -> tuple[str, str]:
 
 def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, direction: str) -> Line | None:
     """Return the mean over seeds at the epochs that all of them have."""
-    curves = [dict(map(tuple, record.history.get(metric, []))) for record in runs.values()]
+    curves = [{entry[0]: entry[1] for entry in record.history.get(metric, [])} for record in runs.values()]
     curves = [curve for curve in curves if len(curve) > 1]
     if not curves:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,9 @@ from typing import Any
 from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys, without_modules
 
 Key = tuple[str, str]  # experiment name, regime
+_FALL = re.compile(r"fall\(([^,()]+)\)")
+_BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
+_REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,21 @@ class RecordPool:
         return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
 
     def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
-        """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed."""
+        """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed.
+
+        ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, of
+        perplexities that of their logarithms. ``fall(<metric>)`` is by how much a metric fell in the last epoch.
+        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below so many times the other, else 0.
+        """
         if (hole := self.hole(experiment, regime)) is not None:
             return Read({}, {}, hole)
+        if (rest := _REST.fullmatch(metric)) is not None:
+            return _rest(self.read(experiment, regime, rest[1]), self.read(experiment, regime, rest[2]))
+        if (fall := _FALL.fullmatch(metric)) is not None:
+            return self._fall(experiment, regime, fall[1])
+        if (below := _BELOW.fullmatch(metric)) is not None:
+            pair = self.read(experiment, regime, below[1]), self.read(experiment, regime, below[2])
+            return _below(*pair, float(below[3]))
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
             runs = _newest_definition(runs, metric)
@@ -97,6 +114,12 @@ class RecordPool:
         told = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
         return Read(values, trials, None, note, folds, told.get("unit", ""), told.get("direction", "none"))
 
+    def _fall(self, experiment: str, regime: str, metric: str) -> Read:
+        histories = {seed: run.history.get(metric, []) for seed, run in self.runs[experiment, regime].items()}
+        values = {seed: points[-2][1] - points[-1][1] for seed, points in histories.items() if len(points) > 1}
+        hole = None if values else f"not recorded: {metric} of two epochs ({experiment})"
+        return Read(values, dict.fromkeys(values, 0), hole)
+
     def hole(self, experiment: str, regime: str) -> str | None:
         """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""
         if self.runs.get((experiment, regime)):
@@ -110,7 +133,7 @@ class RecordPool:
     def other_data(self, experiment: str, regime: str) -> str | None:
         """Return why runs are not on the paper's kind of data (a generated sample, a text of one's own), else None."""
         for record in self.runs.get((experiment, regime), {}).values():
-            for source, root in _sources(record.config):
+            for source, root in sources_of(record.config):
                 if source == "sample":
                     return "made-up sample text"
                 folder = Path(str(root)).name
@@ -128,7 +151,7 @@ class RecordPool:
         folders = {
             "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
             for record in records
-            for source, root in _sources(record.config)
+            for source, root in sources_of(record.config)
         }
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         return f"{len(records)} run{'s' * (len(records) != 1)}, size {self.size}, seeds {told}{data}"
@@ -140,7 +163,8 @@ class RecordPool:
         votes = Counter(families[id(record)] for record in committed or group)
         latest = {families[id(record)]: record for record in sorted(group, key=lambda record: record.started_at)}
         best = max(votes, key=lambda family: (votes[family], latest[family].started_at))
-        kept, other = [], []
+        kept: list[RunRecord] = []
+        other: list[RunRecord] = []
         for record in group:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
@@ -151,16 +175,16 @@ class RecordPool:
         return kept
 
 
-def _sources(node: Any) -> Iterator[tuple[str, Any]]:
+def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
     """Return (source, root) of every corpus in a configuration."""
     if isinstance(node, Mapping):
         if isinstance(node.get("source"), str) and ("root" in node or node["source"] == "sample"):
             yield node["source"], node.get("root")
         for value in node.values():
-            yield from _sources(value)
+            yield from sources_of(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _sources(value)
+            yield from sources_of(value)
 
 
 def family_hash(record: RunRecord) -> str:
@@ -190,6 +214,33 @@ def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, Run
     versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
     newest = max(versions.values(), default=None)
     return {seed: runs[seed] for seed, version in versions.items() if version == newest}
+
+
+def _below(read: Read, other: Read, times: float) -> Read:
+    """Return for every seed 1 where ``read`` is below ``times`` the other, else 0."""
+    if (hole := read.hole or other.hole) is not None:
+        return Read({}, {}, hole)
+    seeds = [seed for seed in read.values if seed in other.values]
+    values = {seed: float(read.values[seed] < times * other.values[seed]) for seed in seeds}
+    trials = {seed: read.trials[seed] for seed in seeds}
+    hole = None if values else "no seed has both quantities"
+    return Read(values, trials, hole, read.note or other.note, {}, "truth value", read.direction)
+
+
+def _rest(whole: Read, part: Read) -> Read:
+    """Return the mean over what ``whole`` counts and ``part``, a part of it, does not."""
+    if (hole := whole.hole or part.hole) is not None:
+        return Read({}, {}, hole)
+    values, trials = {}, {}
+    log = whole.unit.split()[:1] == ["perplexity"]
+    for seed in set(whole.values) & set(part.values):
+        count = whole.trials[seed] - part.trials[seed]
+        if count > 0:
+            one, other = (math.log(read.values[seed]) if log else read.values[seed] for read in (whole, part))
+            mean = (whole.trials[seed] * one - part.trials[seed] * other) / count
+            values[seed], trials[seed] = math.exp(mean) if log else mean, count
+    hole = None if values else "nothing is left of the whole without its part"
+    return Read(values, trials, hole, whole.note or part.note, {}, whole.unit, whole.direction)
 
 
 def _value(record: RunRecord, metric: str, epoch: int | None) -> float | None:

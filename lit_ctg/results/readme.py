@@ -15,6 +15,8 @@ from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
+from lit_ctg.results.picture import HEADLINE
+from lit_ctg.results.plot import headline_picture
 from lit_ctg.results.record import REGIMES
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -26,7 +28,7 @@ from lit_ctg.results.render import (
     verdict_text,
 )
 from lit_ctg.results.spec import MANIFEST, Headline, papers
-from lit_ctg.results.table import Cell, Results, Row, Table, results_for
+from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results
 from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS
 
 BEGIN = "<!-- results: written by `make tables` from the committed records -->"
@@ -56,16 +58,17 @@ def section(root: Path) -> str:
     found, left_out = [], []
     for name in papers(root):
         try:
-            results = results_for(name, root, [root / name / "results"])
-            found.append((results, _headline(results)))
+            sizes = all_results(name, root, [root / name / "results"], AUTO)
+            found.append((sizes, _headline(sizes)))
         except UserError as error:
             left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")
-    found.sort(key=lambda pair: not pair[0].pool.records())
+    found.sort(key=lambda pair: not pair[0][0].pool.records())
     lines = ["| paper | runs | | as published | corrected |", "| --- | --- | --- | --- | --- |"]
-    for results, _ in found:
-        lines += _verdict_lines(results)
-    for results, headline in found:
-        if results.pool.records() and headline:
+    for sizes, _ in found:
+        for results in sizes:
+            lines += _verdict_lines(results)
+    for sizes, headline in found:
+        if sizes[0].pool.records() and headline:
             lines += ["", *headline]
     return "\n".join([*lines, *left_out]) + "\n"
 
@@ -86,20 +89,33 @@ def _counts(found: Counter[str], labels: Sequence[str]) -> str:
     return ", ".join(f"{found[label]} {label}" for label in labels if found[label]) or NOT_APPLICABLE
 
 
-def _headline(results: Results) -> list[str]:
-    """Return a paper's summary and rows; nothing where its manifest has no headline."""
+def _headline(sizes: Sequence[Results]) -> list[str]:
+    """Return a paper's summary, picture and rows, each of the largest size that has it; nothing without a headline."""
+    results = sizes[0]
     headline: Headline | None = results.manifest.headline if results.manifest is not None else None
     if headline is None:
         return []
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
     lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
+    if any(headline_picture(one) is not None for one in sizes):
+        # beside the tables, by `make tables`
+        lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
     for wanted in headline.rows:
         table, row = find_row(results, wanted)
-        cells = [_cell(row, row.cells[regime], results.size) for regime in REGIMES]
+        cells = [_of_sizes(sizes, wanted, regime) for regime in REGIMES]
         printed = escape_markdown(marked(table, row).replace(f" ({table.mark(row)})", ""))
         lines.append(f"| {' | '.join([escape_markdown(wanted['says']), printed, *cells])} |")
     return lines
+
+
+def _of_sizes(sizes: Sequence[Results], wanted: dict[str, str], regime: str) -> str:
+    """Return a regime's cell of the largest size at which it was run; with the size where there are several."""
+    rows = [(results, find_row(results, wanted)[1]) for results in sizes]
+    run = [(results, row) for results, row in rows if (cell := row.cells[regime]) is not None and cell.hole is None]
+    results, row = run[0] if run else rows[0]
+    words = _cell(row, row.cells[regime], results.size)
+    return f"{words} (size {results.size})" if run and len(sizes) > 1 and "at size" not in words else words
 
 
 def _cell(row: Row, cell: Cell | None, size: str) -> str:

@@ -10,6 +10,7 @@ import csv
 import io
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from rich.text import Text
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value, needs_exponent
+from lit_ctg.results import export
 from lit_ctg.results.table import Cell, Row, Table, gather
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -37,7 +39,7 @@ from lit_ctg.results.verdict import (
     UNTRAINED,
 )
 
-FORMATS = ("text", "md", "latex", "csv")
+FORMATS = ("text", "md", "latex", "csv", "eee")
 # what is not judged has no colour
 STYLES = {
     REPRODUCED: "green",
@@ -159,8 +161,8 @@ def _with_gaps(section: str, rows: Sequence[Row]) -> list[Row | Gap]:
             shown.append(row)
         elif row is same[0]:
             printed = tuple(printed_text(one) for one in same if one.printed is not None)
-            labels, (_, reason) = tuple(one.spec.label for one in same), _empty(row) or (False, "")
-            shown.append(Gap(section, labels, reason, printed, whole=len(same) == len(rows)))
+            labels, (_, why) = tuple(one.spec.label for one in same), _empty(row) or (False, "")
+            shown.append(Gap(section, labels, why, printed, whole=len(same) == len(rows)))
     return shown
 
 
@@ -224,7 +226,9 @@ def interval_text(row: Row, cell: Cell) -> str:
 
 
 def n_text(cell: Cell) -> str:
-    """Return the number of seeds, and of what the interval is over where that is folds or pooled trials."""
+    """Return the number of seeds, and of what the interval is over where that is cells, folds or pooled trials."""
+    if cell.cells is not None:
+        return f"{cell.cells} cell{'s' * (cell.cells != 1)}"
     seeds = str(len(cell.values)) if cell.values else ""
     if cell.folds:
         return f"{seeds} run, {cell.folds} folds"
@@ -233,7 +237,7 @@ def n_text(cell: Cell) -> str:
 
 def n_words(cell: Cell) -> str:
     """Return ``n_text`` as it stands in running text."""
-    return n_text(cell) if cell.folds else f"n={n_text(cell)}"
+    return n_text(cell) if cell.folds or cell.cells else f"n={n_text(cell)}"
 
 
 def spread_text(cell: Cell) -> str:
@@ -413,6 +417,7 @@ _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
     "n": lambda row, cell: len(cell.values) or None,
     "trials": lambda row, cell: cell.trials,
     "folds": lambda row, cell: cell.folds,
+    "cells": lambda row, cell: cell.cells,
     "cv": lambda row, cell: cell.spread,
     "cv_printed": lambda row, cell: cell.spread_printed,
     "verdict": lambda row, cell: cell.verdict.label if cell.verdict is not None and row.judged else None,
@@ -540,10 +545,10 @@ def main(
 
     Args:
         paper: name of a paper; None or "all" for all.
-        size: see ``results_for``.
-        format: one of ``FORMATS``.
+        size: see ``gather``.
+        format: one of ``FORMATS``; eee is a file for every run (``export.py``).
         records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
-        out: file to write instead of printing.
+        out: file to write instead of printing; of format=eee the folder.
         console: where to print.
 
     Raises:
@@ -552,9 +557,16 @@ def main(
     if format not in FORMATS:
         raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     results, left_out = gather(paper, size, records)
-    tables = [table for result in results for table in result.tables]
+    often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
+    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.tables]
     notes = [*(note for result in results for note in result.notes), *left_out]
     shown = console or Console()
+    if format == "eee":
+        if out is None:
+            raise UserError("format=eee writes a file for every run: give out=<folder>")
+        count = export.write([record for result in results for record in result.pool.records()], Path(out))
+        shown.print(f"written: {count} runs to {out}", markup=False, highlight=False, soft_wrap=True)
+        return 0
     if out is not None:
         write_atomic(Path(out), render_all(tables, format, notes))
         shown.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)

@@ -1,9 +1,17 @@
-"""The report: one self-contained HTML page with verdicts, tables, plots and samples; no script, no network."""
+"""The report: one self-contained HTML page; no script, no network.
+
+Answers first: for each paper one sentence, its picture and how many claims are supported, contradicted or undecided;
+then the claims; then tables, curves and samples, folded. A paper with runs of one's own stands beside its committed
+records, and the page says which is which and whether they agree; other papers have their committed records.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -15,7 +23,8 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.results import dashboard
-from lit_ctg.results.plot import legend_for, panels_for, training_curves
+from lit_ctg.results.plot import headline_picture, legend_for, panels_for, training_curves
+from lit_ctg.results.readme import find_row
 from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -33,7 +42,7 @@ from lit_ctg.results.render import (
     visible,
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
-from lit_ctg.results.table import Cell, Results, Row, Table, gather
+from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results, gather, twins
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"
@@ -44,6 +53,33 @@ SAMPLES_SHOWN = 6
 NOTES_SHOWN = 3
 # the page may run nothing and load nothing, whatever a sample says
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One paper at one size, from one's own runs or from the committed records."""
+
+    results: Results
+    own: bool
+    # what is said of own runs beside the committed ones
+    agreement: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Whose runs these are."""
+        return "your runs" if self.own else "committed records"
+
+    @property
+    def anchor(self) -> str:
+        """The id of its section."""
+        start = "own-" if self.own else ""
+        return escape(f"{start}{self.results.paper}-{self.results.size}", quote=True)
+
+    @property
+    def classes(self) -> str:
+        """What the filter finds it by."""
+        origin = "own" if self.own else "committed"
+        return f"part paper-{_e(self.results.paper)} size-{_e(self.results.size)} records-{origin}"
 
 
 def write_report(
@@ -60,41 +96,215 @@ def write_report(
     Raises:
         UserError: no such paper, a damaged record, or ``out`` cannot be written.
     """
-    results, left_out = gather(paper, size, records, root, every_size=True)
-    write_atomic(Path(out), page(results, left_out))
+    top = root if root is not None else experiments_root(None if paper in (None, "all") else paper)
+    results, left_out = gather(paper, size, records, top, every_size=True)
+    write_atomic(Path(out), page(parts(results, top, size or AUTO), left_out))
     return Path(out)
 
 
-def page(results: Sequence[Results], left_out: Sequence[str] = ()) -> str:
+def parts(results: Sequence[Results], root: Path, size: str = AUTO) -> list[Part]:
+    """Return what the page shows, papers with runs of one's own first, each followed by its committed records.
+
+    Of several papers those without a run among the given records are shown from the committed ones.
+    """
+    found: list[list[Part]] = []
+    for paper, group in itertools.groupby(results, key=lambda one: one.paper):
+        sizes, committed = list(group), root / paper / "results"
+        own = [one for one in sizes if not _committed(one, committed)]
+        others = [one for one in sizes if _committed(one, committed) and one.pool.records()]
+        alone = len({one.paper for one in results}) == 1 and not own
+        if not others and not alone and committed.is_dir():
+            others = [one for one in all_results(paper, root, [committed], size) if one.pool.records()]
+        shown = [Part(one, True, tuple(twins(one.pool, committed, None))) for one in own]
+        shown += [Part(one, False) for one in others]
+        found.append(shown or [Part(one, False) for one in sizes])
+    found.sort(key=lambda shown: not shown[0].own)
+    return [part for shown in found for part in shown]
+
+
+def _committed(result: Results, folder: Path) -> bool:
+    """Say whether no run is one's own."""
+    inside = folder.resolve()
+    return all(one.source is not None and inside in one.source.resolve().parents for one in result.pool.records())
+
+
+def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     """Return the whole page; ``left_out`` has a line for every paper that is not on it."""
     own = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    style = style_sheet() + own + filter_rules(results)
-    body = "".join(_paper(result) for result in results)
-    count = sum(len(result.pool.records()) for result in results)
+    style = style_sheet() + own + filter_rules(shown)
+    count = sum(len(part.results.pool.records()) for part in shown)
+    mine = sum(len(part.results.pool.records()) for part in shown if part.own)
+    whose = f"{mine} of your own, {count - mine} committed" if mine else f"{count} runs"
     absent = "".join(f'<p class="note">{_e(line)}</p>' for line in left_out)
+    answers = "".join(_answer(list(group)) for _, group in itertools.groupby(shown, key=lambda one: one.results.paper))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>lit_ctg: printed numbers and ours</title>\n<style>\n{style}\n</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#claims">Skip to the claims</a>\n'
         "<header><h1>Printed numbers and ours</h1>"
-        f'<p class="muted">lit_ctg {_e(__version__)}, {count} runs</p>{absent}</header>\n'
-        f"<main>\n{filter_form(results)}{verdicts(results)}{body}</main>\n<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
+        f'<p class="muted">lit_ctg {_e(__version__)}, {_e(whose)}</p>{absent}{filter_form(shown)}</header>\n'
+        f'<main>\n<h2 id="answers">Answers</h2>\n{answers}'
+        f'<h2 id="claims">Claims</h2>\n{"".join(map(_claims, shown))}'
+        f'<h2 id="tables">Tables, curves and samples</h2>\n{"".join(map(_paper, shown))}</main>\n'
+        f"<footer><p>{_e(RULES)}</p></footer>\n</body>\n</html>\n"
     )
 
 
-def _paper(result: Results) -> str:
-    links = "".join(f'<a href="#{_anchor(table)}">{_e(_short(table))}</a>' for table in result.tables)
-    title = f'<h2>{_e(result.title)} <span class="muted">{_e(runs_words(result))}</span></h2>'
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def first_sentence(summary: str) -> str:
+    """Return the first sentence of a summary."""
+    return re.split(r"(?<=\.)\s+(?=[A-Z])", summary)[0]
+
+
+def _answer(shown: Sequence[Part]) -> str:
+    """Return the card of a paper: its sentence, the counts of its claims and one picture, for each origin of runs."""
+    first = shown[0].results
+    headline = first.manifest.headline if first.manifest is not None else None
+    sentence = first_sentence(headline.summary) if headline is not None else ""
+    origins = {part.own for part in shown}
+    words, drawings = "", ""
+    for own in sorted(origins, reverse=True):
+        mine = [part for part in shown if part.own == own]
+        words += "".join(_counted(part) for part in mine)
+        # the picture of the first size that has one
+        pictures = [picture for part in mine if (picture := headline_picture(part.results)) is not None]
+        drawings += "".join(_picture(*picture, mine[0].origin if len(origins) > 1 else "") for picture in pictures[:1])
+    about = f'<p class="sentence">{_e(sentence)}</p>' if sentence and first.pool.records() else ""
+    if about and True in origins:
+        about += '<p class="note">This sentence is about the committed records.</p>' if False in origins else ""
+    classes = f"part answer paper-{_e(first.paper)} " + " ".join(f"size-{_e(part.results.size)}" for part in shown)
+    classes += "".join(f" records-{'own' if own else 'committed'}" for own in sorted(origins))
+    title = f"<h3>{_e(first.title[:1].upper() + first.title[1:])}</h3>"
+    return f'<article class="{classes}"><div>{title}{about}{words}</div>\n{drawings}</article>\n'
+
+
+def _counted(part: Part) -> str:
+    """Return the counts of claims of one part, and how one's own runs agree with the committed ones."""
+    bars = "".join(
+        f'<div class="in-{regime}"><span class="muted">{escape(title)}, {sum(counts.values())} claims</span>'
+        f"{share(counts, CLAIM_LABELS)}</div>"
+        for regime, title in REGIME_TITLES.items()
+        if (counts := part.results.verdicts(regime, True)) and set(counts) != {NOT_RUN}
+    )
+    link = f'<a href="#{part.anchor}">{_e(part.origin)}</a>'
+    told = "".join(f'<p class="note">{_e(line)}</p>' for line in part.agreement)
+    none = "" if bars else f'<p class="note">{_e(_no_claims(part))}</p>'
+    start = f'<div class="counted"><p>{link} <span class="muted">({_e(runs_words(part.results))})</span></p>'
+    return f"{start}{bars}{none}{told}</div>"
+
+
+def _no_claims(part: Part) -> str:
+    if not part.results.pool.records():
+        paper, size = part.results.paper, part.results.size
+        return f"Nothing was run yet: lit-ctg reproduce paper={paper} size={size}"
+    return "None of the claims was tried at this size."
+
+
+def _picture(svg: str, legend: Sequence[tuple[str, str]], origin: str) -> str:
+    caption = f"<figcaption>{_e(origin)}</figcaption>" if origin else ""
+    return f'<figure class="plots">{caption}{svg}{_key(legend)}</figure>\n'
+
+
+def _key(legend: Sequence[tuple[str, str]]) -> str:
+    """Return the legend of some plots."""
+    keys = "".join(f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend)
+    return f'<div class="key">{keys}</div>\n' if keys else ""
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+def _claims(part: Part) -> str:
+    """Return the rows of a paper's headline, all claims that were judged, and in one line those that were not run."""
+    result = part.results
+    if not result.pool.records():
+        return ""
+    headline = result.manifest.headline if result.manifest is not None else None
+    rows = [(wanted["says"], *find_row(result, wanted)) for wanted in headline.rows] if headline is not None else []
+    rows = [(says, table, row) for says, table, row in rows if _ran(row)]
+    body = _claim_table(f"{result.title}, in short", rows, result.size) if rows else ""
+    tables = {id(row): table for table in result.tables for row in table.rows}
+    claims = result.counted(True)
+    judged = [row for row in claims if _ran(row)]
+    if judged:
+        every = [(_claim_words(row), tables[id(row)], row) for row in judged]
+        words = f"{'all ' * (len(judged) == len(claims))}{len(judged)} claims that were tried"
+        table = _claim_table(f"{result.title}, claims", every, result.size)
+        body += f"<details><summary>{words}</summary>{table}</details>\n"
+    if absent := len(claims) - len(judged):
+        command = f"lit-ctg reproduce paper={result.paper} size={result.size}"
+        body += f'<p class="note">{absent} claims never run: <code>{_e(command)}</code></p>\n'
+    if not body:
+        return ""
+    title = f'<h3>{_e(result.title)} <span class="muted">{_e(f"{part.origin}, {runs_words(result)}")}</span></h3>'
+    return f'<details class="fold wide {part.classes}"><summary>{title}</summary><div>{body}</div></details>\n'
+
+
+def _ran(row: Row) -> bool:
+    return any(cell is not None and cell.hole is None for cell in row.cells.values())
+
+
+def _claim_words(row: Row) -> str:
+    return f"{row.spec.section}: {row.spec.label}" if row.spec.section else row.spec.label
+
+
+def _claim_table(caption: str, rows: Sequence[tuple[str, Table, Row]], size: str) -> str:
+    head = "".join(f'<th scope="col" class="in-{regime}">{_e(title)}</th>' for regime, title in REGIME_TITLES.items())
+    lines = ""
+    for says, table, row in rows:
+        cells = "".join(_cell(row, row.cells[regime], regime, size) for regime in REGIME_TITLES)
+        printed = f'<td data-head="Printed">{_printed(table, row)}</td>'
+        lines += f'<tr><th scope="row">{_e(says)}</th>{printed}{cells}</tr>\n'
+    top = f'<caption>{_e(caption)}</caption><thead><tr><td></td><th scope="col">Printed</th>{head}</tr></thead>'
+    return _scroll(caption, f'<table class="numbers">{top}<tbody>\n{lines}</tbody></table>')
+
+
+def _scroll(name: str, table: str) -> str:
+    """Return a table that scrolls sideways where it must, by keyboard too."""
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{_e(name)}">{table}</div>\n'
+
+
+# --- papers ---------------------------------------------------------------------------------------------------------
+
+
+def _paper(part: Part) -> str:
+    result = part.results
+    whose = f"{part.origin}, {runs_words(result)}" if result.pool.records() else runs_words(result)
+    title = f'<h3>{_e(result.title)} <span class="muted">{_e(whose)}</span></h3>'
     summary = result.manifest.headline.summary if result.manifest and result.manifest.headline else ""
-    parts = [f'<details class="fold part paper-{_e(result.paper)} size-{_e(result.size)}"><summary>{title}</summary>\n']
-    parts.append(f'<div id="{section_id(result)}"><nav>{links}</nav>\n')
-    parts.append(f"<p>{_e(summary)}</p>\n" if summary and result.pool.records() else "")
-    parts.append(_holes(result))
-    parts += [_table(table) for table in result.tables]
-    parts.append(_curves(result))
-    parts += [_samples(result.pool.records()), _runs(result), "</div></details>\n"]
-    return "".join(parts)
+    body = [f'<details class="fold {part.classes}"><summary>{title}</summary>\n<div id="{part.anchor}">']
+    body.append(f"<p>{_e(summary)}</p>\n" if summary and result.pool.records() and not part.own else "")
+    body += [_numbers(result), _holes(result)]
+    ran = [table for table in result.tables if any(map(_ran, table.rows))]
+    body += [_table(table, part) for table in ran]
+    body.append(_never([table for table in result.tables if table not in ran], part))
+    body.append(_curves(result))
+    body += [_samples(result.pool.records()), _runs(result), "</div></details>\n"]
+    return "".join(body)
+
+
+def _numbers(result: Results) -> str:
+    """Return the verdicts on the printed numbers."""
+    bars = "".join(
+        f'<div class="in-{regime}"><span class="muted">{escape(title)}, {sum(counts.values())} printed numbers</span>'
+        f"{share(counts, NUMBER_LABELS)}</div>"
+        for regime, title in REGIME_TITLES.items()
+        if (counts := result.verdicts(regime, False)) and set(counts) != {NOT_RUN}
+    )
+    return f'<div class="panel">{bars}</div>\n' if bars else ""
+
+
+def _never(tables: Sequence[Table], part: Part) -> str:
+    """Return the tables and figures that no run has anything of: one line with the command, printed numbers inside."""
+    if not tables:
+        return ""
+    command = f"lit-ctg reproduce paper={part.results.paper} size={part.results.size}"
+    words = f"{len(tables)} tables and figures were never run: <code>{_e(command)}</code>"
+    return f"<details><summary>{words}</summary>{''.join(_table(table, part) for table in tables)}</details>\n"
 
 
 def _holes(result: Results) -> str:
@@ -110,35 +320,34 @@ def _holes(result: Results) -> str:
     return f'{told}<details><summary>{len(lines)} holes</summary><ul class="holes">{items}</ul></details>\n'
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th class="in-{regime}">{_e(REGIME_TITLES[regime])}</th>' for regime in table.regimes)
-    parts = [f'<details class="fold"><summary><h3>{_e(table.title)}</h3></summary><div id="{_anchor(table)}">\n']
+def _table(table: Table, part: Part) -> str:
+    head = "".join(f'<th scope="col" class="in-{regime}">{_e(REGIME_TITLES[regime])}</th>' for regime in table.regimes)
+    anchor = f"{part.anchor}-{_e(table.spec.name)}"
+    parts = [f'<details class="fold"><summary><h4>{_e(table.title)}</h4></summary><div id="{anchor}">\n']
     if table.spec.caption:
         parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
     panels = panels_for(table)
     plots = [svg for svg in panels.values() if svg is not None]
     if plots:
-        keys = "".join(
-            f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in legend_for(table)
-        )
-        parts.append(f'<div class="key">{keys}</div>\n' if keys else "")
+        parts.append(_key(legend_for(table)))
         parts.append(f'<div class="plots">{"".join(plots)}</div>\n')
     if undrawn := [name for name, svg in panels.items() if svg is None]:
         parts.append(f'<p class="note">Not drawn, for want of runs: {_e("; ".join(undrawn))}.</p>\n')
-    parts.append(f'<div class="scroll"><table class="numbers{"" if table.has_printed else " ours"}">')
-    printed_head = "<th>Printed</th>" if table.has_printed else ""
-    parts.append(f"<thead><tr><th></th>{printed_head}{head}</tr></thead><tbody>\n")
+    region = f'role="region" tabindex="0" aria-label="{_e(table.title)}"'
+    parts.append(f'<div class="scroll" {region}><table class="numbers{"" if table.has_printed else " ours"}">')
+    printed_head = '<th scope="col">Printed</th>' if table.has_printed else ""
+    parts.append(f"<thead><tr><td></td>{printed_head}{head}</tr></thead><tbody>\n")
     section, columns = "", 1 + table.has_printed + len(table.regimes)
     for row in shown_rows(table.rows):
         if section_of(row) != section:
             section = section_of(row)
-            parts.append(f'<tr class="section"><th colspan="{columns}">{_e(section)}</th></tr>\n')
+            parts.append(f'<tr class="section"><th scope="colgroup" colspan="{columns}">{_e(section)}</th></tr>\n')
         if not isinstance(row, Row):
             parts.append(f'<tr class="gap"><td class="hole" colspan="{columns}">{_gap(row)}</td></tr>\n')
             continue
         cells = "".join(_cell(row, row.cells[regime], regime, table.size) for regime in table.regimes)
         printed = f'<td data-head="Printed">{_printed(table, row)}</td>' if printed_head else ""
-        parts.append(f"<tr><th>{_e(row.spec.label)}</th>{printed}{cells}</tr>\n")
+        parts.append(f'<tr><th scope="row">{_e(row.spec.label)}</th>{printed}{cells}</tr>\n')
     parts.append("</tbody></table></div>\n")
     parts += [f'<p class="note">{_e(note)}</p>\n' for note in table.notes]
     return "".join([*parts, "</div></details>\n"])
@@ -195,12 +404,11 @@ def _curves(result: Results) -> str:
     shown = [
         (regime, REGIME_TITLES[regime].lower()) for regime in REGIMES if any(r == regime for _, r in result.pool.runs)
     ]
-    keys = "".join(f'<span class="for-{kind}"><i class="{kind}"></i>{_e(words)}</span>' for kind, words in shown)
     alone = {record.name for record in result.pool.records()} - {experiment for experiment, _ in panels}
     once = f'<p class="note">Measured once, at the end: {_e(", ".join(sorted(alone)))}.</p>\n' if alone else ""
     return (
-        '<details class="fold"><summary><h3>Training curves</h3></summary><div>\n'
-        f'<p class="note">Mean over seeds, with its 95% interval from three on.</p><div class="key">{keys}</div>\n'
+        '<details class="fold"><summary><h4>Training curves</h4></summary><div>\n'
+        f'<p class="note">Mean over seeds, with its 95% interval from three on.</p>{_key(shown)}'
         f'<div class="plots">{"".join(panels.values())}</div>\n{once}</div></details>\n'
     )
 
@@ -225,7 +433,8 @@ def _samples(records: Sequence[RunRecord]) -> str:
             parts.append(
                 f'<details><summary>{_e(title)}</summary><div class="scroll"><table>{rows}</table></div></details>\n'
             )
-    return f"<h3>Generated samples</h3>\n{''.join(parts)}" if parts else ""
+    start = '<details class="fold"><summary><h4>Generated samples</h4></summary><div>'
+    return f"{start}\n{''.join(parts)}</div></details>\n" if parts else ""
 
 
 def _runs(result: Results) -> str:
@@ -241,7 +450,7 @@ def _runs(result: Results) -> str:
         return ""
     head = "".join(f"<th>{_e(column)}</th>" for column in columns)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    return f"<h3>Runs</h3>\n<details><summary>{len(rows)} runs behind these numbers</summary>{table}</details>\n"
+    return f"<details><summary><h4>{len(rows)} runs behind these numbers</h4></summary>{table}</details>\n"
 
 
 def _quotes(texts: Sequence[str]) -> str:
@@ -252,22 +461,9 @@ def _e(text: str) -> str:
     return escape(visible(text), quote=True)
 
 
-def _short(table: Table) -> str:
-    return table.title.split(":")[0]
-
-
-def _anchor(table: Table) -> str:
-    return _e(f"{table.spec.paper}-{table.size}-{table.spec.name}")
-
-
-# --- the top: filter and verdicts -----------------------------------------------------------------------------------
+# --- the filter -----------------------------------------------------------------------------------------------------
 
 ALL = "all"
-
-
-def section_id(result: Results) -> str:
-    """Return the anchor of a paper's section at one size."""
-    return escape(f"{result.paper}-{result.size}", quote=True)
 
 
 def runs_words(result: Results) -> str:
@@ -281,20 +477,22 @@ def slug(label: str) -> str:
     return label.replace(" ", "-")
 
 
-def choices(results: Sequence[Results]) -> dict[str, dict[str, str]]:
+def choices(shown: Sequence[Part]) -> dict[str, dict[str, str]]:
     """Return what the page can be filtered by: group -> value -> words; groups with one value are left out."""
+    ran = [part for part in shown if part.results.pool.records()]
     groups = {
-        "paper": {result.paper: result.title for result in results},
+        "paper": {part.results.paper: part.results.title for part in shown},
         "regime": {regime: title.lower() for regime, title in REGIME_TITLES.items()},
-        "size": {result.size: result.size for result in results if result.pool.records()},
+        "size": {part.results.size: part.results.size for part in ran},
+        "records": {("own" if part.own else "committed"): part.origin for part in ran},
     }
     return {group: values for group, values in groups.items() if len(values) > 1}
 
 
-def filter_rules(results: Sequence[Results]) -> str:
+def filter_rules(shown: Sequence[Part]) -> str:
     """Return the style rules that hide what is not chosen."""
     rules = []
-    for group, values in choices(results).items():
+    for group, values in choices(shown).items():
         for value in values:
             chosen = f"body:has(#show-{group}-{value}:checked)"
             if group == "regime":
@@ -306,10 +504,10 @@ def filter_rules(results: Sequence[Results]) -> str:
     return "\n".join(rules)
 
 
-def filter_form(results: Sequence[Results]) -> str:
+def filter_form(shown: Sequence[Part]) -> str:
     """Return the radio buttons of the filter."""
     parts = []
-    for group, values in choices(results).items():
+    for group, values in choices(shown).items():
         options = []
         for value, words in {ALL: "all", **values}.items():
             checked = " checked" if value == ALL else ""
@@ -328,26 +526,7 @@ def share(counts: Counter[str], labels: Sequence[str]) -> str:
         f'<i class="{slug(label)}" style="flex:{count}" title="{escape(label)}"></i>' for label, count in shown
     )
     words = "".join(f'<span class="{slug(label)}"><b>{count}</b> {escape(label)}</span>' for label, count in shown)
-    return f'<div class="share">{bar}</div><div class="counts">{words}</div>'
-
-
-def verdicts(results: Sequence[Results]) -> str:
-    """Return the verdicts of every paper and regime, claims and printed numbers apart, as bars with links."""
-    rows = []
-    for result in results:
-        bars = "".join(
-            f'<div class="in-{regime}">'
-            f'<span class="muted">{escape(title)}, {sum(counts.values())} {words}</span>{share(counts, labels)}</div>'
-            for regime, title in REGIME_TITLES.items()
-            for claims, words, labels in ((True, "claims", CLAIM_LABELS), (False, "printed numbers", NUMBER_LABELS))
-            if (counts := result.verdicts(regime, claims))
-        )
-        rows.append(
-            f'<div class="part paper-{result.paper} size-{result.size} verdicts">'
-            f'<a href="#{section_id(result)}">{escape(result.title)}</a> '
-            f'<span class="muted">{escape(runs_words(result))}</span>{bars}</div>'
-        )
-    return f'<h2>Verdicts</h2>\n<div class="panel">{"".join(rows)}</div>\n'
+    return f'<div class="share" aria-hidden="true">{bar}</div><div class="counts">{words}</div>'
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@
     headline:                         # optional: what the README says
       summary: What came out, in words without numbers.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
+      picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
+               # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
     runs: {small: [...], paper: [...]}      # optional: what `lit-ctg reproduce` runs (run/reproduce.py)
     sweep: {...}                      # optional: a W&B sweep (`lit-ctg report paper=... target=sweep out=sweep.yaml`)
 
@@ -25,18 +27,23 @@ A table is a mapping::
                                           # {a: A} gives "{model:label}", {a: {experiment: m}} "{model:experiment}" too
         printed: {row: fusion, column: ppl}   # or a list, combined as the terms are; {value: text} for a printed text
         experiment: main
-        metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record
+        metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record;
+                                          # "rest(whole, part)", "fall(metric)" and
+                                          # "below(metric, other, times)": see ``pool.py``
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
                  interaction of four terms: (first - second) - (third - fourth)
-        over: {layers: ["2", "4"]}        # "on average": the terms are filled in for every combination, and every
-                                          # seed of every one of these cells is a value
-        margin: {relative: 0.05, why: ...} or {absolute: ...}      # how near is near enough
+        over: {layers: ["2", "4"]}        # "on average": the terms are filled in for every combination; the mean over
+                                          # the seeds of each of these cells is a value; cells that fail a check are
+                                          # left out
+        margin: {relative: 0.05, why: ...} or {absolute: 1, why: ...}      # how near is near enough, and why
         trials: 200                       # the printed number is a rate of so many trials
         any_size: why                     # the printed number does not depend on the size of the run
         other: "other metric: deviation 3"    # why not comparable: other size, other metric or other data; by regime
         too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
-        checks: [learned]
+        checks: [learned]                 # must hold in every experiment of the row (of the cell, in a row "over")
+        some: [learned]                   # must hold in at least one of them
+        sign_only: why                    # the printed size of a difference is of another metric; by regime
         untrained: untrained/control/hard     # the same quantity of the model before training
         floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
         claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed
@@ -74,6 +81,7 @@ COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interac
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
+_PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
 _HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
 _TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "checks", "defaults", "rows")
 _CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "above", "times")
@@ -84,10 +92,11 @@ _QUANTITIES = ("floor", "ceiling", "expectation")
 
 @dataclass(frozen=True)
 class Headline:
-    """What the README says of one paper: a summary in words, and the rows it shows."""
+    """What the README says of one paper: a summary in words, the rows it shows, and its picture (see above)."""
 
     summary: str
     rows: tuple[dict[str, str], ...]
+    picture: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,8 @@ class RowSpec:
     other: dict[str, str | None] = field(default_factory=dict)
     too_small: dict[str, Any] | None = None
     checks: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+    sign_only: dict[str, str | None] = field(default_factory=dict)
     untrained: dict[str, str | None] = field(default_factory=dict)
     floor: dict[str, Quantity | None] = field(default_factory=dict)
     ceiling: dict[str, Quantity | None] = field(default_factory=dict)
@@ -245,12 +256,16 @@ def load_manifest(root: Path, paper: str) -> Manifest:
 
 
 def _headline(data: Any, where: str) -> Headline:
+    picture = data.get("picture") if isinstance(data, dict) else None
+    if picture is not None:
+        _whole(picture, _PICTURES["curves" in picture], f"{where}, headline picture")
+        data = {key: value for key, value in data.items() if key != "picture"}
     _whole(data, _HEADLINE_KEYS, f"{where}, headline")
     if not isinstance(data["rows"], list):
         raise UserError(f"{where}, headline: rows must be a list")
     for row in data["rows"]:
         _whole(row, _HEADLINE_ROW_KEYS, f"{where}, headline rows")
-    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]))
+    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]), picture)
 
 
 def _whole(data: Any, keys: Sequence[str], where: str) -> None:
@@ -316,7 +331,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
     if not rows or "title" not in data:
         raise UserError(f"{path}: title or rows are missing")
     for row in rows:
-        for name in row.checks:
+        for name in (*row.checks, *row.some):
             if name not in checks:
                 raise UserError(f"{path} ({row.label}): no check '{name}'{did_you_mean(name, checks)}")
     check_plot(data.get("plot"), rows, str(path))
@@ -406,11 +421,13 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
     if raw.get("margin") is not None:
         _known(raw["margin"], ("relative", "absolute", "why"), f"{where}, margin")
         values["margin"] = Margin(**raw["margin"])
-    for key in ("seeds", "other", "untrained"):
+        if not str(values["margin"].why).strip():
+            raise UserError(f"{where} ({raw['label']}): a margin needs its reason, margin: {{..., why: ...}}")
+    for key in ("seeds", "other", "untrained", "sign_only"):
         values[key] = _by_regime(raw.get(key))
     values["epoch"] = None if raw.get("epoch") is None else int(raw["epoch"])
     values["regimes"] = tuple(raw.get("regimes", REGIMES))
-    values["checks"] = tuple(raw.get("checks") or ())
+    values["checks"], values["some"] = tuple(raw.get("checks") or ()), tuple(raw.get("some") or ())
     row = RowSpec(**values)
     _check_row(row, where)
     return row

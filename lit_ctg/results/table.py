@@ -64,6 +64,8 @@ OUTPUTS = "outputs"
 MISSING_NAMED = 6
 # the largest size that a paper has finished runs of
 AUTO = "auto"
+# every size that a paper has finished runs of, a smoke run excepted
+ALL = "all"
 
 _BOUNDS = ("floor", "ceiling", "expectation")
 _DIFFERENCES = ("difference", "percent_change", "interaction")
@@ -94,6 +96,7 @@ class Cell:
     ``folds`` is their number where it is over the folds of one run. A ``hole`` says what is missing. A row with a
     printed number or a claim has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers
     behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the printed number.
+    Of a row "on average" the values are the means of its ``cells``, numbered from 0.
     """
 
     values: dict[int, float] = field(default_factory=dict)
@@ -101,6 +104,7 @@ class Cell:
     interval: Interval | None = None
     trials: int | None = None
     folds: int | None = None
+    cells: int | None = None
     hole: str | None = None
     verdict: Verdict | None = None
     finding: str = ""
@@ -163,6 +167,11 @@ class Table:
     def title(self) -> str:
         """Title with the paper's own number, if it has one."""
         return self.spec.title
+
+    def of_its_size(self) -> Table:
+        """Return the table with its size in the title, for pages that have it at several sizes."""
+        spec = dataclasses.replace(self.spec, title=f"{self.spec.title} (size {self.size})")
+        return dataclasses.replace(self, spec=spec)
 
     def mark(self, row: Row) -> str:
         """Return the letter of the row's margin, if the table has more than one."""
@@ -318,15 +327,17 @@ def build_cell(
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
     domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
-    domain = domain if row.limits is None else Domain(*map(float, row.limits))
+    domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
     measured = _Measured(row, values, reads, domain, printed)
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
     notes = [*dict.fromkeys(read.note for read in reads if read.note)]
     notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
     says = row.claim is not None or (printed is not None and printed.value is not None)
-    verdict = bound or (_refused(table, row, regime, reads, pool) if says else None) or _judge(row, printed, measured)
+    sized = not row.sign_only.get(regime) and (pool.size == "paper" or bool(row.any_size))
+    verdict = bound or (_refused(table, row, regime, reads, pool) if says else None)
+    verdict = verdict or _judge(row, printed, measured, sized)
     if verdict is not None and bound is None and row.untrained.get(regime):
-        verdict = as_untrained(verdict, _judge_untrained(row, regime, printed, pool, seeds, domain))
+        verdict = as_untrained(verdict, _judge_untrained(row, regime, printed, pool, seeds, domain, sized))
     level = row.claim is None and row.combine not in _DIFFERENCES and row.interval != "none"
     comparable = verdict is not None and bound is None and printed is not None and verdict.label not in _NO_SPREAD
     return Cell(
@@ -347,42 +358,56 @@ def build_cell(
 
 
 def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bounds: dict[str, float | None]) -> Cell:
-    """Measure and judge a row "on average": one value for every seed of every cell that has been run.
+    """Measure and judge a row "on average": one value for every cell that has been run, the mean over its seeds.
 
-    Cells and seeds count as independent draws of what the sentence speaks of; cells without runs are left out, and the
-    note says how many.
+    The sentence speaks of cells, and the seeds of one cell share its size and data: they are no further draws of it. A
+    cell that fails a check of the row is left out, and the note says so.
     """
-    values: dict[int, float] = {}
+    means: list[float] = []
     reads: list[Read] = []
-    holes, cells = [], 0
+    experiments: list[tuple[str, dict[str, str | None]]] = []
+    holes: list[str] = []
+    failed: dict[str, int] = {}
+    pairs = 0
     for terms in row.over:
         own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
         holes += [read.hole for read in own if read.hole]
         seeds = sorted(set.intersection(*(set(read.values) for read in own)))
-        reads += own if seeds else []
-        cells += bool(seeds)
-        for seed in seeds:
-            values[len(values)] = _combined(row, [read.values[seed] for read in own])
-    if not values:
+        if not seeds:
+            continue
+        if (why := _failed_check(table, row, [name for name, _ in terms], regime, pool)) is not None:
+            failed[why.check.name] = failed.get(why.check.name, 0) + 1
+            continue
+        pairs += len(seeds)
+        reads += own
+        experiments += terms
+        means.append(statistics.fmean(_combined(row, [read.values[seed] for read in own]) for seed in seeds))
+    told = [f"{count} left out, check {name} does not hold" for name, count in failed.items()]
+    if not means:
+        if failed:
+            verdict = Verdict(CANNOT_DECIDE, "; ".join(told)) if row.claim else None
+            return Cell(hole=f"cannot decide: {'; '.join(told)}", verdict=verdict, bounds=bounds)
         hole = holes[0] if holes else "no seed has all of its terms"
         return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
+    values = dict(enumerate(means))
     domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
     measured = _Measured(dataclasses.replace(row, interval="seeds"), values, _numbered(reads, values), domain, None)
-    run = dataclasses.replace(row, terms=tuple(t for terms in row.over for t in terms if _is_run(t, regime, pool)))
+    if measured.counts is None:
+        enough = len(means) >= MIN_SEEDS and domain.truth
+        measured.why_none = f"{len(means)} cells of a yes-or-no quantity" if enough else f"fewer than {MIN_SEEDS} cells"
+    run = dataclasses.replace(row, terms=tuple(experiments), checks=(), some=())
     verdict = (_refused(table, run, regime, reads, pool) or _judge(row, None, measured)) if row.claim else None
+    size = f"{pairs} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
     return Cell(
         values=values,
         mean=measured.mean,
         interval=measured.interval,
+        cells=len(means),
         verdict=verdict,
         finding=_finding(row, None, measured, bounds),
-        note=f"over {cells} of {len(row.over)} cells",
+        note="; ".join([f"over {len(means)} of {len(row.over)} cells ({size})", *told]),
         bounds=bounds,
     )
-
-
-def _is_run(term: tuple[str, dict[str, str | None]], regime: str, pool: RecordPool) -> bool:
-    return pool.hole(term[0], regime) is None
 
 
 def _numbered(reads: Sequence[Read], values: Mapping[int, float]) -> list[Read]:
@@ -412,7 +437,9 @@ class _Measured:
         printed: Printed | None,
     ) -> None:
         self.values, self.domain = list(values.values()), domain
-        self.mean, self.trials, self.folds = statistics.fmean(self.values), None, None
+        self.mean = statistics.fmean(self.values)
+        self.trials: int | None = None
+        self.folds: int | None = None
         self.interval: Interval | None = None
         self.counts: Interval | None = None
         self.why_none = ""
@@ -450,7 +477,14 @@ class _Measured:
         if enough and self.domain.truth and row.combine in _DIFFERENCES and not self._sure():
             self.interval, self.why_none = None, f"{len(self.values)} seeds of a yes-or-no quantity"
             return
+        if row.claim is not None and len(self.values) > 1 and not self.domain.truth and self._one_value():
+            # an interval without width says that the seed changes nothing, not that we are sure
+            self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
+            return
         self.counts = self.interval if enough else None
+
+    def _one_value(self) -> bool:
+        return max(self.values) - min(self.values) <= 1e-9 * max(1.0, abs(self.mean))
 
     def _sure(self) -> bool:
         """Of yes or no: Student's interval of +1, +1, +1 has no width; the exact test says what three seeds can say."""
@@ -503,9 +537,23 @@ def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read],
         largest = max(abs(statistics.fmean(read.values.values())) for read in reads)
         if largest < float(row.too_small["below"]):
             return Verdict(TOO_SMALL, f"{largest:.2g}, below {row.too_small['below']:g}")
+    if (result := _failed_check(table, row, names, regime, pool)) is not None:
+        return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
+    return None
+
+
+def _failed_check(
+    table: TableSpec, row: RowSpec, experiments: Sequence[str], regime: str, pool: RecordPool
+) -> CheckResult | None:
+    """Return the first check that does not hold: of ``checks`` in any experiment, of ``some`` in none of them."""
+    names = list(dict.fromkeys(experiments))
     for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
         if not result.held:
-            return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
+            return result
+    for name in row.some:
+        found = run_checks([table.checks[name]], names, regime, pool)
+        if found and not any(result.held for result in found):
+            return next((result for result in found if result.held is not None), found[0])
     return None
 
 
@@ -528,9 +576,11 @@ def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str,
     return results
 
 
-def _judge(row: RowSpec, printed: Printed | None, ours: _Measured) -> Verdict | None:
+def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool = True) -> Verdict | None:
+    """Judge what was measured; ``sized``: the printed size of a difference is comparable, not its sign alone."""
     value = None if printed is None else printed.value
     if row.claim is not None:
+        value = value if sized else None
         if not all(map(math.isfinite, ours.values)):
             return Verdict(UNDECIDED, f"ours is {ours.mean}")
         return judge_claim(
@@ -549,12 +599,18 @@ def _judge(row: RowSpec, printed: Printed | None, ours: _Measured) -> Verdict | 
 
 
 def _judge_untrained(
-    row: RowSpec, regime: str, printed: Printed | None, pool: RecordPool, seeds: Sequence[int], domain: Domain
+    row: RowSpec,
+    regime: str,
+    printed: Printed | None,
+    pool: RecordPool,
+    seeds: Sequence[int],
+    domain: Domain,
+    sized: bool,
 ) -> Verdict | None:
     """Return the verdict that the model before training would get; None where nobody measured it."""
     read = pool.read(row.experiment, regime, row.untrained[regime] or "")
     values = {seed: read.values[seed] for seed in seeds if seed in read.values}
-    return _judge(row, printed, _Measured(row, values, [read], domain, printed)) if values else None
+    return _judge(row, printed, _Measured(row, values, [read], domain, printed), sized) if values else None
 
 
 def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Mapping[str, float | None]) -> str:
@@ -648,7 +704,7 @@ def results_for(
         rows = tuple(build_row(spec, row, numbers, pool) for row in spec.rows)
         tables.append(Table(spec, size, rows, tuple(_notes(spec, rows, pool))))
     notes = [f"Records: {origin or 'none'}; {pool.describe()}."] if pool.records() or origin else []
-    notes += [*_twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
+    notes += [*twins(pool, committed, known), *pool.notes, *_missing_runs(paper, tables, pool)]
     return Results(paper, size, tuple(tables), pool, tuple(notes), manifest, origin)
 
 
@@ -662,7 +718,7 @@ def _own_or_committed(
     return load_records([committed], known), "the committed records"
 
 
-def _twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
+def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
     """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
     folder = committed.resolve()
     own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]
@@ -750,7 +806,7 @@ def gather(
 
     Args:
         paper: name of a paper; None or "all" for all of them, those that are broken left out.
-        size: see ``results_for``; None is "auto".
+        size: see ``results_for``; None is "auto", "all" is "auto" with ``every_size``.
         records: folders and files with records.
         root: the ``experiments`` folder.
         every_size: of size "auto" every size with finished runs, not the largest alone.
@@ -761,9 +817,11 @@ def gather(
     for folder in records or ():
         if not Path(folder).exists():
             raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
-    size = size or AUTO
+    every_size = every_size or size == ALL
+    size = AUTO if size in (None, ALL) else size
+    assert size is not None
     if size not in (*SIZES, AUTO):
-        raise UserError(f"size={size}{did_you_mean(size, SIZES)}; one of {', '.join((*SIZES, AUTO))}")
+        raise UserError(f"size={size}{did_you_mean(size, SIZES)}; one of {', '.join((*SIZES, AUTO, ALL))}")
     known: dict[Path, RunRecord] = {}
     results, left_out = [], []
     one = paper not in (None, "all")
@@ -831,7 +889,7 @@ def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list
         wanted = {
             (experiment, regime)
             for row in rows
-            if name in row.spec.checks
+            if name in (*row.spec.checks, *row.spec.some)
             for regime in row.spec.regimes
             for experiment, _ in row.spec.terms
             if pool.runs.get((experiment, regime))

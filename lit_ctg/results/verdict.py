@@ -167,25 +167,26 @@ def judge_claim(
     if claim not in ("less", "greater") and margin is None:
         raise UserError(f"claim: {claim} needs a margin: what difference counts as none")
     low, high = interval
+    ours = "the interval" if low < high else "our number"
     if claim in ("less", "not_greater"):
         low, high = -high, -low
     if claim == "equal":
         assert margin is not None
         if -margin <= low and high <= margin:
-            return Verdict(SUPPORTED, f"the interval lies within {margin:g} of 0")
+            return Verdict(SUPPORTED, f"{ours} lies within {margin:g} of 0")
         outside = low > margin or high < -margin
         return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
     if claim in ("not_less", "not_greater"):
         assert margin is not None
         if low >= -margin:
-            return Verdict(SUPPORTED, f"the interval is nowhere beyond the margin of {margin:g}")
+            return Verdict(SUPPORTED, f"{ours} is nowhere beyond the margin of {margin:g}")
         outside = high < -margin
         return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
     short = effect is not None and high < abs(effect)
     if low > 0 and not (short and meaningful):
         return Verdict(SUPPORTED, "the sign; the printed size lies outside our interval" if short else "excludes 0")
     if high < 0:
-        return Verdict(CONTRADICTED, "the interval lies on the other side of 0")
+        return Verdict(CONTRADICTED, f"{ours} lies on the other side of 0")
     if short:
         words = "the smallest difference that would matter" if meaningful else "the printed difference"
         return Verdict(CONTRADICTED, f"the interval excludes {words}, {abs(effect or 0.0):.3g}")

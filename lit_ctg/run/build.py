@@ -94,9 +94,14 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
 
 
 def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
-    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words."""
+    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words.
+
+    A model whose constructor takes ``corpus`` gets the data module too: it is built to fit the training text.
+    """
     seed_everything(cfg.seed, workers=True, verbose=False)
-    extra = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    extra: dict[str, Any] = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    if "corpus" in inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters:
+        extra["corpus"] = datamodule
     if cfg.backbone is not None:
         extra["backbone"] = instantiate(cfg.backbone, "backbone")
     module = instantiate(cfg.model, "model", **extra)

@@ -40,13 +40,19 @@ def paper_commands() -> dict[str, Callable[[list[str]], Any]]:
     return commands
 
 
+def _counts(words: list[str]) -> None:
+    from lit_ctg.run.counts import main as counts
+
+    counts(words)
+
+
 def main(words: list[str]) -> int:
     """Run ``lit-ctg data ACTION [OVERRIDE ...] [-n N]``; an experiment may be named but need not be.
 
     Raises:
         UserError: see ``run``; also an override that does not fit and -n without a number.
     """
-    commands = paper_commands()
+    commands = {"counts": _counts, **paper_commands()}
     known = (*ACTIONS, *commands)
     if not words or words[0].startswith("-") or "=" in words[0]:
         raise UserError(f"lit-ctg data ACTION data=<corpus> [OVERRIDE ...]: ACTION is one of {', '.join(known)}")

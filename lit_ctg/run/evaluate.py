@@ -13,7 +13,7 @@ from lit_ctg.core.divergence import Diverged, check_weights
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build
 from lit_ctg.run.checkpoint import compose_with_checkpoint
-from lit_ctg.run.directory import RECORD, claim, run_stem
+from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import close_loggers, fill_record, new_record
 
@@ -36,6 +36,7 @@ def _evaluate(words: list[str]) -> RunRecord:
     names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
     stem = run_stem(Path(cfg.output_root) / "evaluate", *names, digest)
     directory = claim(stem, skip_completed=False)
+    assert isinstance(directory, RunDirectory)
     began = time.monotonic()
     try:
         experiment = build(cfg, directory.path, loggers=False)

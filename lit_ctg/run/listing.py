@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lit_ctg.config import config_folder, experiments
@@ -90,7 +90,7 @@ def sizes(key: str) -> Sequence[str]:
     return [choice.value for choice in {"regime": Regime, "size": Size}[key]]
 
 
-def candidates(words: Sequence[str], commands: dict[str, Sequence[str]]) -> list[str]:
+def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> list[str]:
     """Return what the last of the words after ``lit-ctg`` can become.
 
     Args:

@@ -165,7 +165,7 @@ def test_labels_become_the_codes_of_the_model(own: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "experiment",
-    ["control_code/transformer", "graphmax/main", "idea_gate/main", "semantic_fusion/reviews"],
+    ["control_code/transformer", "graphmax/main", "idea_gate/main", "nslm/numbers", "semantic_fusion/reviews"],
 )
 def test_every_paper_trains_on_it(own: Path, run_cli, experiment: str) -> None:
     words = ["train", f"experiment={experiment}", "data=folder", f"data.root={own}", "size=smoke",

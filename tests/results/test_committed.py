@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.results.picture import pictures
 from lit_ctg.results.record import laid_out, load_records
 from lit_ctg.results.render import main
+from lit_ctg.results.table import all_results
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -29,9 +31,17 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
 def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     records = str(folder / "results")
-    main(folder.name, format="md", records=[records], out="tables.md")
+    main(folder.name, size="all", format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
+
+
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_figures_are_those_of_the_records(folder: Path) -> None:
+    results = all_results(folder.name, ROOT / "experiments", [folder / "results"], "auto")
+    written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
+    assert pictures(results) == written, "make tables brings them up to date"
+    assert "headline.svg" in written
 
 
 def test_semantic_fusion_has_five_seeds_of_both_models_in_both_regimes() -> None:

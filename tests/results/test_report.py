@@ -10,11 +10,12 @@ from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.results import report
-from lit_ctg.results.record import write_record
+from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.report import main, write_report
 from lit_ctg.results.verdict import LABELS
 
 PAPER = "semantic_fusion"
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> & \"quoted\" 'too'"
 
 
@@ -95,10 +96,57 @@ def test_a_sample_with_markup_stays_text(make_record, tmp_path: Path) -> None:
 
 def test_every_link_has_its_target(page: str) -> None:
     attributes = Page(page).attributes
-    identifiers = {value for name, value in attributes if name == "id"}
+    identifiers = [value for name, value in attributes if name == "id"]
+    assert len(identifiers) == len(set(identifiers))
     targets = {(value or "")[1:] for name, value in attributes if name == "href"}
-    assert len(targets) == 1 + TABLES
-    assert targets <= identifiers
+    assert targets == {"claims", f"own-{PAPER}-paper", f"{PAPER}-paper"}
+    assert targets <= set(identifiers)
+
+
+def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
+    places = [page.index(f'<h2 id="{name}">') for name in ("answers", "claims", "tables")]
+    assert places == sorted(places)
+    card = page[places[0] : places[1]]
+    assert card.count("<article") == 1 and "As published nothing printed is confirmed" in card
+    # one picture of one's own runs, one of the committed ones, each named
+    assert card.count("<svg") == 2 and card.count("<figcaption>") == 2
+    assert ">your runs</a>" in card and ">committed records</a>" in card
+    for count, label in re.findall(r"<b>(\d+)</b> (\w+)", card):
+        assert int(count) > 0 and label in " ".join(LABELS)
+    assert "Perplexity, fusion against baseline, %" in page[places[1] : places[2]]
+    assert " open" not in re.findall(r"<details[^>]*>", page)
+
+
+def test_own_runs_stand_beside_the_committed_ones_and_agree_or_not(tmp_path: Path) -> None:
+    (record,) = load_records([EXPERIMENTS / PAPER / "results" / "main" / "corrected-paper-seed111.json"])
+    write_record(record, tmp_path / "run.json")
+    text = write_report(tmp_path / "r.html", None, records=[tmp_path], root=EXPERIMENTS).read_text(encoding="utf-8")
+    assert re.search(
+        r"1 of 1 runs have a committed one of the same seed beside them: all \d+ numbers are the same", text
+    )
+    # the paper that was run comes first, the others are there from the committed records
+    assert re.findall(r'<article class="part answer paper-(\w+)', text)[0] == PAPER
+    assert text.count("<article") == 5 and "1 of your own, " in text
+    record.metrics["val/perplexity"]["value"] *= 1.01
+    write_record(record, tmp_path / "run.json")
+    text = write_report(tmp_path / "r.html", None, records=[tmp_path], root=EXPERIMENTS).read_text(encoding="utf-8")
+    assert re.search(r"1 of \d+ numbers differ, most of all val/perplexity \(1%\)", text)
+
+
+def test_what_was_never_run_is_one_line_with_its_command(make_record, tmp_path: Path) -> None:
+    write_record(make_record("baseline", "corrected", 1), tmp_path / "run.json")
+    text = write_report(tmp_path / "r.html", PAPER, records=[tmp_path]).read_text(encoding="utf-8")
+    own = text[text.index(f'id="own-{PAPER}-paper"') : text.index(f'id="{PAPER}-paper"')]
+    line = re.search(r"<summary>(\d+) tables and figures were never run: <code>([^<]*)</code></summary>", own)
+    assert line is not None and int(line[1]) > 3 and line[2] == f"lit-ctg reproduce paper={PAPER} size=paper"
+    assert re.search(r"\d+ claims never run: <code>lit-ctg reproduce", text)
+
+
+def test_tables_can_be_read_by_keyboard_and_screen_reader(page: str) -> None:
+    for region in re.findall(r'<div class="scroll"([^>]*)>', page):
+        assert not region or ('tabindex="0"' in region and 'aria-label="' in region)
+    assert page.count('<th scope="row">') > 50 and '<a class="skip" href="#claims">' in page
+    assert all('role="img" aria-label="' in start for start in re.findall(r"<svg[^>]*>", page))
 
 
 def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,12 +173,10 @@ def test_command(write_records, tmp_path: Path) -> None:
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_a_paper_without_runs_says_so_and_is_of_no_size(make_record, tmp_path: Path) -> None:
-    write_record(make_record("main", "corrected", 1), tmp_path / "run.json")
-    text = write_report(tmp_path / "r.html", "all", records=[tmp_path]).read_text(encoding="utf-8")
+def test_a_paper_without_runs_says_so(tmp_path: Path) -> None:
+    text = write_report(tmp_path / "r.html", "graphmax", records=[tmp_path]).read_text(encoding="utf-8")
     words = " ".join(Page(text).words)
-    assert words.count("no runs yet") == 8 and words.count("1 run, size paper") == 3 and "0 runs" not in words
-    assert "show-size-" not in text and "show-paper-graphmax" in text
+    assert "no runs yet" in words and "0 runs" in words and "show-size-" not in text
     assert "lit-ctg reproduce paper=graphmax size=small" in words
 
 
@@ -144,10 +190,8 @@ def test_rows_that_lack_the_same_fold_away_with_their_printed_numbers(tmp_path: 
 
 def test_papers_and_tables_fold_with_their_anchors_inside(page: str) -> None:
     """A browser opens a fold when a link leads into it, so the anchor is what is folded."""
-    assert (
-        len(re.findall(r'<details class="fold[^>]*><summary><h[23]>.*?</h[23]></summary>\s*<div id="', page))
-        == 1 + TABLES
-    )
+    folds = re.findall(r'<details class="fold[^>]*><summary><h[34]>.*?</h[34]></summary>\s*<div id="', page)
+    assert len(folds) == 2 * (1 + TABLES), "of one's own runs and of the committed ones"
 
 
 def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
@@ -160,15 +204,16 @@ def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
     buttons = {value for name, value in attributes if name == "id" and (value or "").startswith("show-")}
     # one paper is no choice
     assert buttons == {f"show-{button}" for button in ("regime-all", "regime-as_published", "regime-corrected",
-                                                       "size-all", "size-paper", "size-small")}  # fmt: skip
+                                                       "size-all", "size-paper", "size-small",
+                                                       "records-all", "records-own", "records-committed")}  # fmt: skip
     identifiers = [value for name, value in attributes if name == "id"]
     assert len(identifiers) == len(set(identifiers))
     classes = {value for name, value in attributes if name == "class"}
     for size in ("small", "paper"):
-        assert f"fold part paper-{PAPER} size-{size}" in classes
+        assert f"fold part paper-{PAPER} size-{size} records-own" in classes
         assert f"body:has(#show-size-{size}:checked) .part:not(.size-{size})" in text
     one = write_report(tmp_path / "one.html", PAPER, records=[tmp_path], size="small").read_text(encoding="utf-8")
-    assert "show-size-" not in one and "show-regime-corrected" in one
+    assert "show-regime-corrected" in one and "small" in one
 
 
 def test_every_verdict_has_its_colour() -> None:

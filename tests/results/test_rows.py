@@ -18,6 +18,7 @@ NUMBERS = {
     ("1", "b", "x"): Printed(4.0, "4.0"),
     ("1", "c", "x"): Printed(None, ""),
 }
+NARROW = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}"
 # Student's t for four degrees of freedom, from a table
 T4 = 2.776445
 
@@ -43,20 +44,20 @@ def row_of(tmp_path: Path, text: str, pool: RecordPool) -> Row:
 
 def test_a_level_has_the_interval_of_one_more_run(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.9, 2.1, 2.2, 2.4, 2.4]})
-    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool)
     cell = row.cells["corrected"]
     half = T4 * math.sqrt(0.045 * (1 + 1 / 5))
     assert cell.mean == pytest.approx(2.2)
     assert cell.interval == pytest.approx((2.2 - half, 2.2 + half), abs=1e-5), "where one more run would lie"
     assert cell.verdict.label == "undecided"
     assert row.cells["as_published"] is None
-    wide = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5}", pool)
+    wide = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5, why: w}", pool)
     assert wide.cells["corrected"].verdict.label == "reproduced"
 
 
 def test_an_interval_as_wide_as_the_number_confirms_nothing(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
-    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool)
     cell = row.cells["corrected"]
     assert cell.interval[0] < 2.0 < cell.interval[1]
     assert cell.verdict.label == "undecided"
@@ -65,7 +66,7 @@ def test_an_interval_as_wide_as_the_number_confirms_nothing(make_record, tmp_pat
 def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0, 4.0, 5.0]})
     first = min(record.seed for record in pool.records())
-    text = f"metric: m, printed: {{row: a, column: x}}, margin: {{relative: 0.05}}, seeds: [{first}]"
+    text = f"metric: m, printed: {{row: a, column: x}}, margin: {{relative: 0.05, why: w}}, seeds: [{first}]"
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert (list(cell.values), cell.interval) == ([first], None)
     missing = row_of(tmp_path, text.replace(f"[{first}]", "[99]"), pool).cells["corrected"]
@@ -73,7 +74,7 @@ def test_a_row_may_be_about_some_seeds_only(make_record, tmp_path) -> None:
 
 
 def test_one_seed_decides_nothing(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}"
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}"
     near = row_of(tmp_path, text, pool_of(make_record, {"main": [2.1]})).cells["corrected"]
     far = row_of(tmp_path, text, pool_of(make_record, {"main": [2.2]})).cells["corrected"]
     for cell in (near, far):
@@ -118,7 +119,7 @@ def test_folds_are_told_and_give_the_interval(make_record, tmp_path) -> None:
 
 def test_two_seeds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [3.0, 5.0]})
-    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)
+    row = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool)
     cell = row.cells["corrected"]
     assert cell.interval[0] < 2.0 < cell.interval[1], "Student's t with one degree of freedom holds nearly anything"
     assert cell.verdict.label == "undecided"
@@ -136,10 +137,10 @@ def test_differences_are_paired_by_seed(make_record, tmp_path) -> None:
 
 
 def test_printed_numbers_are_combined_like_the_terms(make_record, tmp_path) -> None:
-    pool = pool_of(make_record, {"main": [1.0, 1.1, 0.9], "baseline": [3.0, 3.1, 2.9]})
+    pool = pool_of(make_record, {"main": [1.0, 1.1, 0.9], "baseline": [3.0, 3.2, 2.9]})
     text = (
         "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less, digits: 1,"
-        "printed: [{row: a, column: x}, {row: b, column: x}], margin: {relative: 0.05}"
+        "printed: [{row: a, column: x}, {row: b, column: x}], margin: {relative: 0.05, why: w}"
     )
     row = row_of(tmp_path, text, pool)
     assert (row.printed.value, row.printed.text) == (-2.0, "−2.0")
@@ -174,7 +175,9 @@ def test_wilson_wants_rates(make_record, tmp_path) -> None:
 
 
 def test_impossible_needs_no_run_but_the_hole_stays(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    text = (
+        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, floor: {number: 2.672, metric: f}"
+    )
     cell = row_of(tmp_path, text, RecordPool([], "semantic_fusion", "paper")).cells["corrected"]
     assert cell.verdict.label == "impossible"
     assert cell.hole.startswith("not run: main")
@@ -184,7 +187,9 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
     pool = pool_of(make_record, {"main": [1.9]})
     for runs in pool.runs.values():
         runs[1].metrics["f"] = {**runs[1].metrics["m"], "value": 1.95}
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, floor: {number: 2.672, metric: f}"
+    text = (
+        "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, floor: {number: 2.672, metric: f}"
+    )
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.bounds["floor"] == 1.95
     assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
@@ -193,7 +198,7 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
 
 def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, math.nan, 2.0]})
-    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool).cells[
+    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", pool).cells[
         "corrected"
     ]
     assert (cell.interval, cell.verdict.label) == (None, "not reproduced")
@@ -210,12 +215,16 @@ def test_goals(make_record, tmp_path) -> None:
 
 def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
     with pytest.raises(UserError, match="no printed number 1/a/xx"):
-        row_of(tmp_path, "metric: m, printed: {row: a, column: xx}, margin: {relative: 0.05}", pool_of(make_record, {}))
+        row_of(
+            tmp_path,
+            "metric: m, printed: {row: a, column: xx}, margin: {relative: 0.05, why: w}",
+            pool_of(make_record, {}),
+        )
 
 
 def test_not_reported_has_no_verdict(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0]})
-    row = row_of(tmp_path, "metric: m, printed: {row: c, column: x}, margin: {relative: 0.05}", pool)
+    row = row_of(tmp_path, "metric: m, printed: {row: c, column: x}, margin: {relative: 0.05, why: w}", pool)
     assert row.cells["corrected"].verdict is None
 
 
@@ -263,7 +272,7 @@ def test_a_number_that_is_not_aimed_at_says_why(make_record, tmp_path) -> None:
 
 
 def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make_record, tmp_path) -> None:
-    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}, not_run: no weights"
+    text = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}, not_run: no weights"
     assert row_of(tmp_path, text, pool_of(make_record, {})).cells["corrected"].hole == "not run: no weights"
     ran = row_of(tmp_path, text, pool_of(make_record, {"main": [2.0, 2.0, 2.0]})).cells["corrected"]
     assert ran.hole is None and ran.verdict.label == "reproduced"
@@ -320,7 +329,7 @@ def judged(tmp_path: Path, text: str, pool: RecordPool, head: str = "") -> Row:
     return build_row(table, table.rows[0], NUMBERS, pool)
 
 
-NUMBER = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5}"
+NUMBER = "metric: m, printed: {row: a, column: x}, margin: {relative: 0.5, why: w}"
 CLAIM = "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: less"
 
 
@@ -414,3 +423,78 @@ def test_repeatability_stands_beside_a_printed_number(make_record, tmp_path) -> 
     assert cell.spread == pytest.approx((1 + 1 / 12) * 100 * (0.1 / c4) / 2.0)
     assert 0 < cell.spread_printed < cell.spread, "the printed 2.0 lies in the middle"
     assert judged(tmp_path, "metric: m", pool).cells["corrected"].spread is None
+
+
+def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:
+    """Some: one arm that has learned is enough to compare them; neither decides nothing."""
+    pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98]})
+    text = f"{CLAIM}, some: [good]"
+    assert judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
+    neither = judged(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
+    assert (neither.label, neither.reason) == ("cannot decide", "better than a guess: 2.000 against 1.500")
+    with pytest.raises(UserError, match="no check 'god'"):
+        judged(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
+
+
+def test_the_printed_size_of_a_difference_counts_where_it_is_comparable(make_record, tmp_path) -> None:
+    """Printed 4 - 2 = 2 higher, ours 0.2 or so and undecided by its sign: contradicted at the paper's size alone."""
+    pool = pool_of(make_record, {"main": [2.2, 2.5, 1.9], "baseline": [2.0, 2.0, 2.0]})
+    text = (
+        "metric: m, combine: difference, terms: [{}, {experiment: baseline}], claim: greater, "
+        "printed: [{row: b, column: x}, {row: a, column: x}]"
+    )
+    assert judged(tmp_path, text, pool).cells["corrected"].verdict.label == "contradicted"
+    other = judged(tmp_path, f"{text}, sign_only: another mask", pool).cells["corrected"].verdict
+    assert other.label == "undecided"
+    stated = judged(tmp_path, f"{text}, sign_only: another mask, effect: 1.5", pool).cells["corrected"].verdict
+    assert stated.label == "contradicted", "the smallest that would matter is of our own metric"
+    small = of_size(pool, "small")
+    assert judged(tmp_path, text, small).cells["corrected"].verdict.label == "undecided"
+
+
+def test_what_is_left_of_a_whole_without_its_part(make_record, tmp_path) -> None:
+    """Of 10 positions at ln 4 on average, 4 cost ln 2: the other 6 cost (10 ln 4 - 4 ln 2) / 6 = 8/3 ln 2."""
+    pool = pool_of(make_record, {"main": [4.0, 4.0, 4.0]})
+    for record in pool.seen:
+        record.metrics["m"] |= {"unit": "perplexity", "n": 10}
+        record.metrics["part"] = {**record.metrics["m"], "value": 2.0, "n": 4}
+        record.metrics["all"] = {**record.metrics["m"]}
+    cell = row_of(tmp_path, "metric: 'rest(m, part)'", pool).cells["corrected"]
+    assert cell.mean == pytest.approx(2 ** (8 / 3))
+    assert row_of(tmp_path, "metric: 'rest(m, all)'", pool).cells["corrected"].hole.startswith("nothing is left")
+    assert row_of(tmp_path, "metric: 'rest(m, no)'", pool).cells["corrected"].hole == "not recorded: no (main)"
+
+
+def test_seeds_that_change_nothing_are_one_value(make_record, tmp_path) -> None:
+    """Three equal differences have an interval without width, which would call any sign sure."""
+    pool = pool_of(make_record, {"main": [2.0, 2.0, 2.0], "baseline": [2.001, 2.001, 2.001]})
+    cell = judged(tmp_path, CLAIM, pool).cells["corrected"]
+    assert (cell.interval, cell.verdict.label) == (None, "undecided")
+    assert cell.verdict.reason == "the seed changes nothing: one value, not several"
+    exact = judged(tmp_path, f"{CLAIM}, interval: none", pool).cells["corrected"]
+    assert (exact.interval, exact.verdict.label) == (None, "supported"), "a number without spread, stated as one"
+
+
+def test_what_fell_in_the_last_epoch(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [4.0, 4.0]})
+    for record, points in zip(pool.seen, ([[1, 5.0], [2, 4.0], [3, 3.5]], [[1, 5.0], [2, 4.75]]), strict=True):
+        record.history = {"m": points}
+    assert list(row_of(tmp_path, "metric: fall(m)", pool).cells["corrected"].values.values()) == [0.5, 0.25]
+    pool.seen[0].history = pool.seen[1].history = {"m": [[1, 5.0]]}
+    assert row_of(tmp_path, "metric: fall(m)", pool).cells["corrected"].hole == "not recorded: m of two epochs (main)"
+
+
+def test_whether_one_quantity_is_so_many_times_below_another(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [89.0, 90.0, 91.0]})
+    for record in pool.seen:
+        record.metrics["r"] = {**record.metrics["m"], "value": 100.0}
+    cell = row_of(tmp_path, 'metric: "below(m, r, 0.9)"', pool).cells["corrected"]
+    assert list(cell.values.values()) == [1.0, 0.0, 0.0]
+    cell = row_of(tmp_path, 'metric: "below(m, none, 0.9)"', pool).cells["corrected"]
+    assert cell.hole == "not recorded: none (main)"
+
+
+def test_a_margin_needs_its_reason(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.1, 1.9]})
+    with pytest.raises(UserError, match="a margin needs its reason"):
+        row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05}", pool)

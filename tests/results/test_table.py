@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.render import GAP_TO, Gap, main, render, shown_rows
+from lit_ctg.results.render import GAP_TO, Gap, main, n_words, render, shown_rows
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, Results, Row, Table, gather, results_for, tables_for
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
@@ -273,20 +273,22 @@ def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Pat
     assert "of the same seed" not in " ".join(results_for(PAPER).notes)
 
 
-def test_a_row_on_average_pools_the_seeds_of_all_cells_that_were_run(make_record, tmp_path: Path) -> None:
-    """Two of three cells run, three seeds each: six differences, and their interaction by cell."""
+def pooled_rows(make_record, tmp_path: Path, gains: dict[str, tuple[float, ...]], **row: str) -> Results:
+    """Return a paper of two arms: by cell, how much lower the new one's loss is for each seed; "old" costs 9."""
     folder = tmp_path / "experiments" / "mine"
-    (folder / "tables").mkdir(parents=True)
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "paper.yaml").write_text("title: mine\n")
     (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
     terms = "[{experiment: '{size}_new'}, {experiment: '{size}_old'}]"
+    more = "".join(f", {key}: {value}" for key, value in row.items())
     (folder / "tables" / "table_mine.yaml").write_text(
-        "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\nrows:\n"
-        f"  - {{label: pooled, combine: difference, claim: less, over: {{size: [s, m, l]}}, terms: {terms}}}\n"
+        "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\n"
+        "checks: {learned: {says: below 8, metric: val/loss, below: 8}}\nrows:\n"
+        f"  - {{label: pooled, combine: difference, claim: less, over: {{size: [xs, s, m, l]}}, terms: {terms}"
+        f"{more}}}\n"
         "  - {label: deeper, combine: interaction, over: {size: [s]}, terms: "
         "[{experiment: m_new}, {experiment: m_old}, {experiment: '{size}_new'}, {experiment: '{size}_old'}]}\n"
     )
-    gains = {"s": (-1.0, -2.0, -3.0), "m": (-2.0, -4.0, -6.0)}
     records = []
     for size, by_seed in gains.items():
         for seed, gain in enumerate(by_seed):
@@ -296,11 +298,40 @@ def test_a_row_on_average_pools_the_seeds_of_all_cells_that_were_run(make_record
                 record.metrics = {"val/loss": {"value": value, "unit": "nats", "direction": "lower", "n": 9,
                                                "ci95": None, "version": 1}}  # fmt: skip
                 records.append(record)
-    found = results_for("mine", record_dirs=[], size="small", root=tmp_path / "experiments", extra=records)
+    return results_for("mine", record_dirs=[], size="small", root=tmp_path / "experiments", extra=records)
+
+
+GAINS = {"xs": (-1.0, -1.2, -1.1), "s": (-1.0, -2.0, -3.0), "m": (-2.0, -4.0, -6.0)}
+
+
+def test_a_row_on_average_has_one_value_a_cell(make_record, tmp_path: Path) -> None:
+    """Three of four cells run, three seeds each: three values, not nine, whose seeds are no draws of cells."""
+    found = pooled_rows(make_record, tmp_path, GAINS)
     pooled = find(found, "table_mine", "pooled").cells["corrected"]
-    every = [gain for by_seed in gains.values() for gain in by_seed]
-    assert sorted(pooled.values.values()) == sorted(every) and pooled.note == "over 2 of 3 cells"
-    assert pooled.interval == pytest.approx(summarize(every).ci95)
-    assert pooled.verdict.label == "supported"
+    means = [-1.1, -2.0, -4.0]
+    assert list(pooled.values.values()) == pytest.approx(means)
+    assert (pooled.cells, n_words(pooled)) == (3, "3 cells")
+    assert pooled.note == "over 3 of 4 cells (9 pairs of runs)"
+    assert pooled.interval == pytest.approx(summarize(means).ci95)
+    assert pooled.verdict.label == "undecided", "nine pairs as if they were draws of cells would support it"
+    every = [gain for by_seed in GAINS.values() for gain in by_seed]
+    assert summarize(every).ci95[1] < 0 < pooled.interval[1]
     deeper = find(found, "table_mine", "deeper").cells["corrected"]
-    assert list(deeper.values.values()) == [-1.0, -2.0, -3.0]
+    assert list(deeper.values.values()) == [-2.0]
+    two = pooled_rows(make_record, tmp_path, {"s": (-1.0, -1.0, -1.0), "m": (-1.0, -1.0, -1.0)})
+    verdict = find(two, "table_mine", "pooled").cells["corrected"].verdict
+    assert (verdict.label, verdict.reason) == ("undecided", "fewer than 3 cells")
+
+
+def test_cells_that_fail_a_check_are_left_out_and_told(make_record, tmp_path: Path) -> None:
+    """The old arm never has a loss below 8, the new one in three of four cells."""
+    gains = {**GAINS, "l": (-0.5, -0.4, -0.6)}
+    some = pooled_rows(make_record, tmp_path, gains, some="[learned]")
+    pooled = find(some, "table_mine", "pooled").cells["corrected"]
+    assert list(pooled.values.values()) == pytest.approx([-1.1, -2.0, -4.0])
+    assert pooled.note == "over 3 of 4 cells (9 pairs of runs); 1 left out, check learned does not hold"
+    (note,) = (note for note in some.tables[0].notes if note.startswith("Check learned"))
+    assert "held in corrected/m_new" in note and "failed in corrected/l_new (8.500 against 8.000)" in note
+    every = pooled_rows(make_record, tmp_path, gains, checks="[learned]")
+    cell = find(every, "table_mine", "pooled").cells["corrected"]
+    assert cell.verdict.label == "cannot decide" and "4 left out" in cell.verdict.reason

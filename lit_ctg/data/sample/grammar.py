@@ -262,7 +262,7 @@ class Deck:
 
     def deal(self, count: int = 1) -> list[str]:
         """The next ``count`` templates."""
-        dealt = []
+        dealt: list[str] = []
         for _ in range(count):
             if not self._left:
                 self._left = self._rng.sample(self._cards, len(self._cards))

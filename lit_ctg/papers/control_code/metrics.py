@@ -116,6 +116,9 @@ class CodeSwapGap(LitMetric):
 
     unit = "nats"
     direction = "higher"
+    sums: Tensor
+    moments: Tensor
+    rows: Tensor
 
     def __init__(self, *, sources: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -189,6 +192,10 @@ class GenerationMean(LitMetric):
     The interval takes generations as independent draws of one model: it does not cover what another seed would have
     learned.
     """
+
+    total: Tensor
+    total_sq: Tensor
+    count: Tensor
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)

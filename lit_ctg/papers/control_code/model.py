@@ -13,16 +13,18 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerConfig, OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import ExponentialLR
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import KeysValues, SelfAttention, SinusoidalPosition, TransformerLayer
@@ -79,13 +81,13 @@ class Injection:
             return cls(False, (), False, 0)
         if name == "prompt":
             return cls(False, (1,), False, code_dim) if recurrent else cls(True, (), False, 0)
-        places = [*range(1, layers + 1), OUTPUT]
+        places: list[int | str] = [*range(1, layers + 1), OUTPUT]
         chosen = places if chosen is None else list(chosen)
         unknown = [place for place in chosen if place not in places]
         if unknown or not chosen:
             which = f"no place '{unknown[0]}'" if unknown else "no place at all"
             raise UserError(f"model.injection_layers={chosen}: {which}; use some of 1 to {layers} and {OUTPUT}")
-        return cls(False, tuple(place for place in chosen if place != OUTPUT), OUTPUT in chosen, code_dim)
+        return cls(False, tuple(place for place in chosen if isinstance(place, int)), OUTPUT in chosen, code_dim)
 
 
 def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
@@ -229,14 +231,14 @@ class CodeTransformerBackbone(nn.Module):
             )
             return made[coded]
 
-        self.layers = nn.ModuleList([layer(number) for number in range(1, layers + 1)])
+        self.layers = ModuleListOf([layer(number) for number in range(1, layers + 1)])
 
     def scale_code_weights(self, factor: float) -> None:
         """Multiply the weights of the code in all layers that take it."""
         for layer in self.layers:
-            if layer.code_dim:
-                layer.linear1.scale_code_weight(factor)
-                layer.linear2.scale_code_weight(factor)
+            for linear in (layer.linear1, layer.linear2):
+                if isinstance(linear, CodeLinear):
+                    linear.scale_code_weight(factor)
 
     def forward(self, hidden_BTD: Tensor, code_BC: Tensor | None, causal: bool = True) -> Tensor:
         """Return the last hidden states [B, T, D].
@@ -339,13 +341,13 @@ class CodeGRUBackbone(nn.Module):
         self.dim, self.dropout, self.causal = dim, dropout, True
         self.coded = [bool(code_dim) and number in code_layers for number in range(1, layers + 1)]
         sizes = [dim + code_dim * coded for coded in self.coded]
-        self.layers = nn.ModuleList([nn.GRU(size, dim, batch_first=True) for size in sizes])
+        self.layers = ModuleListOf([nn.GRU(size, dim, batch_first=True) for size in sizes])
 
     def scale_code_weights(self, factor: float) -> None:
         """Multiply the weights of the code in all layers that take it."""
         with torch.no_grad():
             for layer in self.layers:
-                layer.weight_ih_l0[:, self.dim :].mul_(factor)
+                cast(Tensor, layer.weight_ih_l0)[:, self.dim :].mul_(factor)
 
     def forward(self, hidden_BTD: Tensor, code_BC: Tensor | None, causal: bool = True) -> Tensor:
         """Return the last hidden states [B, T, D]; a GRU is causal whatever ``causal`` says."""
@@ -493,7 +495,7 @@ class ControlCodeModule(LitLanguageModel):
 
     def setup(self, stage: str | None = None) -> None:
         """Learn the names of the sources from the data module."""
-        self.bind(self.trainer.datamodule.sources)  # type: ignore[attr-defined]
+        self.bind(datamodule_of(self.trainer).sources)
 
     def bind(self, sources: Sequence[str]) -> None:
         """Take the names of the sources.
@@ -586,11 +588,12 @@ class ControlCodeModule(LitLanguageModel):
 
     def _positions(self, embedded_BTD: Tensor, alone: bool) -> Tensor:
         """Position vectors [T, D], or with the published fault [B, 1, D]: by row of the batch."""
+        assert self.position is not None
         size, width, _ = embedded_BTD.shape
         if not self.by_row:
-            return self.position(torch.arange(width, device=embedded_BTD.device))  # type: ignore[misc]
+            return self.position(torch.arange(width, device=embedded_BTD.device))
         row_B = torch.arange(size, device=embedded_BTD.device) * (not alone)
-        return self.position(row_B).unsqueeze(1)  # type: ignore[misc]
+        return self.position(row_B).unsqueeze(1)
 
     def scores(self, hidden_BTD: Tensor, state: CodeState) -> Tensor:
         """Return the logits [B, T, V] of [h; c] W + b, float32 or wider."""
@@ -658,7 +661,7 @@ def check_optimizer(name: str, settings: Mapping[str, Mapping[str, float]]) -> N
 
 def configured_optimizer(
     name: str, parameters: Iterable[nn.Parameter], settings: Mapping[str, float], total_steps: int
-) -> dict[str, Any]:
+) -> OptimizerLRSchedulerConfig | OptimizerConfig:
     """Return what ``configure_optimizers`` does.
 
     Args:
@@ -674,7 +677,7 @@ def configured_optimizer(
         return {"optimizer": chosen, "lr_scheduler": {"scheduler": falling, "interval": "epoch"}}
     if name == "adam":
         return {"optimizer": torch.optim.Adam(parameters, lr=rate)}
-    configured = adamw_warmup_cosine(
+    return adamw_warmup_cosine(
         parameters,
         learning_rate=rate,
         weight_decay=settings["weight_decay"],
@@ -683,6 +686,3 @@ def configured_optimizer(
         warmup_from_zero=False,
         total_steps=total_steps,
     )
-    # a fused optimiser can unscale gradients, so Lightning would not clip them; in bfloat16 there is nothing to unscale
-    configured["optimizer"]._step_supports_amp_scaling = False
-    return configured

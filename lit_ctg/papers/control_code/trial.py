@@ -18,12 +18,13 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_ctg.core.metric import token_nll
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.papers.control_code.metrics import BertScore, CodeSwapGap, Degeneracy, SourceClassifier, Variation
+from lit_ctg.papers.control_code.verify import LEARNED
 
 FROM = ("held_out", "whole_text")
 MODES = ("greedy", "sampled")
@@ -205,8 +206,9 @@ class CodeTrial(Callback):
 
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
-            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
-            ``trial/breakthrough_epoch``, ``train/...`` of the last epoch, ``corpus/train_tokens`` (Table 2).
+            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (perplexity at least a tenth
+            below that of word frequencies), ``trial/breakthrough_epoch``, ``train/...`` of the last epoch,
+            ``corpus/train_tokens`` (Table 2).
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
         samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
 
@@ -265,7 +267,7 @@ class CodeTrial(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from empty sums where the code-swap gap is measured."""
-        sources = trainer.datamodule.sources  # type: ignore[attr-defined]
+        sources = datamodule_of(trainer).sources
         wanted = trainer.state.fn == "validate" and len(sources) > 1
         self.gap = CodeSwapGap(sources=sources, sync_on_compute=False) if wanted else None
 
@@ -296,7 +298,7 @@ class CodeTrial(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Generate: at the end of the run for the results, after the chosen epochs for the history."""
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        datamodule = datamodule_of(trainer)
         epoch = trainer.current_epoch + 1
         if trainer.state.fn == "validate":
             self.samples = []
@@ -341,7 +343,7 @@ class CodeTrial(Callback):
                 prompts_from=self.prompts_from,
             )
             judge, accuracy = train_judge(datamodule, chunks=self.judge_chunks, length=self.new_tokens)
-            self._keep({"classifier/accuracy": accuracy.result()})
+            self._keep({"classifier/accuracy": accuracy.number()})
             self._trial = prompts, judge
         return self._trial
 
@@ -351,10 +353,10 @@ class CodeTrial(Callback):
         own = [(tokens, prompt) for tokens, (prompt, code) in zip(new, codes, strict=True) if code == prompt.source]
         found = self._text_metrics([tokens for tokens, _ in own], [prompt for _, prompt in own], datamodule)
         asked = [code for _, code in codes]
-        found["source_accuracy"] = judged(judge, new, asked).result()
+        found["source_accuracy"] = judged(judge, new, asked).number()
         for number, source in enumerate(datamodule.sources):
             mine = [tokens for tokens, code in zip(new, asked, strict=True) if code == number]
-            found[f"source_accuracy/{source}"] = judged(judge, mine, [number] * len(mine)).result()
+            found[f"source_accuracy/{source}"] = judged(judge, mine, [number] * len(mine)).number()
         return found
 
     def _text_metrics(
@@ -367,7 +369,7 @@ class CodeTrial(Callback):
         bertscore = BertScore(**self.bertscore, sync_on_compute=False)
         if bertscore.missing is None:
             bertscore.update(texts, references)
-            found["bertscore"] = bertscore.result()
+            found["bertscore"] = bertscore.number()
         return found
 
     def _keep_references(self, datamodule: Any) -> None:
@@ -376,7 +378,7 @@ class CodeTrial(Callback):
         self._keep({"corpus/train_tokens": MetricResult(float(tokens), "count", "none", tokens, None, 1)})
         prompts, judge = self._prepared(datamodule)
         real, source_N = [prompt.reference for prompt in prompts], [prompt.source for prompt in prompts]
-        found = _token_metrics(real) | {"source_accuracy": judged(judge, real, source_N).result()}
+        found = _token_metrics(real) | {"source_accuracy": judged(judge, real, source_N).number()}
         self._keep({f"reference/{name}": result for name, result in found.items()})
         if (reason := BertScore(**self.bertscore).missing) is not None:
             self.samples.append({"mode": "note", "text": reason})
@@ -387,9 +389,9 @@ class CodeTrial(Callback):
         frequencies = float(torch.tensor(nats, dtype=torch.float64).exp())
         self._keep({"reference/unigram_perplexity": MetricResult(frequencies, "perplexity", "lower", tokens, None, 1)})
         if self.gap is not None:
-            learned = float(self.gap.perplexity() < frequencies)
-            self._keep({f"code_swap/{name}": result for name, result in self.gap.result().items()})
-            self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 1)})
+            learned = float(self.gap.perplexity() < LEARNED * frequencies)
+            self._keep({f"code_swap/{name}": result for name, result in self.gap.named().items()})
+            self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 2)})
 
     def _keep_curve(self, datamodule: Any) -> None:
         """The last epoch's training loss, and the epoch from which on it shows that context is used."""
@@ -431,4 +433,4 @@ def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResu
     measured = {"variation": Variation(sync_on_compute=False), "degeneracy": Degeneracy(sync_on_compute=False)}
     for metric in measured.values():
         metric.update(generations)
-    return {name: metric.result() for name, metric in measured.items()}
+    return {name: metric.number() for name, metric in measured.items()}

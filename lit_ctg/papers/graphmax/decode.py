@@ -20,7 +20,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.variant import NAMES, VariantRule, checked_name, chosen
+from lit_ctg.papers.graphmax.variant import NAMES, Variant, VariantRule, checked_name, chosen
 
 # Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
 #
@@ -56,7 +56,12 @@ class GraphmaxRule(ScoreRule):
         if top_k is not None and top_k < 1:
             raise UserError(f"graphmax over the top_k best tokens needs top_k >= 1, not {top_k}")
         self.graph, self.strength, self.top_k = graph, strength, top_k
-        self.settings = {"tol": tol, "max_iterations": max_iterations, "strict": strict, "solver": solver}
+        self.settings: dict[str, Any] = {
+            "tol": tol,
+            "max_iterations": max_iterations,
+            "strict": strict,
+            "solver": solver,
+        }
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[B, V]``; the prefix ``input_ids`` plays no part.
@@ -121,7 +126,7 @@ class GraphmaxDecoding:
 class EachVariant(ScoreRule):
     """An output layer for each row, by name and strength; rows of one name go through it together."""
 
-    def __init__(self, variants: Mapping[str, Any], names: Sequence[str], strengths: Sequence[float]) -> None:
+    def __init__(self, variants: Mapping[str, Variant], names: Sequence[str], strengths: Sequence[float]) -> None:
         self.parts = []
         for name in dict.fromkeys(names):
             rows = [row for row, own in enumerate(names) if own == name]

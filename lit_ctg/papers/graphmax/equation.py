@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
@@ -211,7 +211,7 @@ def _solve_rows(
         return solver.solve(operator, logits_BV, strength_B1)
     rows_b = (strength_B1[:, 0] > 0).nonzero()[:, 0]
     at_once = CPU_ROWS if logits_BV.device.type == "cpu" else len(logits_BV)
-    settings = {"tol": tol, "max_iterations": max_iterations}
+    settings: dict[str, Any] = {"tol": tol, "max_iterations": max_iterations}
     if 0 < len(rows_b) == len(logits_BV) <= at_once:
         # nothing to put together
         solution = solve(operator, logits_BV, strength_B1, warm_start_BV=warm_BV, **settings)
@@ -272,7 +272,7 @@ class ImplicitGraphmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
+        ctx: Any,
         logits_BV: Tensor,
         strength_B1: Tensor,
         weights_E: Tensor | None,
@@ -288,7 +288,7 @@ class ImplicitGraphmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad_probs_BV: Tensor, grad_log_BV: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_probs_BV: Tensor, grad_log_BV: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients by logits, strength and weights."""
         x_BV, strength_B1 = ctx.saved_tensors
         operator: GraphOperator = ctx.operator

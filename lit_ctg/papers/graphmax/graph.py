@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 # Shape suffixes: V vocabulary, P bigrams of a block.
 
 
-def count_bigrams(sequences: Iterable[Sequence[int]], vocab_size: int, block: int = 2_000_000) -> sp.csr_array:
+def count_bigrams(
+    sequences: Iterable[Sequence[int] | np.ndarray], vocab_size: int, block: int = 2_000_000
+) -> sp.csr_array:
     """Return ``count(i, j)``, how often token j follows token i inside a sequence, as a ``[V, V]`` float64 CSR matrix.
 
     Args:
@@ -58,7 +60,9 @@ def count_bigrams(sequences: Iterable[Sequence[int]], vocab_size: int, block: in
     return total
 
 
-def _bigrams(sequences: Iterable[Sequence[int]], vocab_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _bigrams(
+    sequences: Iterable[Sequence[int] | np.ndarray], vocab_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for number, sequence in enumerate(sequences):
         ids = np.asarray(sequence, dtype=np.int64).reshape(-1)
         if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
@@ -76,10 +80,14 @@ def _blocks(pairs: Iterator[tuple[np.ndarray, np.ndarray]], block: int) -> Itera
         held.append(pair)
         size += len(pair[0])
         if size >= block:
-            yield tuple(np.concatenate(side) for side in zip(*held, strict=True))
+            yield _joined(held)
             held, size = [], 0
     if size:
-        yield tuple(np.concatenate(side) for side in zip(*held, strict=True))
+        yield _joined(held)
+
+
+def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([first for first, _ in pairs]), np.concatenate([second for _, second in pairs])
 
 
 # The linear map M = (I - A~)^T (I - A~) and what the solver needs to know of it beforehand (Eq. 4).
@@ -109,8 +117,8 @@ class Matrices:
     def wide(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return both in float64 as torch CSR (int32 indices) on the device of ``like``."""
         if like.device not in self._wide:
-            pair = (_torch_csr(matrix).to(like.device) for matrix in (self.forward, self.backward))
-            self._wide[like.device] = (*pair,)
+            forward, backward = (_torch_csr(matrix).to(like.device) for matrix in (self.forward, self.backward))
+            self._wide[like.device] = forward, backward
         return self._wide[like.device]
 
     @property
@@ -121,7 +129,9 @@ class Matrices:
     @cached_property
     def sliced(self) -> tuple[SlicedRows, SlicedRows]:
         """Both as the compiled product of one vector reads them."""
-        return self.kernels.sliced(self.forward), self.kernels.sliced(self.backward)
+        kernels = self.kernels
+        assert kernels is not None, "asked for by compiled products only"
+        return kernels.sliced(self.forward), kernels.sliced(self.backward)
 
     @property
     def nbytes(self) -> int:
@@ -265,7 +275,7 @@ class CooccurrenceGraph:
     @classmethod
     def from_token_ids(
         cls,
-        sequences: Iterable[Sequence[int]],
+        sequences: Iterable[Sequence[int] | np.ndarray],
         vocab_size: int,
         *,
         order: int = 1,
@@ -403,7 +413,7 @@ class CooccurrenceGraph:
             )
         return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         """Return nodes, edges, memory and the strongest hubs: plain values, for a page or a record."""
         penalty_V = GraphOperator.from_scipy(self.matrix).diagonal_V
         hubs = penalty_V.topk(min(10, self.vocab_size))
@@ -604,7 +614,7 @@ class SceneGraph:
         if path is not None and not Path(path).is_file():
             raise UserError(f"no scene graph at path={path}: write one with lit-ctg data graph, or leave path out")
         self.corpus, self.split, self.path, self.fast = corpus, split, path, fast
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "order": order,
             "transposed": transposed,
             "normalization": normalization,
@@ -626,6 +636,7 @@ class SceneGraph:
         return self._made[key]
 
     def _count(self, vocabulary: Tokenizer, key: str) -> CooccurrenceGraph:
+        assert self.corpus is not None
         graph = CooccurrenceGraph.from_token_ids(
             token_ids(self.corpus, self.split, vocabulary), len(vocabulary), **self.settings
         )
@@ -633,6 +644,7 @@ class SceneGraph:
         return graph
 
     def _read(self, key: str) -> CooccurrenceGraph:
+        assert self.path is not None
         graph = CooccurrenceGraph.load(self.path)
         if graph.information.get(VOCABULARY, key) != key:
             raise UserError(
@@ -641,7 +653,7 @@ class SceneGraph:
         return graph
 
 
-def token_ids(corpus: CorpusDataModule, split: str, vocabulary: Tokenizer) -> Iterator[Sequence[int]]:
+def token_ids(corpus: CorpusDataModule, split: str, vocabulary: Tokenizer) -> Iterator[np.ndarray]:
     """Yield the ids of one document at a time in a vocabulary that need not be the corpus' own."""
     texts = (document.text for document in corpus.documents(split))
     for block in blocks(texts):

@@ -85,6 +85,11 @@ class NgramBleu(LitMetric):
 
     unit = "rate"
     direction = "higher"
+    matches_O: Tensor
+    totals_O: Tensor
+    length: Tensor
+    reference_length: Tensor
+    texts: Tensor
 
     def __init__(self, references: References, *, orders: int = 5, **kwargs: object) -> None:
         super().__init__(**kwargs)

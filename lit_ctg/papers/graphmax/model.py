@@ -6,16 +6,18 @@ Shape letters: B rows, T positions, N positions that count, V vocabulary, D hidd
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import entmax
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -102,7 +104,7 @@ class GraphmaxModule(LitLanguageModel):
         self,
         *,
         vocabulary: Tokenizer,
-        backbone: nn.Module,
+        backbone: Backbone,
         output: str = "softmax",
         training_output: str = "softmax",
         fine_tuning: float = 1.0,
@@ -128,7 +130,7 @@ class GraphmaxModule(LitLanguageModel):
         self.vocabulary, self.backbone, self.scene, self.published = vocabulary, backbone, scene, published
         self.output, self.training_output, self.fine_tuning = output, training_output, fine_tuning
         self.strength, self.training_positions = strength, training_positions
-        self.optimizer_settings = {
+        self.optimizer_settings: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -138,9 +140,9 @@ class GraphmaxModule(LitLanguageModel):
         if not hasattr(backbone, "embed"):
             self.embedding = nn.Embedding(len(vocabulary), backbone.dim)
             nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
-        elif backbone.vocabulary_size < len(vocabulary):
+        elif (rows := cast(PretrainedBackbone, backbone).vocabulary_size) < len(vocabulary):
             raise UserError(
-                f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "
+                f"the backbone has {rows} tokens, the corpus {len(vocabulary)}: they need one "
                 "tokenizer, data/tokenizer=huggingface with the model's own path"
             )
         bayesian = training_output == "bayesian"
@@ -167,13 +169,13 @@ class GraphmaxModule(LitLanguageModel):
         return self.backbone(self._embed(batch["input_ids_BT"]))
 
     def _embed(self, ids: Tensor) -> Tensor:
-        return self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
+        return cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return z, ``[..., V]``, of hidden states ``[..., D]``."""
         if self.bayesian is None:
             if self.embedding is None:
-                return self.backbone.head(hidden)[..., : len(self.vocabulary)]
+                return cast(PretrainedBackbone, self.backbone).head(hidden)[..., : len(self.vocabulary)]
             return F.linear(hidden, self.embedding.weight)
         return self.bayesian(hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:-1], -1)
 
@@ -216,7 +218,7 @@ class GraphmaxModule(LitLanguageModel):
             return True
         return self.trainer.global_step >= (1 - self.fine_tuning) * self.trainer.estimated_stepping_batches
 
-    def configure_optimizers(self) -> dict[str, Any] | None:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig | None:
         """AdamW with warm-up and cosine; None for a frozen model, which is only tried."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
             return None

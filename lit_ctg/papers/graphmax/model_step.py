@@ -447,12 +447,13 @@ class ReducedProblem:
         self, now: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], far_B: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the rows ``far_B`` of ``new`` by the lowest point on a segment along which f falls."""
-        old, end = (tuple(part[far_B] for part in point) for point in (now, new))
+        old, end = ((log_x_BN[far_B], y_BN[far_B], gap_B[far_B]) for log_x_BN, y_BN, gap_B in (now, new))
         falls_b1 = ((end[0].exp() - old[0].exp()) * (old[0] - old[1])).sum(dim=-1, keepdim=True) < 0
         # towards softmax(y), f always falls
         end_log_bN = torch.where(falls_b1, end[0], log_normalized(old[1]))
         part = self.rows(far_B)
         end = part.judged(end_log_bN)
         log_x_bN, _, _ = segment_minimum(old, end)
-        pairs = zip(new, part.judged(log_x_bN), strict=True)
-        return tuple(whole.index_put((far_B,), rows) for whole, rows in pairs)
+        found = part.judged(log_x_bN)
+        log_x_BN, y_BN, gap_B = (whole.index_put((far_B,), rows) for whole, rows in zip(new, found, strict=True))
+        return log_x_BN, y_BN, gap_B

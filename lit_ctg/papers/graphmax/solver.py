@@ -158,9 +158,15 @@ class _Point:
         self.iterations_B = self.iterations_B + before.iterations_B
 
     @property
+    def found_BV(self) -> Tensor:
+        """Log x of a point beyond the beginning."""
+        assert self.log_x_BV is not None
+        return self.log_x_BV
+
+    @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log x, y and gap."""
-        return self.log_x_BV, self.y_BV, self.gap_B
+        return self.found_BV, self.y_BV, self.gap_B
 
     def rows(self, index: Tensor) -> _Point:
         """Return some rows."""
@@ -193,10 +199,10 @@ class _Rows:
         self.stale_B[open_b] = (self.stale_B[open_b] + 1).masked_fill(moved_b, 0)
         if better_b.all() and len(open_b) == len(self.gap_B):
             # the iterate is not changed any more, so it need not be copied
-            self.log_x_BV, self.gap_B = point.log_x_BV, point.gap_B.clone()
+            self.log_x_BV, self.gap_B = point.found_BV, point.gap_B.clone()
         else:
             rows_b = open_b[better_b]
-            self.log_x_BV = self.log_x_BV.index_copy(0, rows_b, point.log_x_BV[better_b])
+            self.log_x_BV = self.log_x_BV.index_copy(0, rows_b, point.found_BV[better_b])
             self.gap_B[rows_b] = point.gap_B[better_b]
         stay_b = ~is_certified(point.gap_B, tol) & (self.stale_B[open_b] < PATIENCE)
         if stay_b.all():
@@ -213,13 +219,13 @@ def _newton(problem: _Problem, now: _Point, tol: float) -> _Point:
     solution = solve_tangent(
         problem.operator.product,
         problem.operator.diagonal_V,
-        now.log_x_BV.exp(),
+        now.found_BV.exp(),
         problem.strength_B1,
-        gradient_slack(now.log_x_BV, now.y_BV),
+        gradient_slack(now.found_BV, now.y_BV),
         tol=CG_TOL,
         max_iterations=CG_ITERATIONS,
     )
-    log_x_BV = newton_candidate(now.log_x_BV, now.y_BV, problem.strength_B1, solution)
+    log_x_BV = newton_candidate(now.found_BV, now.y_BV, problem.strength_B1, solution)
     return _Point.at(problem, log_x_BV, solution.products_B)
 
 
@@ -232,6 +238,6 @@ def _search_segment(now: _Point, new: _Point) -> _Point:
     if far_B.any():
         log_x_bV, y_bV, _ = segment_minimum(now.rows(far_B).parts, new.rows(far_B).parts)
         # the candidate itself may be kept as the best so far
-        new.log_x_BV, new.y_BV = new.log_x_BV.clone(), new.y_BV.clone()
+        new.log_x_BV, new.y_BV = new.found_BV.clone(), new.y_BV.clone()
         new.log_x_BV[far_B], new.y_BV[far_B] = log_x_bV, y_bV
     return new

@@ -9,16 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig, LogitsProcessorList
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, evaluating
+from lit_ctg.core.batch import Batch
+from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.rule import ScoreRule
@@ -26,6 +28,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
+from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
 from lit_ctg.papers.graphmax.trial import check_real, check_softmax, check_whole, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, chosen, variants
@@ -78,12 +81,12 @@ class TranslationModel(LitLanguageModel):
     def setup(self, stage: str | None = None) -> None:
         """Without a scene, count the target side of the training split (sec. 5.2)."""
         if self.scene is None and "graph" not in self.__dict__:
-            packed = self.trainer.datamodule.prepare()  # type: ignore[attr-defined]
+            packed = datamodule_of(self.trainer).prepare()
             count = packed.meta["splits"]["train.target"]["documents"]
             sentences = (packed.document("train.target", number) for number in range(count))
             self.__dict__["graph"] = CooccurrenceGraph.from_token_ids(sentences, self.rows)
 
-    def forward(self, batch: Batch) -> LMOutput:
+    def forward(self, batch: TranslationBatch) -> LMOutput:  # type: ignore[override]  # it needs a source
         """Score every target position from the whole source and the target before it."""
         source_BS, mask_BS = self.source(batch["source_ids_BS"], batch["mask_source_BS"])
         found = self.network(
@@ -187,15 +190,16 @@ class GraphmaxTranslationModule(TranslationModel):
         warmup_fraction: float = 0.1,
     ):
         super().__init__()
-        if None in (vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id):
+        pad_id, bos_id, eos_id = vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id
+        if pad_id is None or bos_id is None or eos_id is None:
             raise UserError(
                 "translation needs a vocabulary with <pad>, <bos> and <eos>: see conf/data/translation.yaml"
             )
         self.vocabulary, self.scene, self.published = vocabulary, scene, published
         self.label_smoothing = label_smoothing
-        self.decoder_start = (vocabulary.bos_id,)
-        self.silent = frozenset([vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id])
-        self.optimizer_settings = {
+        self.decoder_start = (bos_id,)
+        self.silent = frozenset([pad_id, bos_id, eos_id])
+        self.optimizer_settings: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -213,15 +217,15 @@ class GraphmaxTranslationModule(TranslationModel):
             attention_dropout=dropout,
             max_position_embeddings=max_length,
             scale_embedding=True,
-            pad_token_id=vocabulary.pad_id,
-            bos_token_id=vocabulary.bos_id,
-            eos_token_id=vocabulary.eos_id,
-            decoder_start_token_id=vocabulary.bos_id,
+            pad_token_id=pad_id,
+            bos_token_id=bos_id,
+            eos_token_id=eos_id,
+            decoder_start_token_id=bos_id,
             forced_eos_token_id=None,
         )
         self.network = BartForConditionalGeneration(config)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine."""
         return adamw_warmup_cosine(
             self.parameters(),
@@ -462,7 +466,7 @@ class GraphmaxTranslation(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
-            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+            self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: LightningModule, datamodule: Any) -> None:
         """Fill ``results`` and ``samples``."""
@@ -529,11 +533,11 @@ class GraphmaxTranslation(Callback):
         return results
 
 
-def _batches(datamodule: Any, count: int, module: LightningModule) -> Iterator[Batch]:
+def _batches(datamodule: Any, count: int, module: LightningModule) -> Iterator[TranslationBatch]:
     """Yield the validation batches, without the pairs beyond the first ``count``."""
     for batch in datamodule.val_dataloader():
         if count <= 0:
             return
-        kept = {key: value[:count].to(module.device) for key, value in batch.items()}
+        kept = cast(TranslationBatch, {key: value[:count].to(module.device) for key, value in batch.items()})
         count -= len(kept["source_ids_BS"])
         yield kept

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Required
 
 import numpy as np
 import torch
@@ -28,6 +28,18 @@ _FILES = {
 }
 _HUB_SPLIT = {"train": "train", "val": "validation", "test": "test"}
 _RECORDS = (".jsonl", ".csv", ".parquet")
+
+
+class TranslationBatch(Batch):
+    """A batch of sentence pairs; the target is what the other keys hold.
+
+    Attributes:
+        source_ids_BS: long, the source sentence and <eos>.
+        mask_source_BS: bool, False where there is padding.
+    """
+
+    source_ids_BS: Required[torch.Tensor]
+    mask_source_BS: Required[torch.Tensor]
 
 
 class PairBatches(torch.utils.data.Dataset[Batch]):
@@ -64,7 +76,7 @@ class PairBatches(torch.utils.data.Dataset[Batch]):
     def __len__(self) -> int:
         return -(-self.pairs // self.batch_size)
 
-    def __getitem__(self, key: tuple[int, int]) -> Batch:
+    def __getitem__(self, key: tuple[int, int]) -> TranslationBatch:
         epoch, index = key
         order_N = np.arange(self.pairs)
         if self.shuffle_seed is not None:
@@ -148,12 +160,12 @@ class TranslationDataModule(CorpusDataModule):
         """Return [source file, target file] or [file of rows] of a split, ``None`` when the folder has none."""
         source, target = self.languages.values()
         for stem in _FILES[split]:
-            sides = [find_optional(self.root, (f"{stem}.{code}",), suffixes=("",)) for code in (source, target)]
-            if None not in sides:
-                return sides  # type: ignore[return-value]
-            if any(sides):
-                missing = target if sides[0] else source
-                raise UserError(f"{self.root} has {stem}.{source if sides[0] else target} but no {stem}.{missing}: "
+            one, other = (find_optional(self.root, (f"{stem}.{code}",), suffixes=("",)) for code in (source, target))
+            if one is not None and other is not None:
+                return [one, other]
+            if one is not None or other is not None:
+                missing = target if one else source
+                raise UserError(f"{self.root} has {stem}.{source if one else target} but no {stem}.{missing}: "
                                 "add the other side")  # fmt: skip
             rows = find_optional(self.root, (stem,), suffixes=_RECORDS)
             if rows is not None:
@@ -206,18 +218,18 @@ class TranslationDataModule(CorpusDataModule):
     def pair_batches(self, split: str, shuffle: bool) -> PairBatches:
         """Return the batches of a split; ``UserError`` when the tokenizer lacks a special token."""
         packed, words = self.prepare(), self.tokenizer
-        specials = {"<pad>": words.pad_id, "<bos>": words.bos_id, "<eos>": words.eos_id}
-        # byte-level BPE has one token for all ends; padding is masked, so any id will do
-        if words.unknown_id is None:
-            specials["<pad>"] = specials["<pad>"] if specials["<pad>"] is not None else words.eos_id
+        pad_id, bos_id, eos_id = words.pad_id, words.bos_id, words.eos_id
         # T5 and Marian have no <bos>: a pretrained model starts its decoder as it wants to
-        if words.kind == "huggingface" and words.bos_id is None:
-            specials["<bos>"] = words.pad_id
-        missing = [name for name, number in specials.items() if number is None]
-        if missing:
-            raise UserError(f"translation needs {missing[0]}: add it to data.tokenizer.specials")
+        if words.kind == "huggingface" and bos_id is None:
+            bos_id = pad_id
+        # byte-level BPE has one token for all ends; padding is masked, so any id will do
+        if words.unknown_id is None and pad_id is None:
+            pad_id = eos_id
+        if pad_id is None or bos_id is None or eos_id is None:
+            missing = "<pad>" if pad_id is None else "<bos>" if bos_id is None else "<eos>"
+            raise UserError(f"translation needs {missing}: add it to data.tokenizer.specials")
         return PairBatches(
-            packed, split, specials=tuple(specials.values()), batch_size=self.batch_size, maximum=self.length,
+            packed, split, specials=(pad_id, bos_id, eos_id), batch_size=self.batch_size, maximum=self.length,
             shuffle_seed=self.seed if shuffle else None,
         )  # fmt: skip
 

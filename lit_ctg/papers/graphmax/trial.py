@@ -15,7 +15,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer
@@ -357,7 +357,7 @@ class GraphmaxTrial(Callback):
         """
         if stage != "fit":
             return
-        vocabulary = trainer.datamodule.vocabulary  # type: ignore[attr-defined]
+        vocabulary = datamodule_of(trainer).vocabulary
         has = getattr(getattr(pl_module, "backbone", None), "context", None)
         for name, part in self.parts_by_name.items():
             needs = part.positions(vocabulary)
@@ -377,7 +377,7 @@ class GraphmaxTrial(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
         if trainer.state.fn == "validate":
-            self.run(pl_module, trainer.datamodule.vocabulary)  # type: ignore[attr-defined]
+            self.run(pl_module, datamodule_of(trainer).vocabulary)
 
     def run(self, module: LightningModule, vocabulary: Any) -> None:
         """Fill ``results`` and ``samples``."""

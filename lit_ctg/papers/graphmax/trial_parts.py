@@ -314,7 +314,7 @@ class ReviewGeneration:
             f"{protocol}/{scene}/{method}/{name}": Measure(
                 result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
             )
-            for name, result in metric.result().items()
+            for name, result in metric.named().items()
         }
 
     def _perplexity(

@@ -6,7 +6,7 @@ rule. Shape suffixes: B contexts, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -177,7 +177,7 @@ def variants(
 
     @cache
     def derived(name: str) -> CooccurrenceGraph:
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             "transposed": {"transposed": True},
             "spectral": {"normalization": "spectral"},
             "second_order": {"order": 2, "row_edges": row_edges},
@@ -226,7 +226,7 @@ def variants(
     return found if published is None else {**found, "algorithm_one": on_graph("graphmax", published)}
 
 
-def chosen(name: str, found: dict[str, Variant]) -> Variant:
+def chosen(name: str, found: Mapping[str, Variant]) -> Variant:
     """Return the variant of that name.
 
     Raises:

@@ -25,7 +25,7 @@ def main(words: list[str], console: Console | None = None) -> Path:
     Raises:
         UserError: a word that is none of these, or what ``export`` raises.
     """
-    given = dict(word.split("=", 1) if "=" in word else (word, "") for word in words)
+    given = {name: value for name, _, value in (word.partition("=") for word in words)}
     unknown = next((name for name in given if name not in ("ckpt_path", "out")), None)
     if unknown is not None or not given.get("ckpt_path"):
         told = f"no option '{unknown}'" if unknown is not None else "ckpt_path is missing"

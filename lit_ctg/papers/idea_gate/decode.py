@@ -206,9 +206,15 @@ class IdeaGateGenerator(Generator[GeneratedText]):
                 return state.idea_BV
 
             module = self.module
-            strength = {name: [control[name] for control in controls] for name in ("alpha", "beta")}
-            kind = {"form": module.form, "base_V": module.base_rate, "neutral_V": module.neutral}
-            rules.insert(0, IdeaGateRule(idea_logits, **strength, **kind))
+            gate = IdeaGateRule(
+                idea_logits,
+                alpha=[control["alpha"] for control in controls],
+                beta=[control["beta"] for control in controls],
+                form=module.form,
+                base_V=module.base_rate,
+                neutral_V=module.neutral,
+            )
+            rules.insert(0, gate)
         return RuleList(rules)
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:

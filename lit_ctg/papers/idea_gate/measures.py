@@ -18,47 +18,17 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_ctg.core.metric import BatchMetric, RatioMetric, float64, pick_mask
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
+from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
-DISCOUNT = 0.75  # of Kneser and Ney's smoothing, the usual value
 CHUNK = 1 << 22  # idea logits turned into float64 at one time
 # names of the domains (``corpus.load_domain``) whose files are called otherwise
 FILES = {"hardware": "computer_hardware"}
-
-
-class Bigrams:
-    """A bigram model by counting, with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
-
-    Args:
-        ids_N: the text.
-        size: V.
-    """
-
-    def __init__(self, ids_N: np.ndarray, size: int) -> None:
-        ids_N = np.asarray(ids_N).astype(np.int64)
-        self.size = size
-        pair_N, self.count_N = np.unique(ids_N[:-1] * size + ids_N[1:], return_counts=True)
-        self.pair_N = pair_N
-        first_N, second_N = pair_N // size, pair_N % size
-        self.total_V = np.bincount(first_N, weights=self.count_N, minlength=size)
-        self.followers_V = np.bincount(first_N, minlength=size)
-        # how many different tokens stand before each, one more so that none has no probability
-        before_V = np.bincount(second_N, minlength=size) + 1.0
-        self.unigram_V = before_V / before_V.sum()
-
-    def nll(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return the negative log-probability of each second token after the first one, nats, float64."""
-        key = np.asarray(first).astype(np.int64) * self.size + second
-        place = np.minimum(np.searchsorted(self.pair_N, key), len(self.pair_N) - 1)
-        count = np.where(self.pair_N[place] == key, self.count_N[place], 0)
-        total = self.total_V[first]
-        seen = np.maximum(total, 1)
-        rest = np.where(total > 0, DISCOUNT * self.followers_V[first] / seen, 1.0)
-        return -np.log(np.maximum(count - DISCOUNT, 0) / seen + rest * self.unigram_V[second])
 
 
 class BigramLoss(RatioMetric):
@@ -120,7 +90,7 @@ class IdeaLoss(RatioMetric):
         super().__init__(mask=mask, **kwargs)
         self._module: list[Any] = []
 
-    def bind(self, datamodule: Any, module: Any) -> IdeaLoss:
+    def bind(self, datamodule: Any, module: Any = None) -> IdeaLoss:
         """Take the model, which knows window, stopwords and weight."""
         self._module = [module]
         return self
@@ -176,7 +146,7 @@ class HistoryCache(RatioMetric):
         self.frequency_V: Tensor | None = None
         self._module: list[Any] = []
 
-    def bind(self, datamodule: Any, module: Any) -> HistoryCache:
+    def bind(self, datamodule: Any, module: Any = None) -> HistoryCache:
         """Take the model, which knows window and stopwords, and count the training split."""
         self._module = [module]
         if self.frequency_V is None:
@@ -249,6 +219,10 @@ class GateContext(BatchMetric):
 
     unit = "share of variance"
     direction = "higher"
+    positions: Tensor
+    gate_sum: Tensor
+    square_sum: Tensor
+    probability_sum: Tensor
 
     def __init__(self, *, stride: int = 4, mask: str = "target", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -256,7 +230,7 @@ class GateContext(BatchMetric):
         self._module: list[Any] = []
         self.add_sum("positions")
 
-    def bind(self, datamodule: Any, module: Any) -> GateContext:
+    def bind(self, datamodule: Any, module: Any = None) -> GateContext:
         """Take the model, whose gate it is."""
         if not self._module:
             for name in ("gate_sum", "square_sum", "probability_sum"):
@@ -414,7 +388,7 @@ class TopicMass(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
-            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it
+            self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: Any, datamodule: Any) -> None:
         """Fill ``results`` anew; domains that the corpus has no held-out text of are left out."""
@@ -492,7 +466,7 @@ class TopicMass(Callback):
             for domain, document, value in entries:
                 if chosen in (domain, "all"):
                     metric.update([value], groups[domain, document])
-            self.results[f"{name}/{chosen}/{kind}"] = metric.result().to_dict()
+            self.results[f"{name}/{chosen}/{kind}"] = metric.number().to_dict()
 
 
 class TopicClassifier:
@@ -555,7 +529,7 @@ class TopicClassifier:
         self.accuracy = (sum(hit for hit, _ in self.real.values()), sum(n for _, n in self.real.values()))
         return self
 
-    def features(self, texts: Sequence[Sequence[int]]) -> Any:
+    def features(self, texts: Sequence[Sequence[int] | np.ndarray]) -> Any:
         """Return square roots of token counts of each text, sparse [N, V]; length 1 each."""
         import scipy.sparse
         from sklearn.preprocessing import normalize
@@ -567,6 +541,6 @@ class TopicClassifier:
         counts.data = np.sqrt(counts.data)
         return normalize(counts)
 
-    def classes(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+    def classes(self, texts: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
         """Return of each text the place of its class in ``domains``, the last place for others."""
         return self._model.predict(self.features(texts)) if len(texts) else np.zeros(0, np.int64)

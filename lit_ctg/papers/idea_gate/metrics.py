@@ -18,6 +18,7 @@ from torch import Tensor
 from lit_ctg.core.metric import BatchMetric, LitMetric, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.idea_gate.model import distinct
 from lit_ctg.statistics import Interval, ratio_interval
 
@@ -71,6 +72,7 @@ class GatedPerplexity(Perplexity):
         (interval,) = self.intervals()
         nats = MetricResult(float(self.ratio()), "nats", "lower", int(self.count), interval, self.version)
         perplexity = super()._result()
+        assert isinstance(perplexity, MetricResult)
         return {"loss": nats, "perplexity": perplexity}
 
 
@@ -189,7 +191,7 @@ class IdeaHead(BatchMetric):
         self.frequency_V: Tensor | None = None
         self._module: list[Any] = []  # a list: a module in an attribute would become a part of the metric
 
-    def bind(self, datamodule: Any, module: Any) -> IdeaHead:
+    def bind(self, datamodule: Any, module: Any = None) -> IdeaHead:
         """Take the model, which knows window, stopwords and its output rows, and count the training split."""
         self._module = [module]
         if self.frequency_V is None:
@@ -482,9 +484,7 @@ class TopicDrift(LitMetric):
     ) -> None:
         super().__init__(**kwargs)
         self.spans = [(int(first), int(last)) for first, last in spans]
-        self.parts = torch.nn.ModuleList(
-            Stickiness(terms=terms, function_words=function_words, **kwargs) for _ in self.spans
-        )
+        self.parts = ModuleListOf(Stickiness(terms=terms, function_words=function_words, **kwargs) for _ in self.spans)
         self.fall = StickinessFall(**kwargs)
 
     def update(self, words_SN: Sequence[Sequence[Sequence[str]]], group: int = 0) -> None:
@@ -515,5 +515,5 @@ class TopicDrift(LitMetric):
             part.merge_state(incoming)
 
     def _result(self) -> dict[str, MetricResult]:
-        named = {span_name(span): part.result() for span, part in zip(self.spans, self.parts, strict=True)}
-        return {**named, "fall": self.fall.result()}
+        named = {span_name(span): part.number() for span, part in zip(self.spans, self.parts, strict=True)}
+        return {**named, "fall": self.fall.number()}

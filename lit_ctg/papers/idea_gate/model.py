@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.decoding.rule import PerRow
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone
+from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate.fast import fused
 
 EMBEDDING_STD = 0.02  # of GPT-2
@@ -161,10 +163,11 @@ class GateForm:
             base_V: logarithm of what the idea head says of each token where it knows nothing of the context.
         """
         log_p = self.log_p(idea_logits, base_V)
-        most = None if base_V is None else -beta
+        # torch's stubs want two numbers or two tensors; it takes one of each
+        least, most = cast(Any, beta), cast(Any, None if base_V is None else -beta)
         if self.clamp == "after_scaling":
-            return (log_p * alpha).clamp(min=beta, max=most)
-        return log_p.clamp(min=beta, max=most) * alpha
+            return (log_p * alpha).clamp(min=least, max=most)
+        return log_p.clamp(min=least, max=most) * alpha
 
     def log_p(self, idea_logits: Tensor, base_V: Tensor | None = None) -> Tensor:
         """Return log(p + epsilon), less the base rate's logarithm where there is one."""
@@ -278,11 +281,14 @@ class IdeaGateModule(LitLanguageModel):
         stopword_mask_V: True at tokens that the idea loss leaves out.
     """
 
+    base_V: Tensor
+    stopword_mask_V: Tensor
+
     def __init__(
         self,
         *,
         vocabulary: Any,
-        backbone: nn.Module,
+        backbone: Backbone,
         gated: bool,
         clamp: str,
         alpha: float,
@@ -350,7 +356,7 @@ class IdeaGateModule(LitLanguageModel):
         self.window_size, self.window_start = window, window_start
         self.positive_weight, self.idea_weight, self.idea_bias = positive_weight, idea_weight, idea_bias
         self.stopwords, self.stopword_count = check_stopwords(stopwords), stopword_count
-        self.optimization = {
+        self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "final_fraction": final_fraction,
             "weight_decay": weight_decay,
@@ -405,7 +411,7 @@ class IdeaGateModule(LitLanguageModel):
                 f"model.start_from={path} has other tokens than the corpus: give it the corpus it was trained on"
             )
         try:
-            self.backbone.from_hugging_face(given)
+            cast(GPT2Backbone, self.backbone).from_hugging_face(given)
             self.embedding.load_state_dict({"weight": given["wte.weight"]})
         except (RuntimeError, KeyError) as error:
             reason = " ".join(str(error).split())[:160]
@@ -421,7 +427,7 @@ class IdeaGateModule(LitLanguageModel):
         counted = self.lift or self.idea_bias == "token_rate"
         if not frequent and not counted:
             return
-        ids_N = self.trainer.datamodule.prepare().ids("train")
+        ids_N = datamodule_of(self.trainer).prepare().ids("train")
         if frequent:
             self.stopword_mask_V.copy_(frequent_mask(ids_N, self.vocabulary_size, self.stopword_count))
         if counted:
@@ -438,10 +444,10 @@ class IdeaGateModule(LitLanguageModel):
     @property
     def head_weight(self) -> Tensor:
         """The token head [V, D], tied to the embedding unless the backbone brings its own."""
-        return self.backbone.head_weight if self.embedding is None else self.embedding.weight
+        return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
 
     def _embed(self, ids: Tensor) -> Tensor:
-        return self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
+        return cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
 
     def window(self, target_ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         """Return the tokens to foretell at each position [B, T, K], -1 beyond the row; see ``future_window``."""
@@ -577,7 +583,7 @@ def _working(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
-def _vocabulary_size(vocabulary: Any, backbone: nn.Module) -> int:
+def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
     """Return V; a backbone with a head of its own must have room for every token of the corpus.
 
     Raises:

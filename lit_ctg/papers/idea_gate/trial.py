@@ -17,6 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
@@ -156,7 +157,7 @@ class TopicTrial(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
         if trainer.state.fn == "validate":
-            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+            self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: LightningModule, datamodule: Any) -> None:
         """Generate and measure everything; fills ``results`` and ``samples`` anew."""
@@ -248,11 +249,11 @@ class TopicTrial(Callback):
         self, parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]], chosen: str
     ) -> dict[str, Any]:
         """Return the metrics of some domains by one list; every domain's texts are held against its own terms."""
-        alone = {"sync_on_compute": False}  # every process runs all trials itself
+        alone: dict[str, Any] = {"sync_on_compute": False}  # every process runs all trials itself
         filled: dict[str, Any] = {}
         for group, domain, some in _groups(parts, texts):
             terms = domain.terms[chosen]
-            topical = {"terms": terms, "function_words": self.function_words}
+            topical: dict[str, Any] = {"terms": terms, "function_words": self.function_words}
             tokens_N = [sample.new_tokens for sample in some]
             new: dict[str, Any] = {"drift": TopicDrift(spans=self.spans, **topical, **alone)}
             new["drift"].update([[sample.spans[s] for sample in some] for s in range(len(self.spans))], group)
@@ -282,6 +283,12 @@ class TopicTrial(Callback):
                 group += 1
             self._keep(f"{self.prefix}/{arm}/{domain.name}/classified", metric)
         self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
+
+    def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
+        """Return what needs no model: the stickiness of real text, as ``references`` keeps it."""
+        self.results = {}
+        self._references(datamodule)
+        return self.results
 
     def _references(self, datamodule: Any) -> None:
         """Record the stickiness of real text, of the domain and of other subjects, in pieces of ``scored_tokens``."""
@@ -403,7 +410,7 @@ class XRay(Callback):
         """Look, write the files, then log."""
         if trainer.state.fn != "validate":
             return
-        self.run(pl_module, trainer.datamodule.vocabulary)  # type: ignore[attr-defined]
+        self.run(pl_module, datamodule_of(trainer).vocabulary)
         if self.rows and trainer.is_global_zero:
             self.write_files(Path(trainer.default_root_dir))
             for logger in trainer.loggers:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
+from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.nslm.classes import ClassTable
 
 # hidden and cell state, [L, B, D] each
@@ -171,7 +172,7 @@ def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
     return levels
 
 
-class CharacterRNNs(nn.ModuleList):
+class CharacterRNNs(ModuleListOf[CharacterRNN]):
     """The networks of all classes. They learn from the language model's states, which do not learn from them.
 
     Args:

@@ -443,7 +443,7 @@ class ClassTable:
     @property
     def any_class_V(self) -> np.ndarray:
         """Whether a token is in some class: these are the tokens that the tagged vocabulary replaces (bool)."""
-        return (self.index_CV >= 0).any(0)
+        return np.asarray((self.index_CV >= 0).any(0))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -509,8 +509,8 @@ class ClassTable:
                     )
             if len(ids_K):
                 kept.append(number)
-                described = np.array([attributes[number][v] for v in ids_K], dtype=np.float64)
-                texts = tuple(tokens[v] for v in ids_K)
+                described = np.array([attributes[number][v] for v in ids_K.tolist()], dtype=np.float64)
+                texts = tuple(tokens[v] for v in ids_K.tolist())
                 candidates = recogniser.metrics, recogniser.densities
                 classes.append(ClassMembers(recogniser.name, ids_K, texts, described, *candidates, recogniser.unit))
         renumber = np.full(len(recognisers) + 1, -1)
@@ -562,7 +562,7 @@ def class_table(tokens: Sequence[str], recognisers: Iterable[Recogniser]) -> Cla
     recognisers = list(recognisers)
     wanted = {recogniser.context for recogniser in recognisers if recogniser.context is not None}
     ordered = [name for name in CONTEXTS if name in wanted] + sorted(wanted - CONTEXTS.keys())
-    contexts: list[LeftContext] = [candidate(CONTEXTS, name, LeftContext)() for name in ordered]  # type: ignore[type-abstract]
+    contexts: list[LeftContext] = [candidate(CONTEXTS, name, LeftContext)() for name in ordered]
     return ClassTable.build(tokens, recognisers, contexts)
 
 
@@ -594,7 +594,7 @@ def make_recogniser(name: str, settings: Any) -> Recogniser:
         raise UserError(f"class '{name}': expected settings such as pattern, metrics, densities, got {settings!r}")
     options = dict(settings)
     if "_target_" in options:
-        kind = candidate({}, str(options.pop("_target_")), Recogniser)  # type: ignore[type-abstract]
+        kind = candidate({}, str(options.pop("_target_")), Recogniser)
     else:
         keys = [key for key in _BY_KEY if key in options]
         if len(keys) != 1:

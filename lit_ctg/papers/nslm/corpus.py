@@ -153,7 +153,9 @@ class _NumbersAndPlaces(CorpusDataModule):
 
     def options(self) -> dict[str, Any]:
         population = self.minimum_population if self.chunk_places else None
-        return super().options() | {"join_numbers": self.join_numbers, "chunk_places": population}
+        # a mixin: the corpus that it is mixed into gives them
+        options = super().options()  # type: ignore[safe-super]  # abstract only for the mixin by itself
+        return options | {"join_numbers": self.join_numbers, "chunk_places": population}
 
     def transform(self, text: str) -> str:
         """Return a document's text with numbers joined and places chunked as configured."""

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_ctg.core.metric import RatioMetric, float64
-from lit_ctg.core.model import evaluating
+from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser
@@ -306,13 +306,13 @@ class NSLMEvaluation(Callback):
         module.on_test_epoch_start()
         limit = trainer.limit_test_batches if isinstance(trainer.limit_test_batches, int) else None
         with evaluating(module), torch.no_grad(), trainer.precision_plugin.forward_context():
-            for index, batch in itertools.islice(enumerate(trainer.datamodule.test_dataloader()), limit):  # type: ignore[attr-defined]
+            for index, batch in itertools.islice(enumerate(datamodule_of(trainer).test_dataloader()), limit):
                 yield module.test_step(trainer.strategy.batch_to_device(batch), index)
 
     def evaluate(self, trainer: Trainer, module: Any, scores: TokenScores, split: str) -> None:
         """Put the perplexities and errors of a split into ``results``."""
         count_V = np.bincount(
-            trainer.datamodule.prepare().ids("train"),  # type: ignore[attr-defined]
+            datamodule_of(trainer).prepare().ids("train"),
             minlength=len(module.vocabulary),
         )
         groups = self.groups(scores, module.table.names, count_V)
@@ -340,7 +340,7 @@ class NSLMEvaluation(Callback):
         """Keep the perplexity of one model in every group that has tokens."""
         metric = ClassPerplexity(groups=list(groups), sync_on_compute=False)
         metric.update(torch.from_numpy(log_prob_N), torch.from_numpy(np.stack(list(groups.values()), 1)))
-        for group, result in metric.result().items():  # type: ignore[union-attr]
+        for group, result in metric.named().items():
             if result.n:
                 self.results[f"{where}/{group}"] = result.to_dict()
 
@@ -414,7 +414,7 @@ class ClassReport(Callback):
         """Report what the module's micro-models were fitted to."""
         if trainer.state.fn != "validate":
             return
-        module, datamodule = pl_module, trainer.datamodule  # type: ignore[attr-defined]
+        module, datamodule = cast("NSLMModule", pl_module), datamodule_of(trainer)
         packed = datamodule.prepare()
         found = {split: module.occurrences(datamodule, split) for split in ("train", "val", "test")}
         totals = {split: len(packed.ids(split)) for split in found}

@@ -268,8 +268,8 @@ class OutputHeads(ClassHeads):
 
     def score(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> HeadScores:
         """Return exact log-probabilities of the targets under every head."""
-        rows = tuple(self._ready(part) for part in (self.outside_O, self.member_M))
-        blocks = zip(*(part.split(BLOCK) for part in (hidden_ND, target_N, state_N)), strict=True)
+        rows = self._ready(self.outside_O), self._ready(self.member_M)
+        blocks = zip(hidden_ND.split(BLOCK), target_N.split(BLOCK), state_N.split(BLOCK), strict=True)
         parts = [self._score(*block, rows) for block in blocks]
         within_N = self.within(hidden_ND, target_N, state_N)
         nnlm_N, tag_N, mass_N = (torch.cat(columns) for columns in zip(*parts, strict=True))

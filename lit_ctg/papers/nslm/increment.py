@@ -13,7 +13,7 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Fingerprint, checksum
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, evaluating
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
 from lit_ctg.errors import UserError
@@ -247,8 +247,8 @@ class IncrementTrial(Callback):
         """Take the epochs before an interruption."""
         self.history = state_dict["history"]
 
-    def _score(self, split: str, trainer: Trainer, module: LightningModule) -> tuple[float, float, int]:
-        pairs_N2 = trainer.datamodule.pairs(split).to(module.device)  # type: ignore[attr-defined]
+    def _score(self, split: str, trainer: Trainer, module: Any) -> tuple[float, float, int]:
+        pairs_N2 = datamodule_of(trainer).pairs(split).to(module.device)
         if len(pairs_N2) > MOST_SCORED:
             pairs_N2 = pairs_N2[torch.linspace(0, len(pairs_N2) - 1, MOST_SCORED).long()]
         return *module.score(pairs_N2), len(pairs_N2)
@@ -257,7 +257,7 @@ class IncrementTrial(Callback):
         self.history["increment/unseen"].append([epoch, self._score("test", trainer, module)[0]])
 
     def _finish(self, trainer: Trainer, module: LightningModule) -> None:
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        datamodule = datamodule_of(trainer)
         train, accuracy, trained = self._score("train", trainer, module)
         unseen, _, tried = self._score("test", trainer, module)
         best = min([unseen, *(value for _, value in self.history["increment/unseen"])])

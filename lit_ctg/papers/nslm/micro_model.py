@@ -361,7 +361,7 @@ class GaussianMixtureDensity(Density):
 
     def log_weight(self, x_UK: np.ndarray, log_base_K: np.ndarray) -> np.ndarray:
         total_UK = np.full(x_UK.shape, -np.inf)
-        for place in np.flatnonzero(self.weight_G > 0):
+        for place in np.flatnonzero(self.weight_G > 0).tolist():
             part_UK = self._part(x_UK, log_base_K, place) + np.log(self.weight_G[place])
             np.logaddexp(total_UK, part_UK, out=total_UK)
         return total_UK

@@ -10,6 +10,7 @@ K members of a class.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.huggingface import HuggingFaceBackbone
@@ -33,12 +34,14 @@ from lit_ctg.papers.nslm.baselines import (
     grounded_dimensions,
     read_vectors,
 )
-from lit_ctg.papers.nslm.classes import Recogniser, before_others, class_table, read_classes
+from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
 from lit_ctg.papers.nslm.heads import make_heads
 from lit_ctg.papers.nslm.micro_model import arc
-from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences
+from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 from lit_ctg.statistics import exp_or_inf
+
+_logger = logging.getLogger(__name__)
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
@@ -232,6 +235,7 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
+        corpus: the data module; classes that its training text has not are left out, which is told. None: no class is.
 
     Attributes:
         table: classes over the vocabulary.
@@ -243,6 +247,9 @@ class NSLMModule(LitLanguageModel):
     Raises:
         UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
     """
+
+    mixture_weight: Tensor
+    grounded_VG: Tensor
 
     def __init__(
         self,
@@ -274,6 +281,7 @@ class NSLMModule(LitLanguageModel):
         fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
+        corpus: Any = None,
     ) -> None:
         super().__init__()
         if optimizer not in ("sgd", "adamw"):
@@ -291,9 +299,11 @@ class NSLMModule(LitLanguageModel):
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
         self.recognisers = before_others(own, classes)
-        self.table = class_table(vocabulary.tokens, self.recognisers)
-        self.tracker = ContextTracker(self.table)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
+        # of the training text, where it was read for the table's sake; gone after the micro-models are chosen
+        self._read: Occurrences | None = None
+        self.table = class_table(vocabulary.tokens, self.recognisers) if corpus is None else self._table_of(corpus)
+        self.tracker = ContextTracker(self.table)
         self.learning_rate, self.rate_decay, self.constant_epochs = learning_rate, rate_decay, constant_epochs
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
@@ -340,21 +350,31 @@ class NSLMModule(LitLanguageModel):
     def setup(self, stage: str) -> None:
         """Choose the micro-models on the data module's training and validation text (once)."""
         if self.micro_models is None:
-            self.choose_micro_models(self.trainer.datamodule)
+            self.choose_micro_models(datamodule_of(self.trainer))
 
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
-        train, validation = (self.occurrences(datamodule, split) for split in ("train", "val"))
-        options = {"bases": self.bases, "blend": self.blend, "repeat": self.repeat}
-        self.selection = select(self.table, train, validation, **options)
+        train = self._read if self._read is not None else self.occurrences(datamodule, "train")
+        self._read, validation = None, self.occurrences(datamodule, "val")
+        self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend, repeat=self.repeat)
         self.micro_models = list(self.selection.models.values())
         return self.selection
 
-    def occurrences(self, datamodule: Any, split: str) -> Occurrences:
-        """Return the class tokens of a split, with what came before."""
+    def occurrences(self, datamodule: Any, split: str, table: ClassTable | None = None) -> Occurrences:
+        """Return the class tokens of a split, with what came before; of ``table`` instead of the module's own."""
         packed = datamodule.prepare()
         begin_N = packed.table(split, "begin") if self.within_documents else np.zeros(1, dtype=np.int64)
-        return Occurrences.from_documents(packed.ids(split), begin_N, self.table)
+        return Occurrences.from_documents(packed.ids(split), begin_N, self.table if table is None else table)
+
+    def _table_of(self, corpus: Any) -> ClassTable:
+        """Return the classes that the training text has, and tell which it has not."""
+        table, self._read, absent = occurring(
+            self.vocabulary.tokens, self.recognisers, lambda table: self.occurrences(corpus, "train", table)
+        )
+        if absent and len(table):
+            left = ", ".join(table.names)
+            _logger.warning(f"model.classes: left out {', '.join(absent)}: the training text has none; {left} remain")
+        return table
 
     # the network ---------------------------------------------------------------------------------------------------
 
@@ -516,6 +536,7 @@ class NSLMModule(LitLanguageModel):
         characters: bool,
     ) -> None:
         """Fill in what is said about the targets of one class."""
+        assert self.micro_models is not None and self.selection is not None, "choose_micro_models comes first"
         members, each_X = self.table.classes[number], np.arange(len(rows_X))
         index_X = self.table.index_CV[number, scores.target_N[rows_X]]
         micro_XK = self.micro_models[number].log_prob(evidence)
@@ -638,8 +659,8 @@ class NSLMModule(LitLanguageModel):
         """Begin the text anew."""
         self.streams["evaluation"] = Stream()
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
-        """Return what all models but the character RNNs say about the targets of the next stretch."""
+    def validation_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Return ``TokenScores``: what all models but the character RNNs say about the targets of the next stretch."""
         self.validation.append(self.score(batch, characters=False))
         return self.validation[-1]
 
@@ -651,8 +672,8 @@ class NSLMModule(LitLanguageModel):
         final_N = scores.models(float(self.mixture_weight))["nslm"]
         self.log_dict({FINAL: exp_or_inf(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
 
-    def test_step(self, batch: Batch, batch_idx: int) -> TokenScores:  # type: ignore[override]
-        """Return what all models say about the targets of the next stretch."""
+    def test_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Return ``TokenScores``: what all models say about the targets of the next stretch."""
         return self.score(batch, characters=bool(self.characters))
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------

@@ -5,12 +5,12 @@ Shape letters: B rows, T positions, C classes, N occurrences, W window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lit_ctg.papers.nslm.classes import ClassTable, InConversion
+from lit_ctg.papers.nslm.classes import ClassTable, InConversion, Recogniser, class_table
 
 CHUNK = 1 << 20
 
@@ -101,6 +101,34 @@ class Occurrences:
         empty = [np.empty(0, dtype=int)]
         evidence = Evidence(*(np.concatenate([getattr(p.evidence, name) for p in parts] or empty) for name in fields))
         return cls(together("position_N"), together("class_N"), together("index_N"), evidence)
+
+
+def occurring(
+    tokens: Sequence[str], recognisers: Sequence[Recogniser], find: Callable[[ClassTable], Occurrences]
+) -> tuple[ClassTable, Occurrences, list[str]]:
+    """Return the table of the classes that a text has, their occurrences in it, and the names of those it has not.
+
+    A class that is left out gives its tokens back: after a month a number is a plain number again where no day occurs.
+
+    Args:
+        tokens: the vocabulary, by id.
+        recognisers: the classes that are asked for.
+        find: returns the occurrences of a table's classes in the text.
+
+    Raises:
+        UserError: see ``class_table``.
+    """
+    kept = list(recognisers)
+    absent: list[str] = []
+    while True:
+        table = class_table(tokens, kept)
+        found = find(table)
+        counts_C = np.bincount(found.class_N, minlength=len(table))
+        empty = [name for name, count in zip(table.names, counts_C, strict=True) if not count]
+        if not empty:
+            return table, found, absent
+        absent += empty
+        kept = [recogniser for recogniser in kept if recogniser.name not in empty]
 
 
 @dataclass(frozen=True)

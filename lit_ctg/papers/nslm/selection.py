@@ -237,8 +237,7 @@ def _repeating(trial: Trial, train: Occurrences, validation: Occurrences) -> Tri
     model = Repeat(trial.model).fit(train)
     perplexity = class_perplexity(model, validation)
     model.forget()
-    names = {"metric": model.metric_name, "density": model.density_name}
-    return replace(trial, **names, perplexity=perplexity, model=model)
+    return replace(trial, metric=model.metric_name, density=model.density_name, perplexity=perplexity, model=model)
 
 
 def _references(trials: list[Trial], train: Occurrences) -> dict[str, AnyModel]:

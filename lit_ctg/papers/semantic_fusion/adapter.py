@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Batch
@@ -22,6 +23,7 @@ from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
@@ -73,11 +75,13 @@ class TextFusionModule(LitLanguageModel):
         UserError: a share outside [0, 1], an unknown class, a feature that does not fit the corpus or looks ahead.
     """
 
+    held_out_words: Tensor
+
     def __init__(
         self,
         *,
         vocabulary: Any,
-        backbone: nn.Module,
+        backbone: Backbone,
         bank: FeatureBank,
         fusion: bool,
         gate: bool,
@@ -114,7 +118,7 @@ class TextFusionModule(LitLanguageModel):
         bank.bind(vocabulary)
         self.feature_dropout, self.label_smoothing = feature_dropout, label_smoothing
         self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization = {
+        self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -157,11 +161,11 @@ class TextFusionModule(LitLanguageModel):
     @property
     def head_weight(self) -> Tensor:
         """The output head [V, D]."""
-        return self.backbone.head_weight if self.embedding is None else self.embedding.weight
+        return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
 
     def _embed(self, ids: Tensor, features: Tensor | None) -> Tensor:
         """Embedding and fusion (Eq. 2-4)."""
-        embedded = self.backbone.embed(ids) if self.embedding is None else self.embedding(ids)
+        embedded = cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
         return embedded if features is None else self.fuse(embedded, features.to(embedded.dtype))
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -231,7 +235,7 @@ class TextFusionModule(LitLanguageModel):
             loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
         return {"loss": loss, **losses}
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine over the whole run, a step a batch."""
         total_steps = int(self.trainer.estimated_stepping_batches)
         return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)

@@ -199,6 +199,9 @@ class FeatureBank(nn.Module):
         UserError: no feature.
     """
 
+    centres_3: Tensor
+    temperature: Tensor
+
     def __init__(
         self,
         *,

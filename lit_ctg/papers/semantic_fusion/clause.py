@@ -163,7 +163,7 @@ def _added_words(words: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if isinstance(given, str) or not isinstance(given, Iterable) or isinstance(given, Mapping) != bool(wanted):
             shape = f"a mapping from each word to {wanted}" if wanted else "a list of words"
             raise UserError(f"data.words.{key}={given!r}: give {shape}")
-        entries = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
+        entries: dict[Any, Any] = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given)
         for word, value in entries.items():
             if not isinstance(word, str) or not re.fullmatch(r"[A-Za-z]+", word):
                 raise UserError(f"data.words.{key}: {word!r} is not one word of the letters a to z")

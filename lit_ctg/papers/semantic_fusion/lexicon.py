@@ -210,6 +210,9 @@ class WordFinder(nn.Module):
         UserError: the vocabulary can spell no word of the lexicon.
     """
 
+    begins_V: Tensor
+    ends_open_V: Tensor
+
     def __init__(self, lexicon: Lexicon, vocabulary: Any) -> None:
         super().__init__()
         self.lexicon = lexicon

@@ -216,6 +216,9 @@ class SemanticMSEConstant(BatchMetric):
 
     unit = "squared membership"
     direction = "none"
+    positions: Tensor
+    sum_F: Tensor
+    sum_sq_F: Tensor
 
     def __init__(self, *, num_features: int, mask: str = "input", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -288,6 +291,7 @@ class PolarityConfusion(LitMetric):
 
     unit = "count"
     direction = "none"
+    counts_33: Tensor
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,21 @@ LEADING = 10  # predicates before the memberships
 COLUMN = {name: index for index, name in enumerate(NAMES)}
 
 
+class FusionBatch(Batch, total=False):
+    """A batch with what ``corpus_transform`` made of the whole corpus; also with ``next_`` before a name.
+
+    Attributes:
+        features_BTF: the feature bank.
+        predicates_BTP, scalars_BT3: in its place, where memberships are learned.
+        hindsight_BTF: see ``hindsight``.
+    """
+
+    features_BTF: Tensor
+    predicates_BTP: Tensor
+    scalars_BT3: Tensor
+    hindsight_BTF: Tensor
+
+
 class ClauseAnnotator(nn.Module):
     """Turns token ids into predicates [.., 13] and the scalars [.., 3] positive, negative, strength.
 
@@ -50,6 +65,23 @@ class ClauseAnnotator(nn.Module):
         prefix_only: corrected features (each a function of the tokens up to its position) instead of the published.
         exclamation_nudge: added to the strength where "!" counts (0.2, sec. 2 "Strength instantiation"), capped at 1.
     """
+
+    # of each token 0 or 1, [V]
+    is_noun: Tensor
+    is_verb: Tensor
+    is_adj: Tensor
+    is_subject: Tensor
+    is_object: Tensor
+    is_head: Tensor
+    is_bos: Tensor
+    is_eos: Tensor
+    is_comma: Tensor
+    is_question: Tensor
+    is_name: Tensor
+    is_capitalized: Tensor
+    is_pronoun: Tensor
+    polarity_V: Tensor
+    intensity_V: Tensor
 
     def __init__(self, vocabulary: ClauseVocabulary, *, prefix_only: bool, exclamation_nudge: float) -> None:
         super().__init__()
@@ -151,6 +183,13 @@ class Memberships(nn.Module):
         learnable: temperature and centres become parameters, one set a scalar; tau stays positive and the centres
             ascending whatever the optimiser does.
     """
+
+    fixed_33: Tensor
+    fixed_temperature_31: Tensor
+    # learned ones only
+    first_31: Tensor
+    raw_gap_32: Tensor
+    raw_temperature_31: Tensor
 
     def __init__(self, *, centres: tuple[float, float, float], temperature: float, learnable: bool) -> None:
         super().__init__()
@@ -440,6 +479,9 @@ class SemanticFusionModule(LitLanguageModel):
         UserError: an unknown option, a share outside [0, 1], a backbone that disagrees about causality.
     """
 
+    positive_ids: Tensor
+    negative_ids: Tensor
+
     def __init__(
         self,
         *,
@@ -492,7 +534,7 @@ class SemanticFusionModule(LitLanguageModel):
         self.feature_dropout, self.auxiliary_target = feature_dropout, auxiliary_target
         self.label_smoothing = label_smoothing
         self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization = {
+        self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -555,7 +597,7 @@ class SemanticFusionModule(LitLanguageModel):
         valid_NT1 = (ids_NT != self.vocabulary.pad_id).unsqueeze(-1)
         return {"features_BTF": assemble(predicates, self.memberships(scalars)) * valid_NT1}
 
-    def _features(self, batch: Mapping[str, Tensor], prefix: str = "") -> Tensor:
+    def _features(self, batch: Mapping[str, Any], prefix: str = "") -> Tensor:
         """Return features [B, T, F] of a batch, from the corpus if it was transformed, else from its ids."""
         if f"{prefix}features_BTF" in batch:
             return batch[f"{prefix}features_BTF"]
@@ -577,9 +619,9 @@ class SemanticFusionModule(LitLanguageModel):
             embedding_ND = self.fuse(embedding_ND, features_NF)
         return embedding_ND + self.position(position_N)
 
-    def _hidden(self, batch: Batch, packing: Packing, features_BTF: Tensor | None) -> Tensor:
+    def _hidden(self, ids_BT: Tensor, packing: Packing, features_BTF: Tensor | None) -> Tensor:
         features_NF = None if features_BTF is None else packing.gather(features_BTF)
-        embedded_ND = self._embed(packing.gather(batch["input_ids_BT"]), features_NF, packing.positions(self.device))
+        embedded_ND = self._embed(packing.gather(ids_BT), features_NF, packing.positions(self.device))
         return self.backbone.forward_packed(embedded_ND, packing)
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
@@ -590,7 +632,7 @@ class SemanticFusionModule(LitLanguageModel):
         """Score every position of the input that is not padding; features are the batch's own, no control."""
         packing = Packing.of(batch["mask_input_BT"])
         features_BTF = self._features(batch) if self.fusion else None
-        hidden_ND = self._hidden(batch, packing, features_BTF)
+        hidden_ND = self._hidden(batch["input_ids_BT"], packing, features_BTF)
         extras: dict[str, Any] = {}
         if features_BTF is not None:
             target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
@@ -616,12 +658,12 @@ class SemanticFusionModule(LitLanguageModel):
         if features_BTF is not None and self.feature_dropout < 1:
             controlled_BTF = drop_and_replace(
                 features_BTF,
-                batch["hindsight_BTF"],
+                cast(FusionBatch, batch)["hindsight_BTF"],
                 feature_dropout=self.feature_dropout,
                 generator=self.channel_generator,
             )
         counted = _counted(packing)
-        hidden_ND = counted(self._hidden(batch, packing, controlled_BTF))
+        hidden_ND = counted(self._hidden(batch["input_ids_BT"], packing, controlled_BTF))
         logits_NV, target_N = self._logits(hidden_ND), counted(packing.gather(batch["target_ids_BT"]))
         token = token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)
         uniformizer = uniformizer_loss(logits_NV, target_N, (self.positive_ids, self.negative_ids))
@@ -671,7 +713,7 @@ class SemanticFusionModule(LitLanguageModel):
         valid_BT = ids_BT != self.vocabulary.pad_id
         packing = Packing.of(valid_BT)
         features_BTF = self._prefix_features(ids_BT) if self.fusion else None
-        hidden_ND = self._hidden({"input_ids_BT": ids_BT}, packing, features_BTF)
+        hidden_ND = self._hidden(ids_BT, packing, features_BTF)
         return self._logits(packing.scatter(hidden_ND)[:, -1])
 
 

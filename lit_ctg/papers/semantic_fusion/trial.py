@@ -14,6 +14,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.control_success import ControlSuccess, against_base
@@ -128,7 +129,7 @@ class ControlTrial(Callback):
             module: the model to try.
             prefix: before every name, ``"untrained/"`` or nothing.
         """
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, untyped
+        datamodule = datamodule_of(trainer)
         generator = self.decoding.generator(module, datamodule)
         self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
         base: dict[str, dict[str, Any]] = {}
@@ -202,7 +203,7 @@ class ControlTrial(Callback):
         for name in self.confusion:
             intended = CLASSES.index(self.settings[name]["adjective"])
             table.update([intended] * len(trials[name]), [CLASSES.index(t.polarity) for t in trials[name]])
-        return {cell: count for cell, count in table.result().items() if cell.split("/")[0] in asked}
+        return {cell: count for cell, count in table.named().items() if cell.split("/")[0] in asked}
 
 
 def _on(switches: Mapping[str, bool]) -> list[str]:
@@ -273,7 +274,7 @@ class PrefixEvaluation(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep and log the result."""
         if self._on:
-            result = self.perplexity.result()
+            result = self.perplexity.number()
             self.results[NAME] = result.to_dict()
             pl_module.log(NAME, torch.tensor(result.value, dtype=torch.float32))
 
@@ -308,7 +309,7 @@ class EntropyFloorCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compute the floors once; they do not change in a run."""
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it, untyped
+        datamodule = datamodule_of(trainer)
         if self.results:
             return
         for prefix, method in (
@@ -399,7 +400,7 @@ class LexiconTrial(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
-            self.run(pl_module, trainer.datamodule)  # type: ignore[attr-defined]  # Lightning sets it, untyped
+            self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: Any, datamodule: Any) -> None:
         """Generate all texts and fill ``results`` and ``samples``."""

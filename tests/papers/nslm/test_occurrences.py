@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lit_ctg.papers.nslm import occurrences
-from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence, Occurrences
+from lit_ctg.papers.nslm.classes import PatternRecogniser
+from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence, Occurrences, occurring
 
 DOCUMENTS = (
     "in 1987 he won 30 and 7 on May 4 , 1990 – 91 with 3.5 of 60 cm ( 24 in )",
@@ -83,3 +84,26 @@ def test_masked_targets_are_left_out(text) -> None:
     found = contexts.occurrences(made.ids_T[None, 1:], mask_BT)
     assert found.position_N.tolist() == [0]
     assert len(Evidence.of_previous([1, 2])) == 2
+
+
+def test_a_class_that_the_text_has_not_is_left_out_and_gives_its_tokens_back() -> None:
+    """No conversion stands in the text: behind a quantity and a bracket a number is a number again."""
+    grid: dict = {"metrics": ["frequency"], "densities": ["unigram"]}
+    number = PatternRecogniser(name="number", pattern=r"\d+", **grid)
+    convert = PatternRecogniser(name="convert", pattern=r"\d+", context="convert", **grid)
+    letter = PatternRecogniser(name="letter", pattern="[A-Z]", **grid)
+    tokens = ["in", "5", "cm", "(", "7", "Q", ")"]
+
+    def find(text: str):
+        ids_T = np.array([tokens.index(token) for token in text.split()])
+        return lambda table: Occurrences.from_documents(ids_T, np.zeros(1, dtype=np.int64), table)
+
+    table, found, absent = occurring(tokens, [convert, number, letter], find("in 5 in 7 in 5"))
+    assert absent == ["convert", "letter"] and table.names == ("number",) and table.states == ("plain",)
+    assert found.position_N.tolist() == [1, 3, 5] and set(found.class_N.tolist()) == {0}
+    table, found, absent = occurring(tokens, [convert, number, letter], find("in 5 cm ( 7 ) Q"))
+    assert absent == [] and table.names == ("convert", "number", "letter")
+    assert found.class_N.tolist() == [1, 0, 2]
+    # the only class that is there takes its tokens from the one that is not
+    table, _, absent = occurring(tokens, [convert, number], find("in ( in"))
+    assert absent == ["convert", "number"] and not len(table)

@@ -40,7 +40,7 @@ def kept_in() -> Path | None:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()[:16]
     asked = numba.config.CACHE_DIR
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    roots = [asked] if asked else [here / "__pycache__", f"{cache}/lit_ctg"]
+    roots: list[Any] = [asked] if asked else [here / "__pycache__", f"{cache}/lit_ctg"]
     for root in roots:
         try:
             folder = Path(root).expanduser() / f"kernels-{digest}"

@@ -183,6 +183,8 @@ def _sweep(
             if y_nV is None:
                 token_sum += _token_value_and_gradient(z, target_N[place])
             else:
+                assert idea is not None and idea.bias_V is not None and window_NK is not None
+                assert gate is not None and ideas is not None and weight_V is not None
                 y = _working(y_nV[block]).add_(idea.bias_V)
                 idea_sum += _idea_value(y, window_NK[place], ideas)
                 p = y.sigmoid_()
@@ -194,7 +196,7 @@ def _sweep(
                 _put_back(p, y_nV, block)
             _put_back(z, z_nV, block)
         token.gather(chunk, z_nV)
-        if y_nV is not None:
+        if idea is not None and y_nV is not None:
             idea.gather(chunk, y_nV)
     return token_sum, idea_sum
 

@@ -124,9 +124,10 @@ class _Compiler:
                 if following != END and following not in self.slots:
                     hint = did_you_mean(str(following), self.slots)
                     self.refuse(f"slot {slot}: next={following!r} is no slot{hint}")
-        self.start = content.get("start")
-        if self.start not in self.slots:
-            self.refuse(f"start={self.start!r} is no slot{did_you_mean(str(self.start), self.slots)}")
+        start = content.get("start")
+        if start not in self.slots:
+            self.refuse(f"start={start!r} is no slot{did_you_mean(str(start), self.slots)}")
+        self.start: str = start
         self.classes: dict[str, tuple[int, ...]] = {}
         self.transitions: dict[str, dict[str, str]] = {}
         self.reached: dict[str, tuple[str, Memory]] = {}

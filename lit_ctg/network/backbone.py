@@ -1,0 +1,61 @@
+"""What the papers ask of a backbone, and a list of modules that says of which kind they are.
+
+Shape letters: B rows, T positions, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+class Backbone(Protocol):
+    """A causal stack from embedded tokens to hidden states; also an ``nn.Module``.
+
+    Attributes:
+        dim: hidden size D.
+    """
+
+    dim: int
+
+    def __call__(self, embedded_BTD: Tensor, /) -> Tensor:
+        """Return the last hidden states [B, T, D]."""
+
+    def step(self, embedded_BD: Tensor, cache: Any, /) -> tuple[Tensor, Any]:
+        """Return the newest position's hidden states [B, D] and the cache for the next; None begins."""
+
+
+class PretrainedBackbone(Backbone, Protocol):
+    """A backbone with an embedding and an output head of its own (``HuggingFaceBackbone``).
+
+    Attributes:
+        vocabulary_size: rows V of the output head.
+    """
+
+    vocabulary_size: int
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The output head [V, D]."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings [..., D] of token ids."""
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Return the logits [..., V] of last hidden states [..., D]."""
+
+
+class ModuleListOf(nn.ModuleList, Generic[ModuleT]):
+    """A ``ModuleList`` whose modules are of one known kind; to type checkers only, it runs as its base does."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, modules: Iterable[ModuleT] = ()) -> None: ...
+
+        def __iter__(self) -> Iterator[ModuleT]: ...
+
+        def __getitem__(self, index: int) -> ModuleT: ...  # type: ignore[override]  # slices are not used here

@@ -1,0 +1,107 @@
+"""`lit-ctg data counts`: what models of counts alone make of a corpus, the scale of every language model's perplexity.
+
+And what an experiment's trials find in real text, where they can tell without a model. It trains nothing and takes
+seconds. The run record it leaves, named ``counts_<name>``, stands beside the experiment's own, so that tables can show
+it and checks can hold models against it (``results/spec.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.utils import get_class
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from lit_ctg.config import compose, plain
+from lit_ctg.core.result import MetricResult
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.errors import UserError
+from lit_ctg.metric.bigram import Bigrams, Unigrams
+from lit_ctg.results.record import RunRecord, config_hash, write_record
+from lit_ctg.run.build import build_datamodule, instantiate
+from lit_ctg.run.corpus import fingerprint
+from lit_ctg.run.directory import RECORD, Finished, claim, run_stem
+from lit_ctg.run.train import new_record
+
+MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
+# tokens looked up at one time
+CHUNK = 1 << 20
+
+
+def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
+    """Return ``reference/<split>/<unigram|bigram>_perplexity`` of the splits that are not trained on.
+
+    Counted on the training split; every token of a split but its first is predicted from the one before.
+    """
+    packed = datamodule.prepare()
+    size, train_N = len(datamodule.vocabulary), packed.ids("train")
+    found = {}
+    for name, model in MODELS.items():
+        counted = model(train_N, size)
+        for split in packed.splits:
+            ids_N = np.asarray(packed.ids(split)).astype(np.int64)
+            if split == "train" or len(ids_N) < 2:
+                continue
+            starts = range(0, len(ids_N) - 1, CHUNK)
+            nats = math.fsum(
+                float(counted.nll(ids_N[at : at + CHUNK][: len(ids_N) - 1 - at], ids_N[at + 1 : at + 1 + CHUNK]).sum())
+                for at in starts
+            )
+            n = len(ids_N) - 1
+            perplexity = math.exp(nats / n)
+            found[f"reference/{split}/{name}_perplexity"] = MetricResult(perplexity, "perplexity", "lower", n, None, 1)
+    return found
+
+
+def of_trials(cfg: DictConfig, datamodule: CorpusDataModule) -> dict[str, dict[str, Any]]:
+    """Return what the experiment's trials measure of text that nobody generated: their ``text_references``."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, node in (cfg.callback or {}).items():
+        if hasattr(get_class(node._target_), "text_references"):
+            found |= instantiate(node, f"callback.{name}").text_references(datamodule)
+    return found
+
+
+def main(words: list[str], console: Console | None = None) -> RunRecord:
+    """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and leave their record.
+
+    Raises:
+        UserError: no experiment, a corpus that is made as it is read, or whatever composing and reading it raise.
+    """
+    cfg = compose(words)
+    datamodule = build_datamodule(cfg)
+    if not isinstance(datamodule, CorpusDataModule):
+        raise UserError(f"data counts: {type(datamodule).__name__} is no corpus with splits to count")
+    began = time.monotonic()
+    cfg.name = f"counts_{cfg.name}"
+    config = plain(cfg)
+    record = new_record(cfg, config, config_hash(config))
+    stem = run_stem(
+        Path(cfg.output_root), cfg.paper, cfg.name, record.regime, record.size, cfg.seed, record.config_hash
+    )
+    directory = claim(stem, skip_completed=False)
+    assert not isinstance(directory, Finished)  # nothing is skipped
+    try:
+        record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
+        record.metrics |= of_trials(cfg, datamodule)
+        record.corpus, record.threads, record.device = fingerprint(datamodule), torch.get_num_threads(), "cpu"
+        record.status, record.wall_time_s = "DONE", round(time.monotonic() - began, 3)
+        write_record(record, directory.path / RECORD)
+    finally:
+        directory.release()
+    table = Table(title=f"{cfg.paper}/{cfg.name} {record.regime}: models of counts", title_justify="left")
+    for column in ("quantity", "value", "tokens"):
+        table.add_column(column, justify="left" if column == "quantity" else "right")
+    for name, metric in record.metrics.items():
+        table.add_row(name, f"{metric['value']:,.4g}", f"{metric['n']:,}")
+    shown = console or Console(soft_wrap=True, highlight=False)
+    shown.print(table)
+    shown.print(f"record: {directory.path / RECORD}", markup=False, soft_wrap=True)
+    return record
