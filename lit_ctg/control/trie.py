@@ -53,8 +53,8 @@ class Running(Generic[State]):
 class TokenTrie:
     """Spellings of words as ways through a tree whose node 0 is the root.
 
-    A way begins where a word can begin: at a token that starts with a blank (``begins_V``), or behind one after which no
-    word can go on. A token that goes on the way is taken as going on; else it begins another way, or none.
+    A way begins where a word can begin: at a token that starts with a blank (``begins_V``), or behind one after which
+    no word can go on. A token that goes on the way is taken as going on; else it begins another way, or none.
 
     Attributes:
         ends: node -> the words that are spelled by the way to it.

@@ -14,6 +14,7 @@ from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_ke
 
 Key = tuple[str, str]  # experiment name, regime
 _FALL = re.compile(r"fall\(([^,()]+)\)")
+_BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
 _REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
 
 
@@ -83,6 +84,7 @@ class RecordPool:
 
         ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, of
         perplexities that of their logarithms. ``fall(<metric>)`` is by how much a metric fell in the last epoch.
+        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below so many times the other, else 0.
         """
         if (hole := self.hole(experiment, regime)) is not None:
             return Read({}, {}, hole)
@@ -90,6 +92,9 @@ class RecordPool:
             return _rest(self.read(experiment, regime, rest[1]), self.read(experiment, regime, rest[2]))
         if (fall := _FALL.fullmatch(metric)) is not None:
             return self._fall(experiment, regime, fall[1])
+        if (below := _BELOW.fullmatch(metric)) is not None:
+            pair = self.read(experiment, regime, below[1]), self.read(experiment, regime, below[2])
+            return _below(*pair, float(below[3]))
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
             runs = _newest_definition(runs, metric)
@@ -209,6 +214,17 @@ def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, Run
     versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
     newest = max(versions.values(), default=None)
     return {seed: runs[seed] for seed, version in versions.items() if version == newest}
+
+
+def _below(read: Read, other: Read, times: float) -> Read:
+    """Return for every seed 1 where ``read`` is below ``times`` the other, else 0."""
+    if (hole := read.hole or other.hole) is not None:
+        return Read({}, {}, hole)
+    seeds = [seed for seed in read.values if seed in other.values]
+    values = {seed: float(read.values[seed] < times * other.values[seed]) for seed in seeds}
+    trials = {seed: read.trials[seed] for seed in seeds}
+    hole = None if values else "no seed has both quantities"
+    return Read(values, trials, hole, read.note or other.note, {}, "truth value", read.direction)
 
 
 def _rest(whole: Read, part: Read) -> Read:

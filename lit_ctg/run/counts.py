@@ -27,10 +27,10 @@ from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.run.corpus import fingerprint
-from lit_ctg.run.directory import RECORD, claim, run_stem
+from lit_ctg.run.directory import RECORD, Finished, claim, run_stem
 from lit_ctg.run.train import new_record
 
-MODELS = {"unigram": Unigrams, "bigram": Bigrams}
+MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
 # tokens looked up at one time
 CHUNK = 1 << 20
 
@@ -87,6 +87,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
         Path(cfg.output_root), cfg.paper, cfg.name, record.regime, record.size, cfg.seed, record.config_hash
     )
     directory = claim(stem, skip_completed=False)
+    assert not isinstance(directory, Finished)  # nothing is skipped
     try:
         record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
         record.metrics |= of_trials(cfg, datamodule)

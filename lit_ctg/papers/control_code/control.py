@@ -3,7 +3,8 @@
 y = [x; c] W + b (sec. 3.3) is x W_x + b, which a frozen layer already computes, and c W_c, which is added here. The
 prefix is the paper's other arm, the code in front of the text, with as many places as the parameters are to be.
 
-Shape letters: B prompts, N rows, T positions, S sources, C code size, O output size of a layer, P places, D hidden size.
+Shape letters: B prompts, N rows, T positions, S sources, C code size, O output size of a layer, P places, D hidden
+size.
 """
 
 from __future__ import annotations

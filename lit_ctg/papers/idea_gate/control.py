@@ -100,8 +100,8 @@ class IdeaGate(Control):
         head = IdeaHead(dim, size)
         head.load_state_dict({name[5:]: value for name, value in tensors.items() if name.startswith("head.")})
         form = GateForm(clamp=config["clamp"], epsilon=config["epsilon"])
-        extra = {name: tensors.get(name) for name in ("base_V", "neutral_V")}
-        return cls(head, form=form, alpha=config["alpha"], beta=config["beta"], **extra)
+        base_V, neutral_V = tensors.get("base_V"), tensors.get("neutral_V")
+        return cls(head, form=form, alpha=config["alpha"], beta=config["beta"], base_V=base_V, neutral_V=neutral_V)
 
 
 def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:
@@ -112,5 +112,11 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> IdeaGate:
     """
     if not isinstance(module, IdeaGateModule) or not module.gated:
         raise UserError("this run is a baseline without an idea head: export a gated one, such as idea_gate/main")
-    parts = {"base_V": module.base_rate, "neutral_V": module.neutral}
-    return IdeaGate(module.idea_head, form=module.form, alpha=module.alpha, beta=module.beta, **parts)
+    return IdeaGate(
+        module.idea_head,
+        form=module.form,
+        alpha=module.alpha,
+        beta=module.beta,
+        base_V=module.base_rate,
+        neutral_V=module.neutral,
+    )
