@@ -107,9 +107,16 @@ def _evaluate(words: list[str]) -> int:
 
 
 def _generate(words: list[str]) -> int:
-    from lit_ctg.run.generate import generate
+    from lit_ctg.run.generate import main as generate
 
     generate(words)
+    return 0
+
+
+def _export(words: list[str]) -> int:
+    from lit_ctg.run.export import export
+
+    export(words)
     return 0
 
 
@@ -245,7 +252,7 @@ COMMANDS = {
         ),
         Command(
             "generate",
-            "texts from a trained run, under its paper's controls",
+            "texts from a trained run under its paper's controls, or from any model under controls that were exported",
             _generate,
             (
                 *_RUN,
@@ -253,10 +260,32 @@ COMMANDS = {
                 Setting("prompt", "how the texts begin"),
                 Setting("n", "how many"),
                 Setting("path", "[hard,soft,channel]: the ways a control takes, where a paper has several"),
+                Setting("model", "a Hugging Face causal language model (folder or hub name) in place of a run"),
+                Setting("controls", "[<folder>,<folder>]: with model=, what lit-ctg export wrote"),
+                Setting("prompts", "with model=: a file of prompts and settings, a JSON object a line"),
+                Setting("out", "with prompts=: where the texts go; the same command goes on where it was"),
             ),
             overrides=True,
-            notes=("control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",),
-            examples=("generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",),
+            notes=(
+                "control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",
+                "control.<name>.<setting>=<value>  with model=: a setting of a control",
+                "generate.<option>=<value>  with model=: an option of Hugging Face's generate",
+                "a first word without '=' is a run directory: nothing of its training need be repeated",
+            ),
+            examples=(
+                "generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",
+                "generate outputs/idea_gate/main/<run> prompt='The acid' control.alpha=1",
+                "generate model=gpt2 controls=[gate,micro] control.idea_gate.alpha=[0,0.5,1] prompt='The acid' n=3",
+            ),
+        ),
+        Command(
+            "export",
+            "the control of a finished run as a folder that can be carried to a Hugging Face model",
+            _export,
+            (*_RUN, Setting("ckpt_path", "the checkpoint"), Setting("out", "the new folder (needed)")),
+            overrides=True,
+            notes=("a first word without '=' is a run directory",),
+            examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),
         ),
         Command(
             "play",

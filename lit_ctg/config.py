@@ -158,6 +158,39 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
     return check(cfg, experiment)
 
 
+def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
+    """Return a resolved configuration (of a run) with some of its values changed.
+
+    Args:
+        config: as ``plain`` gives it.
+        overrides: ``key=value`` words; ``control.<name>`` may be new.
+
+    Raises:
+        UserError: a key that the configuration does not have, a value that does not fit, a word that would choose
+            another experiment or another part: a run keeps its own.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    register()
+    words = prepare_overrides(overrides)
+    known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
+    try:
+        cfg = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(known))
+        assert isinstance(cfg, DictConfig)
+        OmegaConf.set_struct(cfg, True)
+        for override in OverridesParser.create().parse_overrides(words):
+            key = override.key_or_group
+            if key == "experiment" or isinstance(known.get(key), dict) or "/" in key or override.is_delete():
+                raise UserError(
+                    f"{override.input_line}: a run keeps its own {key.partition('/')[0]}; change single values, or "
+                    "give experiment=... in place of the run directory"
+                )
+            OmegaConf.update(cfg, key, override.value(), force_add=override.is_add() or override.is_force_add())
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    return check(cfg)
+
+
 def _closest_key(error: BaseException, words: list[str]) -> str:
     """Return a hint for an override of a key that does not exist, from the configuration without that override."""
     missing = re.search(r"Could not override '([^']+)'", str(error))

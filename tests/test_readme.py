@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.S)
 COMMANDS = [line for line in README.splitlines() if line.startswith("lit-ctg ")]
 
 
@@ -62,9 +64,33 @@ def test_python_snippets_run() -> None:
         "sequences": torch.randint(0, 49, (20, 30)).tolist(),
         "vocab_size": 50,
     }
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    blocks = [block for block in PYTHON if "Steered" not in block]
     assert len(blocks) >= 2
     for block in blocks:
         exec(block, names)
     assert torch.allclose(names["result"].probs_BV.sum(-1), torch.ones(3), atol=1e-6)
     assert bool((names["result"].gap_B <= 1e-6).all())
+
+
+def test_controls_of_all_papers_on_the_reader_s_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word_model: Any, word_tokenizer: Any, carried_controls: Any
+) -> None:
+    """The block runs over bundles; its texts are those of the controls they were saved from."""
+    from lit_ctg.control import Steered
+
+    names = {"gate": "idea_gate", "codes": "neuron_codes", "channel": "feature_channel", "lexicon": "lexicon",
+             "graph": "graphmax", "years": "micro_models"}  # fmt: skip
+    made = carried_controls()
+    for folder, name in names.items():
+        made[name].save_pretrained(tmp_path / folder)
+    monkeypatch.chdir(tmp_path)
+    (block,) = [block for block in PYTHON if "Steered" in block]
+    found: dict[str, Any] = {"model": word_model, "tokenizer": word_tokenizer}
+    exec(block, found)
+    assert {type(control).paper for control in found["steered"].controls} == {
+        "idea_gate", "control_code", "semantic_fusion", "graphmax", "nslm",
+    }  # fmt: skip
+    again = Steered(word_model, [made[name] for name in names.values()], tokenizer=word_tokenizer)
+    settings = {"idea_gate.alpha": 0.5, "neuron_codes.news": 1, "feature_channel.pos": 0.2, "lexicon.to_polarity": -1}
+    options = {"max_new_tokens": 20, "do_sample": True, "seed": 0, "rows": [1]}
+    assert [found["texts"][1]] == again.write("a good acid", settings, **options)

@@ -17,6 +17,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -144,6 +145,7 @@ class Control(abc.ABC):
         stage: where it acts.
         strength: the setting that turns it off: a row in which it is 0 is the bare model's, exactly. Every control has
             one.
+        of_ids: it knows tokens by their ids, so it needs the tokenizer it was made with; False for one kept as texts.
         excludes: kinds that it cannot be composed with (its own: only once).
         origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None for one made by hand.
     """
@@ -152,6 +154,7 @@ class Control(abc.ABC):
     paper: ClassVar[str] = ""
     stage: ClassVar[Stage]
     strength: ClassVar[str] = "strength"
+    of_ids: ClassVar[bool] = True
     excludes: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -276,6 +279,7 @@ class Control(abc.ABC):
         one_each = list(listed) if several else [listed]
         numbers = []
         for value in one_each * (rows // len(one_each) if rows else 0):
+            value = setting.default if value is None else value
             if value is None:
                 numbers.append(math.nan)
                 continue
@@ -305,7 +309,7 @@ class Control(abc.ABC):
 
     # bundles ---------------------------------------------------------------------------------------------------------
 
-    def save_pretrained(self, folder: str) -> None:
+    def save_pretrained(self, folder: str | Path) -> None:
         """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and the run record, if any.
 
         Raises:
@@ -316,7 +320,7 @@ class Control(abc.ABC):
         bundle.save(self, folder)
 
     @classmethod
-    def from_pretrained(cls: type[ControlT], name: str, *, revision: str | None = None) -> ControlT:
+    def from_pretrained(cls: type[ControlT], name: str | Path, *, revision: str | None = None) -> ControlT:
         """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
 
         Raises:

@@ -17,17 +17,17 @@ State = TypeVar("State")
 
 
 class Running(Generic[State]):
-    """The state that each prefix leads to, one step at a time.
+    """The state that each prefix leads to, read on from where it was.
 
-    The states of the last call are kept by their prefixes, so a row that grows by a token costs one step, wherever
+    The states of the last call are kept by their prefixes, so a row that grows by a token costs one token, wherever
     beams move it. States are never changed in place.
 
     Args:
         start: of the empty prefix.
-        advance: (state, token) to the next state.
+        advance: (state, tokens that follow) to the next state.
     """
 
-    def __init__(self, start: State, advance: Callable[[State, int], State]) -> None:
+    def __init__(self, start: State, advance: Callable[[State, list[int]], State]) -> None:
         self.start, self.advance = start, advance
         self._known: dict[bytes, State] = {}
 
@@ -42,8 +42,7 @@ class Running(Generic[State]):
             if state is None:
                 earlier = self._known.get(before)
                 state, rest = (self.start, whole) if earlier is None else (earlier, whole[-1:])
-                for token in rest.tolist():
-                    state = self.advance(state, token)
+                state = self.advance(state, rest.tolist()) if len(rest) else state
             found[key] = state
             states.append(state)
         self._known = found
@@ -65,7 +64,7 @@ class TokenTrie:
         self._open = None if open_V is None else open_V.tolist()
         self._children: list[dict[int, int]] = [{}]
         self.ends: list[list[int]] = [[]]
-        self.running: Running[tuple[int, bool]] = Running((0, False), self._advance)
+        self.running: Running[tuple[int, bool]] = Running((0, False), self._advance_all)
 
     @classmethod
     def of(
@@ -101,19 +100,25 @@ class TokenTrie:
 
     def goes_on(self, token: int) -> bool:
         """Return whether a token continues the word before it, when that may go on."""
-        return self._begins is not None and not self._begins[token]
+        return self._begins is not None and token < len(self._begins) and not self._begins[token]
 
     def is_open(self, token: int) -> bool:
         """Return whether a word may go on behind a token."""
-        return self._open is not None and self._open[token]
+        return self._open is not None and token < len(self._open) and bool(self._open[token])
 
-    def _advance(self, state: tuple[int, bool], token: int) -> tuple[int, bool]:
+    def child(self, node: int, token: int) -> int | None:
+        """Return the node that a token leads to, None where there is no way."""
+        return self._children[node].get(token)
+
+    def _advance_all(self, state: tuple[int, bool], tokens: list[int]) -> tuple[int, bool]:
         node, was_open = state
-        following = self._children[node].get(token) if node else None
-        if following is None:
-            fresh = not (was_open and self.goes_on(token))
-            following = self._children[0].get(token, 0) if fresh else 0
-        return following, self.is_open(token)
+        for token in tokens:
+            following = self.child(node, token) if node else None
+            if following is None:
+                fresh = not (was_open and self.goes_on(token))
+                following = (self.child(0, token) or 0) if fresh else 0
+            node, was_open = following, self.is_open(token)
+        return node, was_open
 
     def nodes(self, ids_NT: Tensor) -> list[tuple[int, bool]]:
         """Return of each row the node it stands at (0: on no way), and whether a word may go on there."""
@@ -125,8 +130,7 @@ class TokenTrie:
         return torch.tensor(list(table), dtype=torch.long), torch.tensor(list(table.values()), dtype=torch.long)
 
     def sums(self, values_WC: Tensor) -> Tensor:
-        """Return for each node the sum of the values of the words at and below it, [U, C]; a word counts by its share
-        of spellings there."""
+        """Return for each node the sum of the values of the spellings that end at or below it, [U, C]."""
         own_UC = torch.zeros(len(self), values_WC.shape[1], dtype=values_WC.dtype)
         for node, words in enumerate(self.ends):
             for word in words:

@@ -96,8 +96,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.encode_many([chunk.decode() for chunk in chunks])
 
 
-def load(path: str, revision: str | None = None) -> Any:
-    """Return the tokenizer; every way in which it can be missing is one line.
+def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path") -> Any:
+    """Return the tokenizer; every way in which it can be missing is one line, which names the setting ``key``.
 
     Raises:
         UserError: no such folder or name, or one without a tokenizer.
@@ -110,9 +110,9 @@ def load(path: str, revision: str | None = None) -> Any:
         # the libraries below raise what they like: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]
         raise UserError(
-            f"data.tokenizer.path={path}: no tokenizer could be loaded ({reason}); give the folder that "
+            f"{key}={path}: no tokenizer could be loaded ({reason}); give the folder that "
             "save_pretrained of model and tokenizer wrote, or a hub name"
         ) from error
     if found.get_vocab() == {}:
-        raise UserError(f"data.tokenizer.path={path}: its tokenizer is empty")
+        raise UserError(f"{key}={path}: its tokenizer is empty")
     return found

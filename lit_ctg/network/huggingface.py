@@ -6,6 +6,7 @@ Shape letters: B rows, T positions, V vocabulary, D hidden size.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -120,10 +121,15 @@ class HuggingFaceBackbone(nn.Module):
         Returns:
             Hidden states [B, D] and the cache for the next step.
         """
+        hidden_B1D, cache = self.extend(embedded_BD.unsqueeze(1), cache)
+        return hidden_B1D[:, 0], cache
+
+    def extend(self, embedded_BTD: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Run the newest positions of each row, as ``step`` runs one; return hidden states [B, T, D] and the cache."""
         output = self.model.base_model(
-            inputs_embeds=embedded_BD.unsqueeze(1), past_key_values=cache, use_cache=True, return_dict=True
+            inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True
         )
-        return output.last_hidden_state[:, 0], output.past_key_values
+        return output.last_hidden_state, output.past_key_values
 
 
 def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
@@ -138,7 +144,10 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         UserError: there is none, or it is of another kind.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()  # it would print control codes into the log
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
         raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")

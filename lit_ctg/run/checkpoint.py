@@ -12,11 +12,11 @@ from lightning import LightningDataModule, LightningModule
 from omegaconf import DictConfig
 
 from lit_ctg.callback.checkpoint import KEY, DamagedError, load_checked, previous
-from lit_ctg.config import compose, plain
+from lit_ctg.config import changed, compose, plain
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import HASH_IGNORED, config_hash, drop_keys, without_modules
+from lit_ctg.results.record import HASH_IGNORED, config_hash, drop_keys, load_record, without_modules
 from lit_ctg.run.corpus import difference, fingerprint
-from lit_ctg.run.directory import CHECKPOINT, finished, run_stem, set_aside
+from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, run_stem, set_aside
 
 # what a checkpoint decides unless the command line says otherwise
 INHERITED = ("regime", "size", "seed")
@@ -29,12 +29,13 @@ class Checkpoint:
     """Weights, and the configuration and corpus they were trained with.
 
     ``other_text`` says that the command line names other data than the checkpoint: a text that differs is meant then.
+    ``state_dict`` is None for a run that trained nothing: its model is the pretrained one, as it is built.
     """
 
     path: Path
     config: dict[str, Any]
     corpus: dict[str, str]
-    state_dict: dict[str, Any]
+    state_dict: dict[str, Any] | None
     other_text: bool = False
 
     def check_corpus(self, corpus: Mapping[str, str]) -> None:
@@ -57,7 +58,8 @@ class Checkpoint:
         """
         self.check_corpus(fingerprint(datamodule))
         try:
-            module.load_state_dict(self.state_dict)
+            if self.state_dict is not None:
+                module.load_state_dict(self.state_dict)
         # one weight of the wrong shape or kind is a RuntimeError, foreign values may be anything
         except (RuntimeError, AttributeError, TypeError) as error:
             reason = str(error).splitlines()[-1].strip()
@@ -115,13 +117,17 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
 def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
     """Compose the command line together with the checkpoint it names, or with the finished run of its configuration.
 
+    A first word without "=" is a run directory: its own configuration holds, and other words change it.
+
     Raises:
         UserError: no such checkpoint, or one of another model.
     """
+    if words and "=" not in words[0]:
+        return _of_run_directory(Path(words[0]), words[1:])
     named = next((word.partition("=")[2].strip("'\"") for word in words if word.startswith("ckpt_path=")), "")
     if not named:
         cfg = compose(words)
-        return cfg, read(_finished_checkpoint(cfg))
+        return cfg, _of_run(_finished(cfg))
     checkpoint = read(Path(named))
     given = {word.lstrip("+").partition("=")[0] for word in words}
     inherited = [f"{key}={checkpoint.config[key]}" for key in INHERITED if key not in given]
@@ -134,17 +140,58 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
     return cfg, replace(checkpoint, other_text=theirs != ours)
 
 
-def _finished_checkpoint(cfg: DictConfig) -> Path:
-    """Return the checkpoint of the newest finished run with this configuration."""
+def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Checkpoint]:
+    """Return the configuration a run was trained with, changed by ``words``, and its last checkpoint.
+
+    Raises:
+        UserError: no run directory, a word that chooses another part or experiment, or another model than the run's.
+    """
+    if not _complete(folder):
+        raise UserError(
+            f"{folder} is no run directory with a checkpoint: give the folder that a finished lit-ctg train left under "
+            "outputs/, or experiment=..."
+        )
+    checkpoint = _of_run(folder)
+    cfg = changed(checkpoint.config, words)
+    config = plain(cfg)
+    _compare(config, checkpoint)
+    theirs, ours = (
+        drop_keys({"data": whole.get("data")}, frozenset(HASH_IGNORED)) for whole in (checkpoint.config, config)
+    )
+    return cfg, replace(checkpoint, other_text=theirs != ours)
+
+
+def _complete(folder: Path) -> bool:
+    """Return whether a run directory says what its model is: by a checkpoint, or by having trained nothing."""
+    return (folder / CHECKPOINT).is_file() or _trained_nothing(folder)
+
+
+def _trained_nothing(folder: Path) -> bool:
+    if run_status(folder / RECORD) != "DONE":
+        return False
+    trainer = load_record(folder / RECORD).config.get("trainer")
+    return isinstance(trainer, Mapping) and trainer.get("limit_train_batches") == 0
+
+
+def _of_run(folder: Path) -> Checkpoint:
+    """Return the last checkpoint of a run directory, or the configuration of a run that trained nothing."""
+    if (folder / CHECKPOINT).is_file():
+        return read(folder / CHECKPOINT)
+    record = load_record(folder / RECORD)
+    return Checkpoint(folder / CHECKPOINT, record.config, record.corpus, None)
+
+
+def _finished(cfg: DictConfig) -> Path:
+    """Return the folder of the newest finished run with this configuration."""
     names = (cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed)
     stem = run_stem(Path(cfg.output_root), *names, config_hash(plain(cfg)))
-    done = [folder for folder in finished(stem) if (folder / CHECKPOINT).is_file()]
+    done = [folder for folder in finished(stem) if _complete(folder)]
     if not done:
         raise UserError(
             f"no finished run of this configuration under {stem.parent}: "
             "run lit-ctg train with the same overrides first, or pass ckpt_path=<run directory>/checkpoints/last.ckpt"
         )
-    return done[-1] / CHECKPOINT
+    return done[-1]
 
 
 def _compare(config: Mapping[str, Any], checkpoint: Checkpoint) -> None:

@@ -12,6 +12,19 @@ from lit_ctg.core.generation import GeneratedText, Generator
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
+from lit_ctg.run.steer import is_steering, steer
+
+
+def main(words: list[str]) -> None:
+    """Generate from a trained run of ours, or with ``model=<folder or hub name>`` from any model under controls.
+
+    Raises:
+        UserError: see ``generate`` and ``run/steer.py:steer``.
+    """
+    if is_steering(words):
+        steer(words)
+    else:
+        generate(words)
 
 
 def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:

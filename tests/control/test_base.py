@@ -38,6 +38,18 @@ def test_the_page_s_control_steers_and_leaves_the_model_as_it_was(
     assert (set(model.__dict__), len(model._forward_hooks)) == before
 
 
+def test_the_page_s_first_lines_run(model: Any, tokenizer: Any, carried_controls: Any, tmp_path: Path) -> None:
+    made = carried_controls()
+    folders = [str(tmp_path / name) for name in ("idea_gate", "graphmax")]
+    for name, folder in zip(("idea_gate", "graphmax"), folders, strict=True):
+        made[name].save_pretrained(folder)
+    names = {"model": model, "tokenizer": tokenizer, "folders": folders}
+    exec(BLOCKS[0], names)
+    assert [control.name for control in names["steered"].controls] == ["idea_gate", "graphmax"]
+    kinds = set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.M))
+    assert kinds == {*made, "soft_prompt"}, "the table of the page names every kind of the papers"
+
+
 def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
     ids = torch.tensor([[1, 2]])
     control = raise_tokens(torch.tensor([5]))

@@ -14,6 +14,7 @@ from lit_ctg.run.train import train
 QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.accelerator=cpu")
 # they need a pretrained model: the tests of their papers run them on tiny ones
 PRETRAINED = (
+    "control_code/pretrained",
     "graphmax/pretrained",
     "graphmax/pretrained_translation",
     "idea_gate/pretrained",

@@ -3,8 +3,7 @@
 y = [x; c] W + b (sec. 3.3) is x W_x + b, which a frozen layer already computes, and c W_c, which is added here. The
 prefix is the paper's other arm, the code in front of the text, with as many places as the parameters are to be.
 
-Shape letters: B prompts, N rows, T positions, S sources, C code size, O output size of a layer, P places, D hidden
-size.
+Shape letters: B prompts, N rows, T positions, S sources, C code size, O outputs of a layer, P places, D hidden size.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -75,25 +75,29 @@ class NeuronCodes(_Codes):
 
     def check_model(self, model: Any) -> None:
         super().check_model(model)
-        known = dict(model.named_modules())
         for path, weight in self.layers.items():
-            if path not in known:
-                raise UserError(
-                    f"control {self.name} feeds the layer {path}, which this model has not{did_you_mean(path, known)}: "
-                    "use the model it was made for"
-                )
-            size = output_size(known[path])
+            size = output_size(self._layer(model, path))
             if size != len(weight):
                 raise UserError(f"control {self.name}: {path} gives {size} numbers, the code's weights {len(weight)}")
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
         off_B = self.off(values)
-        known = dict(model.named_modules())
         return [
-            known[path].register_forward_hook(_Added((code_BC @ weight.double().cpu().T), off_B))
+            self._layer(model, path).register_forward_hook(_Added((code_BC @ weight.double().cpu().T), off_B))
             for path, weight in self.layers.items()
         ]
+
+    def _layer(self, model: Any, path: str) -> nn.Module:
+        """Return the layer of that name, or the only one whose name ends so (a model may be wrapped in another)."""
+        known = dict(model.named_modules())
+        found = [path] if path in known else [name for name in known if name.endswith(f".{path}")]
+        if len(found) != 1:
+            raise UserError(
+                f"control {self.name} feeds the layer {path}, which this model has not{did_you_mean(path, known)}: "
+                "use the model it was made for"
+            )
+        return known[found[0]]
 
     def config(self) -> dict[str, Any]:
         return {"sources": list(self.sources), "layers": list(self.layers)}
@@ -178,6 +182,30 @@ class SoftPrompt(_Codes):
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> SoftPrompt:
         return cls(config["sources"], tensors["prompts"])
+
+
+def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
+    """Return the control of a finished run: what an adapter learned, or the codes of one of our own Transformers.
+
+    The codes of our own fit the model as ``lit_ctg`` exports it, whose layers have the names they have here.
+
+    Raises:
+        UserError: a run without codes, or a recurrent one, whose codes enter the cells.
+    """
+    if hasattr(module, "control"):
+        adapted: Control = module.control()
+        return adapted
+    if not isinstance(module, ControlCodeModule) or module.code is None:
+        raise UserError("this run has no codes: export one with injection=neuron or prompt")
+    codes_SC = module.code.weight.detach() * module.code_scale
+    if module.places.token:
+        # embeddings are scaled behind the table, where the code is put in
+        return SoftPrompt(module.sources, codes_SC.unsqueeze(1) / module.word_scale)
+    layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, CodeLinear) and layer.code_dim}
+    if not layers or isinstance(module.backbone, CodeGRUBackbone):
+        raise UserError("the codes of a recurrent network enter its cells: export a run of control_code/transformer")
+    weights = {path: layer.weight[:, layer.in_features - layer.code_dim :].detach() for path, layer in layers.items()}
+    return NeuronCodes(module.sources, codes_SC, weights)
 
 
 def output_size(layer: nn.Module) -> int:

@@ -378,6 +378,38 @@ class CodeGRUBackbone(nn.Module):
 # the model -----------------------------------------------------------------------------------------------------------
 
 
+def bound_sources(sources: Sequence[str], known: Sequence[str], codes: int) -> tuple[str, ...]:
+    """Return the names of a corpus's sources, checked against the codes and, if known, the sources of training.
+
+    Raises:
+        UserError: not as many as codes, or others than those of training.
+    """
+    if len(sources) != codes:
+        raise UserError(
+            f"model.codes={codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
+            f"set model.codes={len(sources)}"
+        )
+    if known and tuple(sources) != tuple(known):
+        raise UserError(
+            f"the model was trained on {', '.join(known)}, the corpus has {', '.join(sources)}: "
+            "choose the corpus of its training"
+        )
+    return tuple(sources)
+
+
+def source_weights(batch: Batch, codes: int, corpus: str) -> Tensor:
+    """Return the weights [B, S] of the sources of a batch: ``control_weights_BS``, or 1 for ``control_code_B``.
+
+    Raises:
+        UserError: the batch has neither.
+    """
+    if "control_weights_BS" in batch:
+        return batch["control_weights_BS"]
+    if "control_code_B" not in batch:
+        raise UserError(f"batches of {corpus} have no control_code_B: set data.by_source=true")
+    return F.one_hot(batch["control_code_B"], codes)
+
+
 @dataclass
 class CodeState:
     """A batch in generation: the codes of layers, the code in front of the text, and the network's cache."""
@@ -503,17 +535,7 @@ class ControlCodeModule(LitLanguageModel):
         Raises:
             UserError: not as many as codes, or others than those of training.
         """
-        if len(sources) != self.codes:
-            raise UserError(
-                f"model.codes={self.codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
-                f"set model.codes={len(sources)}"
-            )
-        if self.sources and tuple(sources) != self.sources:
-            raise UserError(
-                f"the model was trained on {', '.join(self.sources)}, the corpus has {', '.join(sources)}: "
-                "choose the corpus of its training"
-            )
-        self.sources = tuple(sources)
+        self.sources = bound_sources(sources, self.sources, self.codes)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the names of the sources and the arm, for the checkpoint."""
@@ -534,11 +556,7 @@ class ControlCodeModule(LitLanguageModel):
 
     def weights(self, batch: Batch) -> Tensor:
         """Return the weights [B, S] of the sources: ``control_weights_BS``, or 1 for ``control_code_B``."""
-        if "control_weights_BS" in batch:
-            return batch["control_weights_BS"].to(self.output.weight.dtype)
-        if "control_code_B" not in batch:
-            raise UserError(f"batches of {self.corpus} have no control_code_B: set data.by_source=true")
-        return F.one_hot(batch["control_code_B"], self.codes).to(self.output.weight.dtype)
+        return source_weights(batch, self.codes, self.corpus).to(self.output.weight.dtype)
 
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).

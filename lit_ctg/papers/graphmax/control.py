@@ -1,4 +1,4 @@
-"""Graphmax and its variants as a control one can carry: the scene graph over a model's vocabulary (sec. 2.4, Eq. 3)."""
+"""Graphmax and its variants as a control that can be carried: a scene graph over a model's ids (sec. 2.4, Eq. 3)."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lit_ctg.control.trie import Running
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
@@ -22,7 +23,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
 from lit_ctg.papers.nslm.model import NSLMModule
-from lit_ctg.papers.nslm.occurrences import Contexts, ContextTracker
+from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 
 
 def word_texts(tokenizer: Any) -> tuple[str, ...]:
@@ -65,10 +66,16 @@ class MicroModelRule(ScoreRule):
             with 0 keeps its scores untouched. One number or one a row.
 
     Raises:
-        UserError: a micro-model for a class that the table has not, or a strength outside [0, 1].
+        UserError: no class has a member among the tokens, a micro-model for a class that the table has not, or a
+            strength outside [0, 1].
     """
 
     def __init__(self, table: ClassTable, models: Mapping[str, MicroModel | Blend], *, strength: PerRow = 1.0) -> None:
+        if not table.classes:
+            raise UserError(
+                "no class has a member that is one token of this vocabulary (some split numbers into digits): the "
+                "control MicroModels (papers/nslm/control.py) takes members of several tokens"
+            )
         for name in models:
             if name not in table.names:
                 raise UserError(f"micro-model for '{name}': the vocabulary has the classes {', '.join(table.names)}")
@@ -77,6 +84,7 @@ class MicroModelRule(ScoreRule):
             raise UserError(f"strength {strength} of a micro-model rule must lie in [0, 1]")
         self.table, self.models, self.strength = table, dict(models), strength
         self.tracker = ContextTracker(table)
+        self._running: Running[tuple[Contexts | None, Carry]] = Running((None, self.tracker.start(1)), self._read_on)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[B, V]`` in the dtype of ``scores`` (scores as they are where strength is 0)."""
@@ -90,11 +98,16 @@ class MicroModelRule(ScoreRule):
         )
         return torch.where(strength_B1 == 0, scores, mixed_BV.to(scores.dtype))
 
+    def _read_on(self, state: tuple[Contexts | None, Carry], tokens: list[int]) -> tuple[Contexts | None, Carry]:
+        """Return what stands before the token after ``tokens``, and how to read on from there."""
+        contexts, carry = self.tracker.read(np.array([tokens]), None, state[1])
+        return _last(contexts), carry
+
     def _contexts(self, input_ids_BT: Tensor) -> Contexts:
-        contexts, _ = self.tracker.read(input_ids_BT.cpu().numpy())
-        last = contexts.state_BT.shape[1] - 1
-        fields = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
-        return Contexts(self.table, *(field[:, last:] for field in fields))
+        """Return what stands before the next token of each row; only what is new of a prefix is read."""
+        rows = [contexts for contexts, _ in self._running.of(input_ids_BT) if contexts is not None]
+        fields = ("state_BT", "previous_BTC", "source_value_BT", "source_unit_BT")
+        return Contexts(self.table, *(np.concatenate([getattr(row, name) for row in rows]) for name in fields))
 
     def _share(self, contexts: Contexts, log_probs_BV: Tensor) -> Tensor:
         shared_BV = log_probs_BV.clone()
@@ -123,6 +136,12 @@ class MicroModelRule(ScoreRule):
                     fired.append(Fired(members.name, self.table.states[state], previous, mass))
             rows.append(sorted(fired, key=lambda entry: -entry.mass))
         return rows
+
+
+def _last(contexts: Contexts) -> Contexts:
+    """Return what stands before the token after the last one."""
+    fields = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
+    return Contexts(contexts.table, *(field[:, -1:] for field in fields))
 
 
 @dataclass(frozen=True)

@@ -102,18 +102,8 @@ class FeatureChannel(Control):
         return value_BF, replaced_BF
 
     def features(self, ids_NT: Tensor, newest: int) -> Tensor:
-        """Return the features [N, t, F] of the newest positions; padding is no word and rows begin behind it."""
-        padding_N = (ids_NT == NO_TOKEN).sum(1)
-        rows = []
-        for row, start in enumerate(padding_N.tolist()):
-            text_T = ids_NT[row, start:]
-            part = (
-                self.bank(text_T.unsqueeze(0))[0, -newest:]
-                if len(text_T)
-                else ids_NT.new_zeros(0, len(self.bank.names))
-            )
-            rows.append(nn.functional.pad(part, (0, 0, newest - len(part), 0)))
-        return torch.stack(rows)
+        """Return the features [N, t, F] of the newest positions; padding is no word."""
+        return self.bank(ids_NT)[:, -newest:]
 
     def shape(self) -> dict[str, int]:
         return {"hidden_size": self.fuse.project.out_features}
@@ -206,6 +196,7 @@ class LexiconSteering(Control):
     """
 
     kind, paper, stage = "lexicon", "semantic_fusion", Stage.LOGITS
+    of_ids = False
 
     def __init__(self, lexicon: Lexicon, *, gain: float = 2.0, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -309,6 +300,7 @@ class Grammar(Control):
     """
 
     kind, paper, stage = "grammar", "semantic_fusion", Stage.MASK
+    of_ids = False
     excludes = frozenset({"grammar"})
 
     def __init__(
@@ -333,19 +325,18 @@ class Grammar(Control):
             raise UserError(f"control {self.name}: the tokenizer has no token that ends a text")
         speller = Speller(vocabulary)
         start = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
-        spare = {start, vocabulary.eos_id}
         self.start_id = start
         self.machine = compile_grammar(
             f"control {self.name}",
             self.content,
             Lexis(
-                tokens=vocabulary.tokens,
+                tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
                 spell=lambda word: speller.spell(word)[:1],
                 groups=self.groups,
                 agreement=self.agreement,
                 bos_id=start,
                 eos_id=vocabulary.eos_id,
-                pad_id=next(number for number in range(len(vocabulary)) if number not in spare),
+                pad_id=len(vocabulary),
             ),
         ).machine
 
@@ -373,15 +364,16 @@ class _FromTheStart(ScoreRule):
         ids_NT = input_ids.where(real_NT, self.machine.pad_id)
         first_N1 = ids_NT.gather(1, real_NT.int().argmax(1, keepdim=True))
         begun_N1 = torch.where(first_N1 == self.start_id, self.machine.pad_id, self.start_id)
-        allowed_NV = self.machine.allowed(torch.cat([begun_N1, ids_NT], dim=1))
-        off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)
-        outside_N = ~(allowed_NV.any(1) | off_N1[:, 0])
+        whole_NT = torch.cat([begun_N1, ids_NT], dim=1)
+        allowed_NV = self.machine.allowed(whole_NT)
+        outside_N = ~(allowed_NV.any(1) | row_values(self.off_B, len(scores)).to(scores.device))
         if bool(outside_N.any()):
-            row = int(outside_N.nonzero()[0])
-            self.machine.state_after(torch.cat([begun_N1, ids_NT], dim=1)[row].tolist())
-        extra = scores.shape[1] - allowed_NV.shape[1]  # rows of the model's head that no token has
-        allowed_NV = nn.functional.pad(allowed_NV, (0, extra), value=False)
-        return scores.masked_fill(~(allowed_NV | off_N1), -torch.inf)
+            self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
+        # behind the end only padding is allowed: the row is finished, and whoever generates pads it
+        free_N1 = allowed_NV[:, -1:] | ~allowed_NV.any(1, keepdim=True)
+        # a model's head may have more rows than there are tokens
+        allowed_NV = nn.functional.pad(allowed_NV[:, :-1], (0, scores.shape[1] - allowed_NV.shape[1] + 1), value=False)
+        return scores.masked_fill(~(allowed_NV | free_N1), -torch.inf)
 
 
 # from runs ------------------------------------------------------------------------------------------------------------

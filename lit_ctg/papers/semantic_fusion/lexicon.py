@@ -241,10 +241,11 @@ class WordFinder(nn.Module):
     def spans(self, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the number of the word that ends at each position and of how many tokens it is, long [B, T] each."""
         word_BT, length_BT = torch.full_like(ids_BT, NO_WORD), torch.zeros_like(ids_BT)
-        # a model's output may have more rows than its tokenizer has tokens
-        known_BT = ids_BT.clamp(max=len(self.begins_V) - 1)
+        # a model's output may have more rows than its tokenizer has tokens; below 0 stands padding, which is no word
+        known_BT = ids_BT.clamp(min=0, max=len(self.begins_V) - 1)
         # a first token that could go on an earlier word does not begin one where the token before is such a word's
-        before_BT = nn.functional.pad(self.ends_open_V[known_BT][:, :-1], (1, 0))
+        open_BT = self.ends_open_V[known_BT] & (ids_BT >= 0)
+        before_BT = nn.functional.pad(open_BT[:, :-1], (1, 0))
         fresh_BT = self.begins_V[known_BT] | ~before_BT
         for length in self.lengths:
             if length > ids_BT.shape[1]:

@@ -254,3 +254,9 @@ def test_bad_input(generator: TextGenerator) -> None:
         generator.generate(1, routes=["hard"], seed=0)
     with pytest.raises(UserError, match="not in the vocabulary"):
         generator.generate(1, prompt="zzzz", seed=0)
+
+
+def test_a_vocabulary_without_members_is_told() -> None:
+    table = class_table(["it", "1", "9"], [make_recogniser("year", {"pattern": "1[0-9]{3}"})])
+    with pytest.raises(UserError, match="no class has a member that is one token of this vocabulary"):
+        MicroModelRule(table, {})

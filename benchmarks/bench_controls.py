@@ -1,0 +1,136 @@
+"""What does a control cost? A decode step under each control, and under all at once, divided by the bare model's.
+
+    python benchmarks/bench_controls.py [--rounds 3] [--size small|gpt2] [--rows 8] [--tokens 24] [--device cpu|cuda]
+
+A random GPT-2 writes from prompts of different lengths by Hugging Face's ``generate``, greedily; ways take turns and
+the best round of each counts. On a CPU time is that of the process, on one thread, so that a busy machine disturbs
+little.
+Exit code 1 where all controls together take more than ``LIMIT`` times the bare decode (on size gpt2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.data.sample import reviews
+from lit_ctg.papers.control_code.adapter import code_layers
+from lit_ctg.papers.control_code.control import NeuronCodes
+from lit_ctg.papers.graphmax.control import Graphmax
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from lit_ctg.papers.idea_gate.control import IdeaGate
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.control import MicroModels, carried
+from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel
+from lit_ctg.papers.nslm.occurrences import Occurrences
+from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded, Recent
+from lit_ctg.papers.semantic_fusion.control import FeatureChannel, LexiconSteering
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
+from lit_ctg.papers.semantic_fusion.model import GatedFusion
+
+SIZES = {"small": (384, 6, 6, 8000), "gpt2": (768, 12, 12, 50257)}  # width, layers, heads, tokens of the head
+LIMIT = 1.6
+SETTINGS = {
+    "idea_gate": {"alpha": 0.5},
+    "graphmax": {"strength": 0.3},
+    "micro_models": {"strength": 0.8},
+    "lexicon": {"strength": 2.0, "to_polarity": 1.0},
+    "feature_channel": {"strength": 1.0, "pos_high": 1.0},
+    "neuron_codes": {"strength": 1.0, "news": 1.0},
+}
+
+
+def texts() -> list[str]:
+    """Return sample reviews."""
+    return [document.text for document in reviews.documents("train", 0, 60_000)]
+
+
+def byte_tokenizer(given: list[str]) -> Any:
+    """Return a byte-level BPE of the texts."""
+    engine = Tokenizer(models.BPE())
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=7000, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    engine.train_from_iterator(given, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+
+
+def controls(model: Any, tokenizer: Any, given: list[str]) -> list[Control]:
+    """Return one control of each kind, random where it would be trained."""
+    torch.manual_seed(0)
+    size, width = model.lm_head.weight.shape
+    ids = [tokenizer(text).input_ids for text in given[:400]]
+    years = [str(year) for year in range(1800, 2030)]
+    table = class_table(years, [make_recogniser("year", {"pattern": "[12][0-9]{3}"})])
+    found = Occurrences.from_documents(torch.randint(0, 230, (500,)).numpy(), torch.tensor([0]).numpy(), table)
+    micro = MicroModel(Difference(), Gaussian()).fit(found, table.classes[0])
+    lexicon = Lexicon(path="reviews")
+    features = {
+        "pos": Graded(column="polarity", group="polarity", membership="low_med_high"),
+        "mood": Recent(column="polarity"),
+    }
+    bank = FeatureBank(lexicon=lexicon, features=features, centres=[0.2, 0.6, 1.0], temperature=0.35)
+    layers = {path: torch.randn(outputs, 2) for path, outputs in code_layers(model, None, True).items()}
+    graph = CooccurrenceGraph.from_token_ids(ids, size)
+    return [
+        IdeaGate(IdeaHead(width, size), form=GateForm(clamp="after_scaling", epsilon=1e-8), alpha=0.5, beta=-2.0),
+        Graphmax(graph, variant="successor_divergence"),
+        MicroModels(carried(table, {"year": micro}, {})),
+        LexiconSteering(lexicon),
+        FeatureChannel(GatedFusion(width, len(bank.names), True), bank),
+        NeuronCodes(["news", "blog"], torch.randn(2, 2), layers),
+    ]
+
+
+def main() -> int:
+    """Print the ratios; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", choices=list(SIZES), default="small")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    width, layers, heads, size = SIZES[options.size]
+    given = texts()
+    tokenizer = byte_tokenizer(given)
+    config = GPT2Config(vocab_size=size, n_embd=width, n_layer=layers, n_head=heads, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval().to(options.device)
+    model.generation_config.eos_token_id = None  # every text has all its tokens
+    made = controls(model, tokenizer, given)
+    prompts = [" ".join(text.split()[: 8 + 2 * (row % 8)]) for row, text in enumerate(given[: options.rows])]
+    ways = {"bare": Steered(model, [], tokenizer=tokenizer)}
+    ways |= {control.name: Steered(model, [control], tokenizer=tokenizer) for control in made}
+    ways["all together"] = Steered(model, made, tokenizer=tokenizer)
+    clock = time.process_time if options.device == "cpu" else time.perf_counter
+    best: dict[tuple[str, int], float] = {}
+    for number in range(options.rounds + 1):
+        for name, steered in ways.items():
+            on = {f"{c.name}.{key}": value for c in steered.controls for key, value in SETTINGS[c.name].items()}
+            for length in (1, 1 + options.tokens):
+                began = clock()
+                steered.generate(prompts, on, max_new_tokens=length, pad_token_id=0)
+                if options.device == "cuda":
+                    torch.cuda.synchronize()
+                if number:
+                    best[name, length] = min(best.get((name, length), float("inf")), clock() - began)
+    # reading the prompts apart: what a step more takes
+    step = {name: best[name, 1 + options.tokens] - best[name, 1] for name in ways}
+    for name in ways:
+        print(f"{options.size}, {options.rows} rows, {name}: {step[name] / step['bare']:.2f} times the bare step")
+    return int(options.size == "gpt2" and step["all together"] > LIMIT * step["bare"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

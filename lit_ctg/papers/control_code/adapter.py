@@ -1,0 +1,249 @@
+"""Neuron-level codes as an adapter on a frozen Hugging Face model, against soft prompts of as many parameters.
+
+The paper's question on a pretrained model. A frozen layer computes x W_x + b; the neuron arm adds c W_c (sec. 3.3) in
+both matrices of every feed-forward part and in the output. The prompt arm has the code in front of the text, as long as
+the parameters of the neuron arm allow. Both begin as the model itself.
+
+Shape letters: B sequences, T positions, S sources, C code size, D hidden size, P places, O outputs of a layer, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
+from lit_ctg.papers.control_code.model import CodeState, bound_sources, mean_cross_entropy, source_weights
+
+ARMS = ("neuron", "prompt")
+
+
+class CodeAdapterModule(LitLanguageModel):
+    """A frozen language model with one of the two arms.
+
+    Args:
+        vocabulary: the model's own tokenizer.
+        backbone: the model.
+        corpus: name of the corpus, for run names and messages.
+        codes: number of sources S.
+        injection: ``neuron`` or ``prompt``.
+        code_dim: size C of the code; None is S, which loses nothing (S codes span no more).
+        layers: ends of the names of the linear layers that take the code; None: the feed-forward parts of the
+            architectures known here (``FEED_FORWARD``).
+        output: the output layer takes it too.
+        learning_rate, weight_decay, warmup_fraction: see ``adamw_warmup_cosine``.
+        seed: of codes and weights.
+
+    Attributes:
+        sources: names behind the codes, from the data module or the checkpoint; empty before.
+        places: P of the prompt arm, 0 of the other.
+
+    Raises:
+        UserError: an option that does not exist or does not fit.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Any,
+        backbone: HuggingFaceBackbone,
+        corpus: str,
+        codes: int,
+        injection: str,
+        code_dim: int | None,
+        layers: Sequence[str] | None,
+        output: bool,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_fraction: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if injection not in ARMS:
+            hint = did_you_mean(str(injection), ARMS)
+            raise UserError(f"model.injection={injection}: use {' or '.join(ARMS)}{hint}")
+        if backbone.vocabulary_size < len(vocabulary):
+            raise UserError(
+                f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "
+                "tokenizer (the model's own: data/tokenizer=huggingface data.tokenizer.path=<folder or name>)"
+            )
+        self.vocabulary, self.backbone, self.corpus, self.injection = vocabulary, backbone, corpus, injection
+        self.codes, self.sources = codes, tuple[str, ...]()
+        self.optimization = {
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+            "warmup_fraction": warmup_fraction,
+        }
+        taking = code_layers(backbone.model, layers, output)
+        size = codes if code_dim is None else code_dim
+        parameters = codes * size + size * sum(taking.values())
+        self.places = 0 if injection == "neuron" else max(1, round(parameters / (codes * backbone.dim)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if injection == "neuron":
+                self.code = nn.Parameter(torch.randn(codes, size))
+                # zeros: the model as it is, until something is learned
+                self.code_weights = nn.ParameterList(nn.Parameter(torch.zeros(o, size)) for o in taking.values())
+            else:
+                drawn = torch.randint(len(vocabulary), (codes, self.places))
+                self.prompts = nn.Parameter(backbone.embed(drawn).detach().clone())
+        self.paths = tuple(taking)
+
+    # codes -----------------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str | None = None) -> None:
+        """Learn the names of the sources from the data module."""
+        self.bind(self.trainer.datamodule.sources)  # type: ignore[attr-defined]
+
+    def bind(self, sources: Sequence[str]) -> None:
+        """Take the names of the sources.
+
+        Raises:
+            UserError: not as many as codes, or others than those of training.
+        """
+        self.sources = bound_sources(sources, self.sources, self.codes)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the names of the sources, for the checkpoint."""
+        return {"sources": list(self.sources)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take the names of the sources from a checkpoint."""
+        self.sources = tuple(state["sources"])
+
+    @property
+    def output(self) -> nn.Module:
+        """The output layer of the model."""
+        return self.backbone.model.get_output_embeddings()
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens a text may have; None where the model has no limit."""
+        return None if self.backbone.context is None else self.backbone.context - self.places
+
+    def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
+        """Return the state of empty prefixes under weights [B, S] of the sources."""
+        if controls is None:
+            raise UserError("this model needs a code for every sequence")
+        if self.injection == "neuron":
+            return CodeState(controls.to(self.code) @ self.code)
+        return CodeState(token_BD=torch.einsum("bs,spd->bpd", controls.to(self.prompts), self.prompts))
+
+    @contextmanager
+    def _coded(self, state: CodeState) -> Iterator[None]:
+        """Let the layers take the code of each row."""
+        if state.code_BC is None:
+            yield
+            return
+        known = dict(self.backbone.model.named_modules())
+        with ExitStack() as stack:
+            for path, weight in zip(self.paths, self.code_weights, strict=True):
+                added_B1O = F.linear(state.code_BC, weight).unsqueeze(1)
+
+                def add(_module: nn.Module, _inputs: Any, output: Tensor, added: Tensor = added_B1O) -> Tensor:
+                    return output + (added if output.dim() == 3 else added.squeeze(1))
+
+                stack.callback(known[path].register_forward_hook(add).remove)
+            yield
+
+    # the network -----------------------------------------------------------------------------------------------------
+
+    def hidden(self, ids_BT: Tensor, state: CodeState, *, causal: bool = True, alone: bool = False) -> Tensor:
+        """Return the last states [B, T, D] of texts; places of a prompt are dropped.
+
+        Raises:
+            UserError: ``causal=False``, which a pretrained model does not know.
+        """
+        if not causal:
+            raise UserError("decoding.causal=false: a pretrained model cannot see what comes after; set it to true")
+        embedded_BTD = self.backbone.embed(ids_BT)
+        if state.token_BD is not None:
+            embedded_BTD = torch.cat([state.token_BD.to(embedded_BTD), embedded_BTD], dim=1)
+        with self._coded(state):
+            return self.backbone(embedded_BTD)[:, self.places :]
+
+    def scores(self, hidden_BTD: Tensor, state: CodeState) -> Tensor:
+        """Return the logits [B, T, V]."""
+        with self._coded(state):
+            return self.backbone.head(hidden_BTD)
+
+    def forward(self, batch: Batch) -> LMOutput:
+        """Score every position."""
+        ids_BT = batch["input_ids_BT"]
+        state = self.start(len(ids_BT), source_weights(batch, self.codes, self.corpus))
+        hidden_BTD = self.hidden(ids_BT, state)
+        return LMOutput(self.scores(hidden_BTD, state), hidden_BTD)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the mean cross-entropy as "loss"."""
+        scores_BTV = self(batch).scores_BTV
+        return {"loss": mean_cross_entropy(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])}
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with warm-up and cosine over what is trained."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return adamw_warmup_cosine(
+            trained, total_steps=total_steps, decay_matrices_only=True, warmup_from_zero=False, **self.optimization
+        )
+
+    # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
+
+    def step(self, ids_B1: Tensor, state: CodeState) -> tuple[Tensor, CodeState]:
+        """Take the newest tokens; return the scores [B, V] of the next ones."""
+        cache = state.cache
+        with self._coded(state):
+            if state.token_BD is not None and cache is None:
+                _, cache = self.backbone.extend(state.token_BD, None)
+            hidden_BTD, cache = self.backbone.extend(self.backbone.embed(ids_B1), cache)
+            scores_BV = self.backbone.head(hidden_BTD)[:, -1]
+        return scores_BV, CodeState(state.code_BC, state.token_BD, state.length + 1, cache)
+
+    def control(self) -> NeuronCodes | SoftPrompt:
+        """Return what was learned, to be carried to the frozen model anywhere."""
+        if self.injection == "prompt":
+            return SoftPrompt(self.sources, self.prompts)
+        return NeuronCodes(self.sources, self.code, dict(zip(self.paths, self.code_weights, strict=True)))
+
+
+# ends of the names of both feed-forward matrices (and of a gate's), by what other people's models call them
+FEED_FORWARD = (
+    *("c_fc", "mlp.c_proj", "up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h"),
+    *("fc1", "fc2", "fc_in", "fc_out"),
+)
+
+
+def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[str, int]:
+    """Return the linear layers of a model that take a code, and how many numbers each gives.
+
+    Args:
+        model: a Hugging Face causal LM.
+        ends: ends of their names; None: ``FEED_FORWARD``.
+        output: the output layer too.
+
+    Raises:
+        UserError: there are none, or one is no linear layer.
+    """
+    wanted = FEED_FORWARD if ends is None else tuple(ends)
+    found = {
+        path: output_size(layer)
+        for path, layer in model.named_modules()
+        if any(path == end or path.endswith(f".{end}") for end in wanted)
+    }
+    if output:
+        head = model.get_output_embeddings()
+        found |= {path: output_size(head) for path, layer in model.named_modules() if layer is head}
+    if not found:
+        raise UserError(
+            f"model.layers={list(wanted)}: the backbone has no layer whose name ends so; give the ends of its own names"
+        )
+    return found

@@ -1,0 +1,600 @@
+"""Micro-models as a control for any tokenizer: classes kept as texts, members of several tokens dealt out one by one.
+
+A language model's tokens need not be words. Where a class member may begin, what the model gives to the first tokens of
+the class's members is dealt out among them as the micro-model says (Eq. 4); behind such a token, what it gives to the
+tokens that go on, and, where a member is complete, to ending it, is dealt out by what remains. The product over the
+tokens of a member is then the micro-model's probability of it, exactly.
+
+Shape letters: N rows, T prefix tokens, V tokens, W members of all classes, K members of one class, D numbers that
+describe a member, C classes, S left-context states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.control.trie import Running, TokenTrie
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.decoding.rule import ScoreRule, per_row
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import (
+    CONTEXTS,
+    FILLERS,
+    MONTHS,
+    RANGE_MARKS,
+    ClassMembers,
+    ClassTable,
+    LeftContext,
+    UnitTable,
+)
+from lit_ctg.papers.nslm.corpus import JOINER
+from lit_ctg.papers.nslm.micro_model import DENSITIES, METRICS, Blend, Density, MicroModel, Repeat, mixture_weights
+from lit_ctg.papers.nslm.model import NSLMModule
+from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
+
+AnyModel = MicroModel | Repeat | Blend
+# how a text is cut into words where a run of tokens is no class member
+PIECES = re.compile(r"\d[\d,]*(?:\.\d+)?|\w+|\S")
+
+
+@dataclass(frozen=True)
+class CarriedClass:
+    """One class as it is carried.
+
+    Attributes:
+        name: of the class.
+        texts: its members, as the training text wrote them.
+        attributes_KD: what metric functions read.
+        states: names of the left contexts in which the class is available.
+        count: occurrences in training, which weigh classes that begin with the same tokens.
+        model: the fitted micro-model.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    attributes_KD: np.ndarray
+    states: tuple[str, ...]
+    count: float
+    model: AnyModel
+
+
+class MicroModels(Control):
+    """Deals out what the model gives to numbers, places and the like as micro-models of what came before say.
+
+    Args:
+        classes: with their fitted micro-models.
+        weight: of the micro-models, where the user gives no strength.
+        name: see ``Control``.
+
+    Raises:
+        UserError: no class.
+    """
+
+    kind, paper, stage = "micro_models", "nslm", Stage.CLASSES
+    of_ids = False
+    excludes = frozenset({"micro_models"})
+
+    def __init__(self, classes: Sequence[CarriedClass], *, weight: float = 1.0, name: str | None = None) -> None:
+        super().__init__(name=name)
+        if not classes:
+            raise UserError("micro-models without a class: give at least one")
+        self.classes, self.weight = tuple(classes), weight
+        self.states = tuple(dict.fromkeys(["plain", *(state for each in classes for state in each.states)]))
+        self.reader: WordReader | None = None
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        meaning = "weight of the micro-models: 1 is Eq. 4, 0 the model itself"
+        return (ControlSetting("strength", meaning, self.weight, low=0.0, high=1.0),)
+
+    def bind(self, tokenizer: Any) -> None:
+        self.reader = WordReader(self, HuggingFaceTokenizer.of(tokenizer))
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        if self.reader is None:
+            raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
+        return DealtOut(self.reader, values["strength"])
+
+    @torch.no_grad()
+    def fit_strength(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[str, float]:
+        """Take the weight under which held-out texts of the user's are most likely, and make it the default.
+
+        Only places where the micro-models change something count; the weight of the mixture is found by EM.
+
+        Args:
+            model: the language model.
+            tokenizer: its own.
+            texts: one document each, at most as long as the model's positions (the rest is cut off).
+
+        Returns:
+            ``strength``, ``nats`` saved at a place against the model alone, ``places``.
+
+        Raises:
+            UserError: no text has such a place.
+        """
+        self.bind(tokenizer)
+        assert self.reader is not None
+        rule = DealtOut(self.reader, torch.ones(1, dtype=torch.float64))
+        most = getattr(model.config, "max_position_embeddings", None)
+        pairs: list[list[float]] = []
+        for text in texts:
+            ids = tokenizer(text, add_special_tokens=False).input_ids[:most]
+            if len(ids) < 2:
+                continue
+            ids_1T = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
+            log_TV = model(input_ids=ids_1T).logits[0].double().log_softmax(-1)
+            for place in range(1, len(ids)):
+                dealt_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])
+                both = [float(dealt_1V[0, ids[place]]), float(log_TV[place - 1, ids[place]])]
+                if abs(both[0] - both[1]) > 1e-9:
+                    pairs.append(both)
+        if not pairs:
+            raise UserError(
+                f"control {self.name}: the texts hold no member of {', '.join(c.name for c in self.classes)}"
+            )
+        log_N2 = np.array(pairs)
+        share = mixture_weights(log_N2)
+        self.weight = float(share[0])
+        with np.errstate(divide="ignore"):
+            mixed_N = np.logaddexp(log_N2[:, 0] + np.log(share[0]), log_N2[:, 1] + np.log(share[1]))
+        return {"strength": self.weight, "nats": float((mixed_N - log_N2[:, 1]).mean()), "places": float(len(pairs))}
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "weight": self.weight,
+            "classes": [
+                {
+                    "name": each.name,
+                    "texts": list(each.texts),
+                    "states": list(each.states),
+                    "count": each.count,
+                    "model": _plain(each.model),
+                }
+                for each in self.classes
+            ],
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for number, each in enumerate(self.classes):
+            found[f"{number}.attributes"] = torch.from_numpy(np.ascontiguousarray(each.attributes_KD, dtype=np.float64))
+            for place, part in enumerate(_parts(each.model)):
+                found[f"{number}.{place}.fallback"] = torch.from_numpy(np.ascontiguousarray(part.fallback_K))
+                if hasattr(part.metric, "count_K"):
+                    found[f"{number}.{place}.count"] = torch.from_numpy(np.array(part.metric.count_K))
+        return found
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> MicroModels:
+        classes = []
+        for number, told in enumerate(config["classes"]):
+            own = {
+                name.partition(".")[2]: value.numpy()
+                for name, value in tensors.items()
+                if name.startswith(f"{number}.")
+            }
+            texts, attributes_KD = tuple(told["texts"]), own["attributes"]
+            if len(attributes_KD) != len(texts):
+                raise ValueError(f"{len(attributes_KD)} descriptions of {len(texts)} members")
+            members = ClassMembers(told["name"], np.arange(len(texts)), texts, attributes_KD, (), ())
+            model = _restored(told["model"], members, own)
+            states = tuple(told["states"])
+            classes.append(CarriedClass(told["name"], texts, attributes_KD, states, told["count"], model))
+        return cls(classes, weight=config["weight"])
+
+
+# micro-models as plain values -----------------------------------------------------------------------------------------
+
+
+def _parts(model: AnyModel) -> list[MicroModel]:
+    """Return the micro-models that a model is made of, in the order of ``_plain``."""
+    if isinstance(model, Blend):
+        return [part for each in model.models for part in _parts(each)]
+    return [model.inner] if isinstance(model, Repeat) else [model]
+
+
+def _plain(model: AnyModel) -> dict[str, Any]:
+    """Return a fitted micro-model as plain values, without what ``tensors`` has.
+
+    Raises:
+        UserError: a metric or density of one's own: a bundle brings no code.
+    """
+    if isinstance(model, Blend):
+        return {"blend": [_plain(each) for each in model.models], "weights": model.weight_P.tolist()}
+    if isinstance(model, Repeat):
+        return {"repeat": model.repeat, "inner": _plain(model.inner)}
+    for own, known in ((model.metric, METRICS), (model.density, DENSITIES)):
+        if known.get(own.name) is not type(own):  # type: ignore[attr-defined]
+            raise UserError(f"'{own.name}' is a class of your own, which a bundle cannot carry: choose another pair")
+    fitted = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(model.density).items()
+    }
+    return {
+        "metric": model.metric.name,
+        "density": model.density.name,
+        "density_values": fitted,
+        "base": model.base,
+        "fallback_smoothing": model.fallback_smoothing,
+        "fitted": model.fitted,
+    }
+
+
+def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray]) -> AnyModel:
+    place = iter(range(len(own)))
+
+    def build(part: Mapping[str, Any]) -> AnyModel:
+        if "blend" in part:
+            models = [build(each) for each in part["blend"]]
+            blend = Blend(models, np.array(part["weights"]), least=0.0)  # type: ignore[arg-type]
+            blend.weight_P = np.array(part["weights"])
+            return blend
+        if "repeat" in part:
+            inner = build(part["inner"])
+            assert isinstance(inner, MicroModel)
+            repeat = Repeat(inner)
+            repeat.repeat = float(part["repeat"])
+            return repeat
+        return _single(part, members, own, next(place))
+
+    return build(told)
+
+
+def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray], place: int) -> MicroModel:
+    metric = METRICS[part["metric"]]().fit(members, np.zeros(0, dtype=np.int64))
+    if f"{place}.count" in own:
+        metric.count_K = own[f"{place}.count"]  # type: ignore[attr-defined]
+    density: Density = DENSITIES[part["density"]]()
+    for name, value in part["density_values"].items():
+        setattr(density, name, np.array(value) if isinstance(value, list) else value)
+    model = MicroModel(metric, density, fallback_smoothing=part["fallback_smoothing"], base=part["base"])
+    model.members, model.fitted = members, bool(part["fitted"])
+    model.fallback_K = own[f"{place}.fallback"]
+    if model.fallback_K.shape != (len(members),):
+        raise ValueError(f"{len(model.fallback_K)} shares for {len(members)} members")
+    uniform_K = np.zeros(len(members))
+    model.log_base_K = model.fallback_K + np.log(len(members)) if model.base == "unigram" else uniform_K
+    return model
+
+
+# reading a growing prefix ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of one prefix.
+
+    Attributes:
+        carry, contexts: before the word that the prefix may still be inside of.
+        next_carry, next_contexts: behind it, where a new word begins.
+        pending: the tokens of that word.
+        form, node: the way in a trie that they are on; node 0: none.
+        open: a word may go on behind the last token.
+    """
+
+    carry: Carry
+    contexts: Contexts
+    next_carry: Carry
+    next_contexts: Contexts
+    pending: tuple[int, ...] = ()
+    form: int = 0
+    node: int = 0
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Below:
+    """Where a node of a trie leads.
+
+    Attributes:
+        ids_J: tokens that go on.
+        owner_M, member_M: pairs of a place in ``ids_J`` and a member that it may become.
+        here: members that are complete at the node.
+    """
+
+    ids_J: np.ndarray
+    owner_M: np.ndarray
+    member_M: np.ndarray
+    here: np.ndarray
+
+    def mass(self, share_W: np.ndarray) -> np.ndarray:
+        """Return what the members behind each token have together, [J]."""
+        return np.bincount(self.owner_M, share_W[self.member_M], minlength=len(self.ids_J))
+
+
+class WordReader:
+    """The classes over a tokenizer: spellings of their members, and what stands before the next word of a prefix.
+
+    Members have two forms in a tokenizer that knows blanks: with one before them, and without (behind a bracket).
+
+    Args:
+        control: the classes.
+        vocabulary: the tokenizer.
+
+    Raises:
+        UserError: the tokenizer can spell no member of any class.
+    """
+
+    def __init__(self, control: MicroModels, vocabulary: HuggingFaceTokenizer) -> None:
+        self.classes, self.vocabulary = control.classes, vocabulary
+        tokens = vocabulary.tokens
+        marked = [token[:1] in (" ", "\u0120", "\u2581") for token in tokens]
+        self.by_word = not any(marked)
+        texts = [vocabulary.decode([number]) for number in range(len(tokens))]
+        # a mark such as "(" neither continues a word nor lets one go on behind it
+        begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
+        open_ = [not self.by_word and text[-1:].isalnum() for text in texts]
+        self.table, self.word_of = _table(control)
+        self.tracker = ContextTracker(self.table)
+        self.class_W = np.repeat(np.arange(len(self.classes)), [len(each.texts) for each in self.classes])
+        self.first_W = np.cumsum([0, *(len(each.texts) for each in self.classes)])
+        forms = ("",) if self.by_word else (" ", "")
+        spelled = [[self._spell(blank, text) for each in self.classes for text in each.texts] for blank in forms]
+        if not any(way for form in spelled for way in form):
+            names = ", ".join(each.name for each in self.classes)
+            raise UserError(f"control {control.name}: the tokenizer spells no member of its classes ({names})")
+        begins_V, open_V = torch.tensor(begins), torch.tensor(open_)
+        self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in spelled]
+        self._below: dict[tuple[int, int], Below] = {}
+        self._groups: dict[tuple[int, int], list[np.ndarray]] = {}
+        start = self.tracker.start(1)
+        contexts, _ = self.tracker.read(np.array([[len(self.word_of)]]), None, start)
+        self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
+
+    def _spell(self, blank: str, text: str) -> list[tuple[int, ...]]:
+        written = text.replace(JOINER, " ")
+        ids = tuple(self.vocabulary.encode(blank + written))
+        # what comes back must be the member: some tokenizers lose blanks, fold case or know no such letters
+        known = bool(ids) and self.vocabulary.unknown_id not in ids
+        return [ids] if known and self.vocabulary.decode(ids).strip() == written else []
+
+    def read(self, ids_NT: Tensor) -> list[Reading]:
+        """Return what is known of each prefix; only what is new of it is read."""
+        return self._running.of(ids_NT)
+
+    def _advance(self, state: Reading, tokens: list[int]) -> Reading:
+        for token in tokens:
+            state = self._step(state, token)
+        return state
+
+    def _step(self, state: Reading, token: int) -> Reading:
+        form, node = state.form, state.node
+        onward = self.tries[form].child(node, token) if node else None
+        trie = self.tries[0]
+        if onward is not None:
+            pending, carry, contexts = (*state.pending, token), state.carry, state.contexts
+        elif state.open and trie.goes_on(token):
+            pending, carry, contexts, onward = (*state.pending, token), state.carry, state.contexts, 0
+        else:
+            pending, carry, contexts = (token,), state.next_carry, state.next_contexts
+            form, onward = self._begun(token)
+        next_carry, next_contexts = carry, contexts
+        for word in self._words(pending):
+            next_contexts, next_carry = self.tracker.read(np.array([[word]]), None, next_carry)
+        return Reading(carry, contexts, next_carry, next_contexts, pending, form, onward, trie.is_open(token))
+
+    def _begun(self, token: int) -> tuple[int, int]:
+        for form, trie in enumerate(self.tries):
+            if (node := trie.child(0, token)) is not None:
+                return form, node
+        return 0, 0
+
+    def _words(self, pending: Sequence[int]) -> list[int]:
+        """Return the words that some tokens say, as places in the table; those it does not know are one more."""
+        text, unknown = self.vocabulary.decode(pending).strip(), len(self.word_of)
+        if text in self.word_of:
+            return [self.word_of[text]]
+        return [self.word_of.get(piece, unknown) for piece in PIECES.findall(text)]
+
+    def below(self, form: int, node: int) -> Below:
+        """Return where a node leads."""
+        key = (form, node)
+        if key not in self._below:
+            trie = self.tries[form]
+            ids, following = trie.children(node)
+            reached = [sorted(self._members(form, int(child))) for child in following]
+            owner = np.repeat(np.arange(len(reached)), [len(members) for members in reached])
+            members = np.array([member for each in reached for member in each], dtype=np.int64)
+            self._below[key] = Below(
+                ids.numpy(), owner, members, np.array(trie.ends[node] if node else [], dtype=np.int64)
+            )
+        return self._below[key]
+
+    def _members(self, form: int, node: int) -> set[int]:
+        trie, found, waiting = self.tries[form], set[int](), [node]
+        while waiting:
+            at = waiting.pop()
+            found |= set(trie.ends[at])
+            waiting += trie.children(at)[1].tolist()
+        return found
+
+    def groups(self, form: int, state: int) -> list[np.ndarray]:
+        """Return the classes available in a left-context state, those whose members begin alike together."""
+        key = (form, state)
+        if key not in self._groups:
+            begun = self.below(form, 0)
+            parent = {int(number): int(number) for number in np.flatnonzero(self.table.available_SC[state])}
+
+            def root(number: int) -> int:
+                while parent[number] != number:
+                    number = parent[number]
+                return number
+
+            # pairs of a first token and a class
+            pairs = np.unique(np.stack([begun.owner_M, self.class_W[begun.member_M]], axis=1), axis=0)
+            first: dict[int, int] = {}
+            for token, number in pairs.tolist():
+                if number in parent:
+                    parent[root(number)] = root(first.setdefault(token, number))
+            together: dict[int, list[int]] = {}
+            for number in parent:
+                together.setdefault(root(number), []).append(number)
+            self._groups[key] = [np.array(numbers) for numbers in together.values()]
+        return self._groups[key]
+
+    def shares(self, form: int, contexts: Contexts) -> list[np.ndarray]:
+        """Return for each group of classes its members' probabilities [W], 0 elsewhere."""
+        state, found = int(contexts.state_BT[0, -1]), []
+        for numbers in self.groups(form, state):
+            share_W = np.zeros(len(self.class_W))
+            weights = np.array([max(self.classes[number].count, 1e-9) for number in numbers])
+            for number, weight in zip(numbers, weights / weights.sum(), strict=True):
+                evidence = contexts.evidence(int(number), np.ones_like(contexts.state_BT, dtype=bool))
+                own = slice(self.first_W[number], self.first_W[number + 1])
+                share_W[own] += weight * np.exp(self.classes[number].model.log_prob(evidence)[-1])
+            found.append(share_W)
+        return found
+
+
+def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
+    """Return the classes over a vocabulary of words: their members, what left contexts look for, one unknown word."""
+    units = sorted({word for unit in UnitTable().units for phrase in unit.written for word in phrase.split()})
+    known = [*MONTHS, *RANGE_MARKS, *FILLERS, "(", ")", *units]
+    members = [text.replace(JOINER, " ") for each in control.classes for text in each.texts]
+    words = list(dict.fromkeys([*known, *members]))
+    place = {word: number for number, word in enumerate(words)}
+    contexts: list[LeftContext] = []
+    for name in CONTEXTS:  # most urgent first
+        if name in control.states:
+            contexts.append(CONTEXTS[name]())
+    for context in contexts:
+        context.bind((*words, ""))
+    states = ("plain", *(context.name for context in contexts))
+    class_of_SV = np.full((len(states), len(words) + 1), -1)
+    index_CV = np.full((len(control.classes), len(words) + 1), -1)
+    available_SC = np.zeros((len(states), len(control.classes)), dtype=bool)
+    classes = []
+    for number, each in enumerate(control.classes):
+        ids_K = np.array([place[text.replace(JOINER, " ")] for text in each.texts])
+        classes.append(ClassMembers(each.name, ids_K, each.texts, each.attributes_KD, (), ()))
+        index_CV[number, ids_K] = np.arange(len(ids_K))
+        for state, name in enumerate(states):
+            if name in each.states:
+                class_of_SV[state, ids_K], available_SC[state, number] = number, True
+    return ClassTable(tuple(classes), tuple(contexts), class_of_SV, index_CV, available_SC), place
+
+
+# the rule -------------------------------------------------------------------------------------------------------------
+
+
+class DealtOut(ScoreRule):
+    """Deals out the mass of class members as micro-models say, see the module's text.
+
+    Args:
+        reader: the classes over the tokenizer.
+        strength_B: weight of the micro-models, a prompt each.
+    """
+
+    def __init__(self, reader: WordReader, strength_B: Tensor) -> None:
+        self.reader, self.strength_B = reader, strength_B
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
+        log_NV = scores.double().log_softmax(-1)
+        dealt_NV = log_NV.cpu().numpy().copy()
+        for row, reading in enumerate(self.reader.read(input_ids)):
+            self._deal(dealt_NV[row], reading)
+        strength_N1 = per_row(self.strength_B, log_NV)
+        dealt = torch.from_numpy(dealt_NV).to(log_NV)
+        mixed_NV = torch.logaddexp(dealt + strength_N1.log(), log_NV + torch.log1p(-strength_N1))
+        return mixed_NV.to(scores.dtype)
+
+    def _deal(self, log_V: np.ndarray, reading: Reading) -> None:
+        reader = self.reader
+        going_on = np.empty(0, dtype=np.int64)
+        if reading.node:
+            inside = reader.below(reading.form, reading.node)
+            going_on = inside.ids_J
+            for share_W in reader.shares(reading.form, reading.contexts):
+                self._inside(log_V, reading, inside, share_W)
+        for form in range(len(reader.tries)):
+            # a member without a blank before it cannot begin inside a word
+            if form == 1 and reading.open:
+                continue
+            begun = reader.below(form, 0)
+            fresh_J = ~np.isin(begun.ids_J, going_on)
+            for share_W in reader.shares(form, reading.next_contexts):
+                mass_J = begun.mass(share_W)
+                chosen_J = fresh_J & (mass_J > 0)
+                _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J])
+
+    def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
+        """Behind the first tokens of a member: deal out going on and, where one is complete, ending it."""
+        mass_J, ended = inside.mass(share_W), float(share_W[inside.here].sum())
+        chosen_J = mass_J > 0
+        ids, mass_J = inside.ids_J[chosen_J], mass_J[chosen_J]
+        if not ended or not len(ids):
+            _share(log_V, ids, mass_J)
+            return
+        ends_V = np.ones(len(log_V), dtype=bool)
+        if reading.open:
+            ends_V = ~self.reader.tries[0].continuing(len(log_V)).numpy()
+        ends_V[inside.ids_J] = False
+        log_end = np.logaddexp.reduce(log_V[ends_V], initial=-np.inf)
+        whole = np.logaddexp(np.logaddexp.reduce(log_V[ids]), log_end)
+        if not np.isfinite(whole):
+            return
+        total = mass_J.sum() + ended
+        log_V[ids] = whole + np.log(mass_J / total)
+        if np.isfinite(log_end):
+            log_V[ends_V] += whole + np.log(ended / total) - log_end
+
+
+def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray) -> None:
+    """Deal out what some tokens have together, in place, by given masses."""
+    if len(ids) == 0:
+        return
+    whole = np.logaddexp.reduce(log_V[ids])
+    if np.isfinite(whole):
+        log_V[ids] = whole + np.log(mass_K / mass_K.sum())
+
+
+# from runs ------------------------------------------------------------------------------------------------------------
+
+
+def carried(table: ClassTable, models: Mapping[str, AnyModel], counts: Mapping[str, float]) -> list[CarriedClass]:
+    """Return the classes of a table with their micro-models, as texts.
+
+    Raises:
+        UserError: a left context, metric or density of one's own: a bundle brings no code.
+    """
+    for context in table.contexts:
+        if CONTEXTS.get(context.name) is not type(context):
+            raise UserError(
+                f"left context '{context.name}' is your own, which a bundle cannot carry: leave its classes out"
+            )
+    found = []
+    for number, members in enumerate(table.classes):
+        if members.name in models:
+            states = tuple(name for name, ok in zip(table.states, table.available_SC[:, number], strict=True) if ok)
+            model = models[members.name]
+            _plain(model)
+            count = float(counts.get(members.name, 1.0))
+            found.append(CarriedClass(members.name, members.tokens, members.attributes_KD, states, count, model))
+    return found
+
+
+def of_run(module: Any, datamodule: Any, decoding: Any) -> MicroModels:
+    """Return the control of a finished run: the micro-models its validation text chose.
+
+    Raises:
+        UserError: a run without classes; see ``carried``.
+    """
+    if not isinstance(module, NSLMModule) or not module.table.classes:
+        raise UserError("this run has no class of tokens: export a run of nslm/numbers or nslm/places")
+    if module.micro_models is None:
+        module.choose_micro_models(datamodule)
+    assert module.micro_models is not None
+    names = module.table.names
+    seen = module.occurrences(datamodule, "train").class_N
+    counts = {name: float((seen == number).sum()) for number, name in enumerate(names)}
+    models = dict(zip(names, module.micro_models, strict=True))
+    return MicroModels(carried(module.table, models, counts), weight=float(module.mixture_weight))

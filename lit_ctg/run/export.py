@@ -1,0 +1,51 @@
+"""`lit-ctg export`: the control of a finished run as a bundle."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_ctg.control import Control, Origin, fingerprint
+from lit_ctg.control.bundle import save, versions
+from lit_ctg.errors import UserError
+from lit_ctg.run.build import build_datamodule, build_model, instantiate
+from lit_ctg.run.checkpoint import compose_with_checkpoint
+from lit_ctg.run.directory import RECORD, run_status
+
+
+def export(words: list[str]) -> Control:
+    """Write the control of the run that ``words`` name to ``out=<folder>``; return it.
+
+    ``papers/<paper>/control.py:of_run`` says what the control of a run is.
+
+    Raises:
+        UserError: no ``out``, no finished run, a paper or run without a control, a folder that holds something else.
+    """
+    named = [word.partition("=")[2] for word in words if word.startswith("out=")]
+    if not named or not named[-1]:
+        raise UserError("lit-ctg export: give out=<folder>, where the control is to go")
+    cfg, checkpoint = compose_with_checkpoint([word for word in words if not word.startswith("out=")])
+    name = f"lit_ctg.papers.{cfg.paper}.control"
+    if importlib.util.find_spec(name) is None:
+        raise UserError(
+            f"{cfg.paper} has no control that can be carried: lit_ctg/papers/{cfg.paper}/control.py makes one"
+        )
+    record = checkpoint.path.parent.parent / RECORD
+    if run_status(record) != "DONE":
+        raise UserError(f"{record.parent} holds no finished run ({RECORD} does not say DONE): export one that is done")
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    checkpoint.load_into(module, datamodule)
+    decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
+    control: Control = importlib.import_module(name).of_run(module, datamodule, decoding)
+    tokens = fingerprint(module.vocabulary.tokens) if control.of_ids else None
+    control.origin = Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions())
+    save(control, Path(named[-1]))
+    Console(soft_wrap=True, highlight=False).print(
+        f"exported: {control.name} ({control.kind}) to {named[-1]}", markup=False
+    )
+    return control

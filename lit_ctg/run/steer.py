@@ -1,0 +1,265 @@
+"""`lit-ctg generate model=<folder or hub name> controls=[<folder>,...]`: any causal language model under controls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import Progress
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.control.bundle import load as load_control
+from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.huggingface import load_model
+from lit_ctg.run.quiet import quiet
+
+# word -> what it is when it is not given
+DEFAULTS: dict[str, Any] = {
+    "model": None,
+    "controls": [],
+    "revision": None,
+    "prompt": None,
+    "prompts": None,
+    "out": None,
+    "n": 1,
+    "seed": 0,
+    "batch_size": 8,
+    "max_new_tokens": 40,
+    "do_sample": True,
+    "debug": False,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for.
+
+    Attributes:
+        given: values of ``DEFAULTS``.
+        settings: ``<control>.<setting>`` -> value.
+        options: of Hugging Face's ``generate``.
+    """
+
+    given: dict[str, Any]
+    settings: dict[str, Any]
+    options: dict[str, Any]
+
+
+def is_steering(words: Sequence[str]) -> bool:
+    """Return whether a command line of ``generate`` names a model in place of a run."""
+    named = {word.partition("=")[0] for word in words if "=" in word}
+    return "model" in named and "experiment" not in named and all("=" in word for word in words[:1])
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Read the words.
+
+    Raises:
+        UserError: one that is no ``key=value``, an unknown key, a value of another kind.
+    """
+    given, settings, options = dict(DEFAULTS), dict[str, Any](), dict[str, Any]()
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UserError(f"lit-ctg generate model=...: cannot read '{word}': settings are key=value")
+        if key.startswith("control."):
+            settings[key.removeprefix("control.")] = _value(key, text)
+        elif key.startswith("generate."):
+            options[key.removeprefix("generate.")] = _value(key, text)
+        elif key == "controls":
+            given[key] = [part.strip().strip("'\"") for part in text.strip("[]").split(",") if part.strip()]
+        elif key in ("prompt", "prompts", "out", "model", "revision"):
+            given[key] = text
+        elif key in DEFAULTS:
+            given[key] = _value(key, text)
+        else:
+            hint = did_you_mean(key, [*DEFAULTS, "control.", "generate."])
+            raise UserError(
+                f"lit-ctg generate model=...: no setting '{key}'{hint}; there are {', '.join(DEFAULTS)}, "
+                "control.<name>.<setting> and generate.<option of Hugging Face's generate>"
+            )
+    for key in ("n", "seed", "batch_size", "max_new_tokens"):
+        if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < (0 if key == "seed" else 1):
+            raise UserError(f"{key}={given[key]}: give a whole number from {0 if key == 'seed' else 1}")
+    if (given["prompts"] is None) != (given["out"] is None):
+        raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
+    if given["prompts"] is not None and given["prompt"] is not None:
+        raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
+    return Request(given, settings, options)
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{key}={text}: cannot be read as a number, a word or a list [a,b]") from error
+
+
+def steer(words: Sequence[str]) -> list[str]:
+    """Print (or write) continuations of prompts by a model under controls; text i is a function of (seed, i).
+
+    Raises:
+        UserError: see ``parse``; a model, control, prompt or setting that does not exist or fit.
+    """
+    request = parse(words)
+    given = request.given
+    controls: list[Control] = [load_control(folder) for folder in given["controls"]]
+    lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
+    with quiet():
+        tokenizer = load_tokenizer(given["model"], given["revision"], "model")
+        model = load_model(given["model"], where="model", revision=given["revision"]).eval()
+    steered = Steered(model, controls, tokenizer=tokenizer)
+    if lines:
+        return _file(steered, lines, request)
+    texts = []
+    for start in range(0, given["n"], given["batch_size"]):
+        rows = list(range(start, min(start + given["batch_size"], given["n"])))
+        settings = {key: _of_rows(key, value, rows, given["n"]) for key, value in request.settings.items()}
+        texts += _texts(steered, [given["prompt"] or ""] * len(rows), settings, rows, request)
+    console = Console(soft_wrap=True, highlight=False)
+    for text in texts:
+        console.print((given["prompt"] or "") + text, markup=False)
+    return texts
+
+
+def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:
+    """Return a setting's values for some of the texts."""
+    if not isinstance(value, list):
+        return value
+    if len(value) != n:
+        raise UserError(f"control.{key} has {len(value)} values for n={n} texts: give one for all or one each")
+    return [value[row] for row in rows]
+
+
+def _texts(
+    steered: Steered, prompts: list[str], settings: Mapping[str, Any], rows: Sequence[int], request: Request
+) -> list[str]:
+    options = {"max_new_tokens": request.given["max_new_tokens"], "do_sample": request.given["do_sample"]}
+    drawn = options["do_sample"] and (request.options.get("num_beams") or 1) == 1
+    chosen = {**options, **request.options}
+    try:
+        return steered.write(
+            prompts, settings, seed=request.given["seed"] if drawn else None, rows=rows if drawn else None, **chosen
+        )
+    except (ValueError, TypeError) as error:  # of options that Hugging Face refuses
+        raise UserError(f"generate: {' '.join(str(error).split())[:300]}; check generate.*") from error
+
+
+# a file of prompts ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of ``prompts``: the prompt and its own settings."""
+
+    prompt: str
+    settings: dict[str, Any]
+
+
+def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
+    """Read ``{"prompt": "...", "settings": {"<control>.<setting>": value}}`` a line; the command line's settings hold
+    where a line says nothing.
+
+    Raises:
+        UserError: no such file; a line that is no such object; names it.
+    """
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    lines = []
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"prompts={path}, line {number} is no JSON: {error}") from error
+        own = found.get("settings", {}) if isinstance(found, dict) else None
+        if not isinstance(own, dict) or not isinstance(found.get("prompt"), str) or set(found) - {"prompt", "settings"}:
+            raise UserError(
+                f'prompts={path}, line {number}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}'
+            )
+        lines.append(Line(found["prompt"], {**settings, **own}))
+    if not lines:
+        raise UserError(f"prompts={path} is empty: give a JSON object a line")
+    return lines
+
+
+def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str]:
+    given, n = request.given, request.given["n"]
+    out = Path(given["out"])
+    kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
+    asked = {**{key: given[key] for key in kept}, "options": request.options}
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    done = _done(out, lines, n, digest)
+    texts = []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task(out.name, total=len(lines), completed=done)
+        for batch in _batches(range(done, len(lines)), given["batch_size"]):
+            known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))
+            settings = {key: [lines[place].settings.get(key) for place in batch for _ in range(n)] for key in known}
+            prompts = [lines[place].prompt for place in batch for _ in range(n)]
+            rows = [place * n + copy for place in batch for copy in range(n)]
+            made = _texts(steered, prompts, settings, rows, request)
+            for row, text in zip(rows, made, strict=True):
+                line = lines[row // n]
+                told = {"line": row // n, "copy": row % n, "prompt": line.prompt, "settings": line.settings,
+                        "text": text, "run": digest}  # fmt: skip
+                file.write(json.dumps(told, ensure_ascii=False) + "\n")
+            file.flush()
+            texts += made
+            bars.advance(task, len(batch))
+    Console(soft_wrap=True, highlight=False).print(
+        f"{len(lines)} prompts, {len(lines) * n} texts: {out}" + (f" ({done} prompts were there)" if done else ""),
+        markup=False,
+    )
+    return texts
+
+
+def _batches(places: range, size: int) -> Iterator[list[int]]:
+    for start in range(0, len(places), size):
+        yield list(places[start : start + size])
+
+
+def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
+    """Return how many prompts ``out`` has all texts of; what a killed command left behind them is cut off.
+
+    Raises:
+        UserError: it holds something else, or texts of another command.
+    """
+    if not out.exists():
+        return 0
+    try:
+        content = out.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"out={out} cannot be read: give another file") from error
+    whole = content.splitlines(keepends=True)
+    if whole and not whole[-1].endswith("\n"):
+        whole.pop()
+    other = UserError(f"out={out} holds texts of another command or of other prompts: give another file")
+    for number, text in enumerate(whole):
+        try:
+            told = json.loads(text)
+            line = lines[number // n]
+            same = (told["run"], told["line"], told["copy"]) == (digest, number // n, number % n)
+            same = same and told["prompt"] == line.prompt and told["settings"] == line.settings
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise other from None
+        if not same:
+            raise other
+    done = len(whole) // n
+    kept = "".join(whole[: done * n])
+    if kept != content:
+        out.write_text(kept, encoding="utf-8")
+    return done

@@ -1,0 +1,296 @@
+"""Several controls on one model: order, rows, beams, padding, options, against a slow reference."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from lit_ctg.control import Control, Stage, Steered
+from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.control import SoftPrompt
+
+V, D = 14, 16
+PROMPTS = ("the war began in 1914", "a good acid", "in", "1918 bad metal .")
+
+
+# settings under which each control changes something
+ON: dict[str, dict[str, Any]] = {
+    "idea_gate": {"alpha": 1.5},
+    "graphmax": {"strength": 3},
+    "micro_models": {"strength": 1},
+    "lexicon": {"strength": 8, "to_polarity": -1},
+    "grammar": {"strength": 1},
+    "feature_channel": {"strength": 1, "pos": 1},
+    "neuron_codes": {"strength": 2, "news": 1, "blog": 0.5},
+}
+STRENGTH = {"idea_gate": "alpha"}
+
+
+@pytest.fixture(scope="module")
+def all_controls(carried_controls: Any) -> dict[str, Control]:
+    return carried_controls()
+
+
+def slow(steered: Steered, prompt: str, settings: dict[str, Any], new: int) -> list[int]:
+    """Greedy decoding, one prompt, no cache, no generate: the network and the rules once a token, in order."""
+    ids = steered.tokenizer(prompt).input_ids
+    with steered.attached(settings, 1) as rules:
+        for _ in range(new):
+            ids_1T = torch.tensor([ids])
+            with torch.no_grad():
+                scores = steered.model(input_ids=ids_1T, use_cache=False).logits[:, -1].float()
+            for rule in rules:
+                scores = rule(ids_1T, scores)
+            ids.append(int(scores.argmax()))
+            if ids[-1] == 0:
+                break
+    return ids
+
+
+def flat(chosen: list[str], scale: float = 1.0) -> dict[str, Any]:
+    """Settings of some controls, strengths times a number."""
+    return {
+        f"{name}.{key}": value * scale if key == STRENGTH.get(name, "strength") else value
+        for name in chosen
+        for key, value in ON[name].items()
+    }
+
+
+def test_every_control_alone_changes_texts_and_strength_0_does_not(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control]
+) -> None:
+    bare = model.generate(**tokenizer(PROMPTS[0], return_tensors="pt", return_token_type_ids=False),
+                          max_new_tokens=6, do_sample=False, pad_token_id=0, output_scores=True,
+                          return_dict_in_generate=True)  # fmt: skip
+    for name, control in all_controls.items():
+        steered = Steered(model, [control], tokenizer=tokenizer)
+        options = {"max_new_tokens": 6, "output_scores": True, "return_dict_in_generate": True}
+        on = steered.generate(PROMPTS[0], flat([name]), **options)
+        off = steered.generate(PROMPTS[0], flat([name], 0.0), **options)
+        assert all(torch.equal(a, b) for a, b in zip(off.scores, bare.scores, strict=True)), name
+        assert not torch.allclose(on.scores[0], bare.scores[0], atol=1e-3), name
+        # a row that is off beside one that is on
+        strength = f"{name}.{STRENGTH.get(name, 'strength')}"
+        mixed = steered.generate([PROMPTS[0]] * 2, {**flat([name]), strength: [0, flat([name])[strength]]}, **options)
+        both = steered.generate([PROMPTS[0]] * 2, flat([name], 0.0), **options)
+        assert all(torch.equal(a[0], b[0]) for a, b in zip(mixed.scores, both.scores, strict=False)), name
+        assert torch.allclose(mixed.scores[0][1], on.scores[0][0], atol=1e-4), name
+
+
+def test_all_together_alone_and_in_a_batch_cached_and_not(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control]
+) -> None:
+    steered = Steered(model, list(all_controls.values()), tokenizer=tokenizer)
+    chosen = [name for name in all_controls if name != "grammar"]
+    settings = {**flat(chosen), "grammar.strength": 0, "idea_gate.alpha": [0, 1, 2, 3]}
+    expected = []
+    for row, prompt in enumerate(PROMPTS):
+        own = {**settings, "idea_gate.alpha": row}
+        expected.append(slow(steered, prompt, own, 7))
+    for cached in (True, False):
+        made = steered.generate(list(PROMPTS), settings, max_new_tokens=7, use_cache=cached)
+        longest = max(len(tokenizer(prompt).input_ids) for prompt in PROMPTS)
+        for row, (ids, prompt) in enumerate(zip(expected, PROMPTS, strict=True)):
+            new = ids[len(tokenizer(prompt).input_ids) :]
+            assert made[row, longest : longest + len(new)].tolist() == new, (cached, prompt)
+
+
+def test_beams_and_sequences_take_their_prompt_s_settings(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control]
+) -> None:
+    chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes"]
+    steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
+    settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
+    options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}
+    together = steered.write(list(PROMPTS[:2]), settings, **options)
+    for row in range(2):
+        own = {**settings, "idea_gate.alpha": [0, 2][row], "lexicon.to_polarity": [1, -1][row]}
+        assert steered.write(PROMPTS[row], own, **options) == together[3 * row : 3 * row + 3]
+    drawn = {"do_sample": True, "num_return_sequences": 2, "max_new_tokens": 5, "seed": 4}
+    together = steered.write(list(PROMPTS[:2]), settings, **drawn)
+    alone = steered.write(
+        PROMPTS[1], {**settings, "idea_gate.alpha": 2, "lexicon.to_polarity": -1}, rows=[2, 3], **drawn
+    )
+    assert together[2:] == alone
+
+
+def test_static_cache_streaming_and_chunks(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax"]
+    steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
+    expected = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5)
+    static = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5, cache_implementation="static")
+    assert torch.equal(static, expected)
+
+    class Streamer(transformers.generation.streamers.BaseStreamer):
+        def __init__(self) -> None:
+            self.ids: list[int] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.ids += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.ended = True
+
+    streamer = Streamer()
+    made = steered.generate(PROMPTS[0], flat(chosen), max_new_tokens=5, streamer=streamer)
+    assert streamer.ids == made[0].tolist() and streamer.ended
+
+
+def test_controls_act_by_stage(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    given = [
+        all_controls[name] for name in ("grammar", "micro_models", "graphmax", "lexicon", "idea_gate", "neuron_codes")
+    ]
+    for order in itertools.islice(itertools.permutations(given), 0, 720, 97):
+        stages = [control.stage for control in Steered(model, order, tokenizer=tokenizer).controls]
+        assert stages == sorted(stages) and stages[0] is Stage.NETWORK and stages[-1] is Stage.MASK
+    assert [c.name for c in Steered(model, [given[3], given[4]], tokenizer=tokenizer).controls] == [
+        "lexicon",
+        "idea_gate",
+    ]
+    forward = Steered(model, given, tokenizer=tokenizer)
+    backward = Steered(model, given[::-1], tokenizer=tokenizer)
+    settings = {**flat(["micro_models", "graphmax", "neuron_codes"]), "idea_gate.alpha": 0, "lexicon.strength": 0}
+    one, other = (s.generate(PROMPTS[0], settings, max_new_tokens=5) for s in (forward, backward))
+    assert torch.equal(one, other)
+
+
+def test_the_grammar_is_kept(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["grammar"], all_controls["lexicon"]], tokenizer=tokenizer)
+    texts = steered.write(
+        ["the war", "<end> a"], flat(["grammar", "lexicon"]), max_new_tokens=8, do_sample=True, seed=0
+    )
+    assert texts[0].split()[0] in ("began", ".") and "1939" not in " ".join(texts)
+    with pytest.raises(UserError, match="does not fit the grammar"):
+        steered.write("1939", flat(["grammar"]), max_new_tokens=2)
+
+
+def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) -> None:
+    torch.manual_seed(2)
+    soft = SoftPrompt(["news", "blog"], 5 * torch.randn(2, 3, D))
+    steered = Steered(model, [soft], tokenizer=tokenizer)
+    settings = {"soft_prompt.news": [1, 1], "soft_prompt.blog": [0, 3]}
+    made = steered.generate(list(PROMPTS[:2]), settings, max_new_tokens=6)
+    longest = len(tokenizer(PROMPTS[0]).input_ids)
+    assert made.shape[1] == longest + 6
+    for row, shares in enumerate(([1.0, 0.0], [0.25, 0.75])):
+        ids = tokenizer(PROMPTS[row]).input_ids
+        front = torch.einsum("s,spd->pd", torch.tensor(shares), soft.prompts_SPD)
+        for place in range(6):
+            embedded = torch.cat([front, model.get_input_embeddings()(torch.tensor(ids))]).unsqueeze(0)
+            with torch.no_grad():
+                ids.append(int(model(inputs_embeds=embedded).logits[0, -1].argmax()))
+            assert made[row, longest + place] == ids[-1]
+    with pytest.raises(UserError, match="all have a code in front or none"):
+        steered.generate(list(PROMPTS[:2]), {"soft_prompt.news": [1, 0]}, max_new_tokens=2)
+    with pytest.raises(UserError, match="needs places before the prompts"), soft.attach(model, {"news": 1}):
+        pass
+    bare = Steered(model, [], tokenizer=tokenizer).generate(PROMPTS[0], max_new_tokens=4)
+    assert torch.equal(steered.generate(PROMPTS[0], max_new_tokens=4), bare)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: controls cannot follow prompt lookup"),
+        ({"guidance_scale": 2.0}, "guidance_scale: controls cannot follow classifier-free guidance"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha: controls cannot follow contrastive search"),
+        ({"attention_mask": torch.ones(1, 2)}, "attention_mask: give the prompts as the first argument"),
+        ({"max_new_tokens": 100}, "the model has 64 positions"),
+        ({"seed": 1, "num_beams": 2}, "seed: beams draw together"),
+        ({"settings": {"gate.alpha": 1}}, "setting 'gate.alpha': no control 'gate'; did you mean 'idea_gate'"),
+        ({"settings": {"idea_gate": 1}}, "setting 'idea_gate': write idea_gate.<setting>"),
+        ({"settings": {"idea_gate.alfa": 1}}, "has no setting 'alfa'; did you mean 'alpha'"),
+        ({"settings": {"idea_gate.alpha": [1, 2]}}, "idea_gate.alpha has 2 values for 1 prompts"),
+    ],
+)
+def test_what_cannot_be_followed_is_one_line(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control], options: dict[str, Any], line: str
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    with pytest.raises(UserError, match=re.escape(line)) as caught:
+        steered.generate(PROMPTS[0], **{"max_new_tokens": 2, **options})
+    assert "\n" not in str(caught.value)
+    assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
+
+
+def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Control], carried_controls: Any) -> None:
+    with pytest.raises(UserError, match="two controls are called 'idea_gate'"):
+        Steered(model, [all_controls["idea_gate"]] * 2)
+    again = carried_controls()["graphmax"]
+    again.name = "other"
+    with pytest.raises(UserError, match=r"other \(graphmax\) cannot be composed with a second one"):
+        Steered(model, [all_controls["graphmax"], again])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "line"),
+    [
+        ([], "no prompt: give at least one"),
+        (torch.zeros(2, 0, dtype=torch.long), "give at least one prompt of at least one token"),
+        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.tensor([[1, 0]])}, "padded on the right"),
+        ("the war", "prompts that are texts need a tokenizer"),
+    ],
+)
+def test_prompts_that_cannot_be_continued(model: Any, prompts: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        Steered(model, []).generate(prompts, max_new_tokens=2)
+
+
+def combination(seed: int, model: Any, tokenizer: Any, made: dict[str, Control]) -> None:
+    """Some controls with random settings a row, some options; greedy rows equal the slow reference."""
+    draw = random.Random(seed)
+    chosen = draw.sample(sorted(made), draw.randint(1, len(made)))
+    prompts = draw.sample(PROMPTS, draw.randint(1, len(PROMPTS)))
+    steered = Steered(model, [made[name] for name in chosen], tokenizer=tokenizer)
+    settings: dict[str, list[float]] = {}
+    for name in chosen:
+        for key, value in ON[name].items():
+            scales = [draw.choice([0.0, 0.3, 1.0]) for _ in prompts]
+            most = next(s.high for s in made[name].settings if s.name == key)
+            settings[f"{name}.{key}"] = [min(value * scale, most) for scale in scales]
+    options: dict[str, Any] = {"max_new_tokens": draw.randint(1, 6), "use_cache": draw.random() < 0.7}
+    options |= draw.choice(
+        [{}, {}, {"num_beams": 2}, {"do_sample": True, "seed": 7}, {"num_beams": 2, "num_return_sequences": 2}]
+    )
+    if draw.random() < 0.2:
+        options |= {"cache_implementation": "static", "use_cache": True}
+
+    def run(rows: list[int]) -> list[str] | str:
+        own = {key: [values[row] for row in rows] for key, values in settings.items()}
+        numbers = {"rows": rows} if "seed" in options else {}
+        try:
+            return steered.write([prompts[row] for row in rows], own, **options, **numbers)
+        except UserError as error:
+            assert "\n" not in str(error)
+            return str(error)
+
+    together = run(list(range(len(prompts))))
+    alone = [run([row]) for row in range(len(prompts))]
+    if isinstance(together, str) or any(isinstance(one, str) for one in alone):
+        assert isinstance(together, str) and any(isinstance(one, str) for one in alone), (seed, together, alone)
+        assert "does not fit the grammar" in together
+        return
+    assert together == [text for one in alone for text in one], (seed, chosen, options)
+    if not {"num_beams", "do_sample"} & set(options):
+        for row, prompt in enumerate(prompts):
+            own = {key: values[row] for key, values in settings.items()}
+            ids = slow(steered, prompt, own, options["max_new_tokens"])
+            new = tokenizer.decode(ids[len(tokenizer(prompt).input_ids) :], skip_special_tokens=True)
+            assert together[row] == new, (seed, chosen, options)
+
+
+def test_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    for seed in range(20):
+        combination(seed, model, tokenizer, all_controls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20, 220))
+def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control], seed: int) -> None:
+    combination(seed, model, tokenizer, all_controls)

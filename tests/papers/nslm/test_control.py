@@ -1,0 +1,198 @@
+"""Micro-models as a carried control: members of several tokens, the growing prefix, bundles, the user's own text."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.control.base import NO_TOKEN
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.control import DealtOut, MicroModels, WordReader, carried
+from lit_ctg.papers.nslm.micro_model import Blend, Difference, Frequency, Gaussian, MicroModel, Repeat, Unigram
+from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+
+YEARS = ("1914", "1918", "1939", "19", "1,234")
+WORDS = ("it", "was", "in", *YEARS, "New_York", "New_Jersey", ".")
+
+
+def micro_models() -> MicroModels:
+    """Years measured against the year before, and places, in which two begin alike."""
+    year = make_recogniser("year", {"members": {w: float(w.replace(",", "")) for w in YEARS}, "metrics": ["difference"],
+                                    "densities": ["gaussian"]})  # fmt: skip
+    place = make_recogniser("place", {"members": {"New_York": 1, "New_Jersey": 2}})
+    table = class_table(WORDS, [year, place])
+    text = "in 1914 was 1918 . it was 1939 in New_York was 19 . 1914 in New_Jersey in New_York was 1918 . 1,234"
+    ids = np.array([WORDS.index(word) for word in text.split()])
+    found = Occurrences.from_documents(ids, np.array([0]), table)
+    inner = MicroModel(Difference(), Gaussian()).fit(found.of(0), table.classes[0])
+    repeat = Repeat(inner).fit(found.of(0))
+    places = MicroModel(Frequency(), Unigram()).fit(found.of(1), table.classes[1])
+    again = MicroModel(Frequency(), Unigram(3.0), base="unigram").fit(found.of(1), table.classes[1])
+    models = {"year": repeat, "place": Blend([places, again], np.array([0.25, 0.75]))}
+    return MicroModels(carried(table, models, {"year": 7.0, "place": 3.0}), weight=1.0)
+
+
+def bytes_tokenizer() -> Any:
+    """Byte-level, digits apart but for 19: every year and place has several tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<end>", "\u0120", *"0123456789,.abcdefghijklmnopqrstuvwxyzYNJ"]
+    merges = [("1", "9"), ("\u0120", "19"), ("N", "e"), ("Ne", "w"), ("\u0120", "New"), ("Y", "o"), ("r", "k"),
+              ("\u0120", "Yo"), ("\u0120Yo", "rk"), ("i", "n"), ("\u0120", "in")]  # fmt: skip
+    table = {piece: number for number, piece in enumerate([*pieces, *("".join(pair) for pair in merges)])}
+    engine = Tokenizer(models.BPE(vocab=table, merges=merges))
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<end>", bos_token="<end>")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return bytes_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def reader(tokenizer: Any) -> WordReader:
+    return WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer))
+
+
+def log_probs(rule: DealtOut, ids: list[int], size: int, seed: int = 0) -> torch.Tensor:
+    """Log-probabilities after a prefix, of a language model whose scores are a function of the prefix."""
+    generator = torch.Generator().manual_seed(seed + sum((place + 1) * token for place, token in enumerate(ids)))
+    return rule(torch.tensor([ids]), torch.randn(1, size, generator=generator, dtype=torch.float64))[0]
+
+
+def test_a_member_of_several_tokens_has_the_product_of_its_tokens(tokenizer: Any, reader: WordReader) -> None:
+    """Shares inside the class, on ways that stay in it, are the micro-model's own, whatever the model's scores."""
+    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    size, prefix = len(tokenizer), tokenizer("in 1914 in").input_ids
+    inside = reader.classes[0].model.log_prob(Evidence.of_previous([YEARS.index("1914")]))[0]
+    ends = ~reader.tries[0].continuing(size)
+    said = []
+    for text in reader.classes[0].texts:
+        ids, total = list(tokenizer(f" {text}").input_ids), 0.0
+        for place, token in enumerate(ids):
+            log_V = log_probs(rule, [*prefix, *ids[:place]], size)
+            below = reader.below(*way(reader, [*prefix, *ids[:place]]))
+            members = sorted({*below.ids_J.tolist()})
+            stays = log_V[members].logsumexp(0)
+            if len(below.here):  # complete here: ending it is a way to stay in the class
+                other = ends.clone()
+                other[members] = False
+                stays = torch.logaddexp(stays, log_V[other].logsumexp(0))
+            total += float(log_V[token] - (stays if place else log_V[years(reader)].logsumexp(0)))
+        below = reader.below(*way(reader, [*prefix, *ids]))
+        if len(below.ids_J):  # it is the beginning of another member too: what ends it counts
+            log_V = log_probs(rule, [*prefix, *ids], size)
+            other = ends.clone()
+            other[below.ids_J.tolist()] = False
+            end = log_V[other].logsumexp(0)
+            total += float(end - torch.logaddexp(log_V[below.ids_J.tolist()].logsumexp(0), end))
+        said.append(total)
+    assert len(tokenizer(" 1,234").input_ids) > 3
+    assert np.allclose(said, inside, atol=1e-9)
+    assert np.isclose(np.exp(said).sum(), 1.0)
+
+
+def way(reader: WordReader, ids: list[int]) -> tuple[int, int]:
+    """Form and node of a prefix."""
+    reading = reader.read(torch.tensor([ids]))[0]
+    return reading.form, reading.node
+
+
+def years(reader: WordReader) -> list[int]:
+    """First tokens of years with a blank before them."""
+    begun = reader.below(0, 0)
+    return sorted({int(begun.ids_J[owner]) for owner, member in zip(begun.owner_M, begun.member_M, strict=True)
+                   if reader.class_W[member] == 0})  # fmt: skip
+
+
+def test_what_classes_have_together_stays(tokenizer: Any, reader: WordReader) -> None:
+    """Sums over the vocabulary are 1 and the mass of the first tokens is the model's own."""
+    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    for text in ("in", "in 19", "in 1914 was New", "in 1,2", "it was 1914."):
+        ids = tokenizer(text).input_ids
+        generator = torch.Generator().manual_seed(3)
+        scores = torch.randn(1, len(tokenizer), generator=generator, dtype=torch.float64)
+        dealt, plain = rule(torch.tensor([ids]), scores)[0], scores[0].log_softmax(0)
+        assert torch.isclose(dealt.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+        assert not torch.allclose(dealt, plain)
+        if text == "in":
+            assert torch.isclose(dealt[years(reader)].logsumexp(0), plain[years(reader)].logsumexp(0))
+
+
+def test_prefixes_are_read_on_and_in_any_order(tokenizer: Any, reader: WordReader) -> None:
+    """Readings of a growing batch whose rows change places equal those of whole prefixes, padding or not."""
+    texts = ["in 1914 was 1918 in", "it was New York in 19", "New Jersey , 1,234 was"]
+    rows = [tokenizer(text).input_ids for text in texts]
+    grown = WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer))
+    longest = max(map(len, rows))
+    for length, order in zip(range(1, longest + 1), itertools.cycle([(0, 1, 2), (2, 0, 1)]), strict=False):
+        padded = [[NO_TOKEN] * 2 + rows[row][:length] for row in order if len(rows[row]) >= length]
+        for ids, reading in zip(padded, grown.read(torch.tensor(padded)), strict=True):
+            fresh = WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer)).read(torch.tensor([ids[2:]]))[0]
+            assert (reading.node, reading.pending, reading.open) == (fresh.node, fresh.pending, fresh.open)
+            assert (reading.next_contexts.previous_BTC[0, -1] == fresh.next_contexts.previous_BTC[0, -1]).all()
+
+
+def test_bundle_keeps_the_models(tmp_path: Path, tokenizer: Any) -> None:
+    control = micro_models()
+    control.save_pretrained(tmp_path / "bundle")
+    again = Control.from_pretrained(tmp_path / "bundle")
+    assert isinstance(again, MicroModels)
+    evidence = Evidence.of_previous([-1, 0, 1])
+    for one, other in zip(control.classes, again.classes, strict=True):
+        assert np.allclose(one.model.log_prob(evidence), other.model.log_prob(evidence), atol=1e-12)
+        assert one.texts == other.texts and one.states == other.states
+    rules = [DealtOut(WordReader(c, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1)) for c in (control, again)]
+    ids = tokenizer("in 1914 was").input_ids
+    assert torch.equal(*(log_probs(rule, ids, len(tokenizer)) for rule in rules))
+
+
+def test_a_tokenizer_that_spells_no_member_is_told(tokenizer: Any) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    engine = Tokenizer(models.WordLevel({"<unk>": 0, "it": 1}, unk_token="<unk>"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    plain = PreTrainedTokenizerFast(tokenizer_object=engine, unk_token="<unk>")
+    with pytest.raises(UserError, match="spells no member of its classes"):
+        micro_models().bind(plain)
+
+
+def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=8, n_layer=1, n_head=1)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    control = micro_models()
+    found = control.fit_strength(model, tokenizer, ["in 1914 was 1918 in 1914 in 1918 was 1914", "it was New York"])
+    assert 0 < found["strength"] <= 1 and found["places"] > 3 and found["nats"] > 0
+    assert control.settings[0].default == found["strength"]
+    with pytest.raises(UserError, match="the texts hold no member"):
+        control.fit_strength(model, tokenizer, ["in"])
+
+
+def test_on_a_model_alone_equals_in_a_batch(tokenizer: Any) -> None:
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=8, n_layer=1, n_head=1)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    steered = Steered(model, [micro_models()], tokenizer=tokenizer)
+    prompts, options = ["in 1914 in", "it", "New"], {"max_new_tokens": 6, "do_sample": True, "seed": 1}
+    together = steered.write(prompts, {"micro_models.strength": [0, 1, 1]}, **options)
+    for row, strength in enumerate((0, 1, 1)):
+        assert [together[row]] == steered.write(
+            prompts[row], {"micro_models.strength": strength}, rows=[row], **options
+        )

@@ -1,0 +1,110 @@
+"""`lit-ctg generate model=... controls=[...]`: one prompt, and files of prompts that can be taken up again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_ctg.control import Steered
+from lit_ctg.papers.graphmax.control import Graphmax
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from lit_ctg.papers.idea_gate.control import IdeaGate
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def controls() -> list[Any]:
+    """A gate and a graph."""
+    torch.manual_seed(1)
+    head = IdeaHead(16, 14)
+    torch.nn.init.normal_(head.outer.weight, std=3.0)
+    generator = torch.Generator().manual_seed(0)
+    graph = CooccurrenceGraph.from_token_ids(torch.randint(0, 14, (20, 12), generator=generator).tolist(), 14)
+    gate = IdeaGate(head, form=GateForm(clamp="after_scaling", epsilon=1e-8), alpha=1.0, beta=-6.0)
+    return [gate, Graphmax(graph, variant="interpolation", lam=1.0)]
+
+
+@pytest.fixture
+def run(run_cli: Run, tmp_path: Path, word_model: Any, word_tokenizer: Any) -> Run:
+    """The command line in a folder with the model ``lm`` and the bundles ``gate`` and ``graph``."""
+    word_model.save_pretrained(tmp_path / "lm")
+    word_tokenizer.save_pretrained(tmp_path / "lm")
+    for control, name in zip(controls(), ("gate", "graph"), strict=True):
+        control.save_pretrained(tmp_path / name)
+    return run_cli
+
+
+def test_texts_are_those_of_python_whatever_the_batch(run: Run, word_model: Any, word_tokenizer: Any) -> None:
+    words = ["generate", "model=lm", "controls=[gate,graph]", "control.idea_gate.alpha=[0,1,2]", "prompt=the war",
+             "n=3", "max_new_tokens=6", "control.graphmax.strength=0.5"]  # fmt: skip
+    code, out, err = run(*words)
+    assert code == 0, err
+    steered = Steered(word_model, controls(), tokenizer=word_tokenizer)
+    settings = {"idea_gate.alpha": [0, 1, 2], "graphmax.strength": 0.5}
+    made = steered.write(["the war"] * 3, settings, max_new_tokens=6, do_sample=True, seed=0)
+    assert out == "".join(f"the war{text}\n" for text in made)
+    assert run(*words, "batch_size=2")[1] == out
+    assert run(*words, "seed=1")[1] != out
+    greedy = run(*words[:3], "prompt=the war", "do_sample=false", "generate.num_beams=2", "max_new_tokens=4")
+    assert greedy[0] == 0, greedy[2]
+
+
+def test_a_file_of_prompts_with_settings_a_line_is_taken_up_again(run: Run, tmp_path: Path) -> None:
+    lines = [{"prompt": "the war"}, {"prompt": "in", "settings": {"idea_gate.alpha": 0}}, {"prompt": "a good acid"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    words = ["generate", "model=lm", "controls=[gate]", "control.idea_gate.alpha=2", "prompts=in.jsonl", "n=2",
+             "max_new_tokens=5"]  # fmt: skip
+    code, out, err = run(*words, "out=out.jsonl")
+    assert (code, out) == (0, "3 prompts, 6 texts: out.jsonl\n"), err
+    whole = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    found = [json.loads(line) for line in whole.splitlines()]
+    assert [(one["line"], one["copy"]) for one in found] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert found[2]["settings"] == {"idea_gate.alpha": 0} and found[0]["settings"] == {"idea_gate.alpha": 2}
+    # killed in the midst of the fourth text: the second prompt is done anew
+    (tmp_path / "out.jsonl").write_text(
+        "".join(whole.splitlines(keepends=True)[:3]) + '{"line": 1, "co', encoding="utf-8"
+    )
+    code, out, err = run(*words, "out=out.jsonl", "batch_size=1")
+    assert (code, out) == (0, "3 prompts, 6 texts: out.jsonl (1 prompts were there)\n"), err
+    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == whole
+    code, _, err = run(*words, "out=out.jsonl", "seed=5")
+    assert code == 2 and "out=out.jsonl holds texts of another command" in err
+    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["model=nowhere"], "model=nowhere"),
+        (["model=lm", "controls=[nowhere]"], "no control at nowhere"),
+        (["model=lm", "contrls=[gate]"], "no setting 'contrls'; did you mean 'controls'"),
+        (["model=lm", "controls=[gate]", "control.gate.alpha=1"], "no control 'gate'; did you mean 'idea_gate'"),
+        (["model=lm", "controls=[gate]", "control.idea_gate.alpha=-1"], "idea_gate.alpha=-1: give a number from 0"),
+        (["model=lm", "controls=[gate]", "control.idea_gate.alpha=[1,2]", "n=3"], "has 2 values for n=3 texts"),
+        (["model=lm", "n=0"], "n=0: give a whole number from 1"),
+        (["model=lm", "max_new_tokens=70"], "the model has 64 positions"),
+        (["model=lm", "prompts=in.jsonl"], "go together"),
+        (["model=lm", "prompts=no.jsonl", "out=x"], "prompts=no.jsonl cannot be read"),
+        (["model=lm", "generate.nonsense=1"], "nonsense"),
+        (["model=lm", "generate.prompt_lookup_num_tokens=2"], "controls cannot follow prompt lookup"),
+    ],
+)
+def test_bad_input_is_one_line(run: Run, words: list[str], line: str) -> None:
+    code, _, err = run("generate", *words)
+    assert code == 2 and line in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '{"text": "a"}', '{"prompt": "a", "settings": 3}', '{"prompt": 1}']
+)
+def test_files_of_prompts_are_checked(run: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "in.jsonl").write_text(content, encoding="utf-8")
+    code, _, err = run("generate", "model=lm", "prompts=in.jsonl", "out=out.jsonl")
+    assert code == 2 and "prompts=in.jsonl" in err and err.count("\n") == 1
+    assert not (tmp_path / "out.jsonl").exists()
