@@ -132,6 +132,12 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _play(words: list[str]) -> int:
+    from lit_ctg.run.play_page import served
+
+    return served(COMMANDS["play"].parse(words))
+
+
 def _figure(words: list[str]) -> int:
     from lit_ctg.results.picture import main as figure
 
@@ -287,6 +293,20 @@ COMMANDS = {
             overrides=True,
             notes=("a first word without '=' is a run directory",),
             examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),
+        ),
+        Command(
+            "play",
+            "a local page on which sliders change a text, token by token",
+            _play,
+            (
+                Setting("run", "a run directory; default: the newest in outputs/"),
+                Setting("host", "the address to listen on, 127.0.0.1 (this machine alone) by default"),
+                Setting("port", "7860 by default"),
+                Setting("output_root", "where runs are looked for, outputs by default"),
+                Setting("open", "true opens a browser"),
+            ),
+            notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
+            examples=("play open=true",),
         ),
         Command(
             "table",

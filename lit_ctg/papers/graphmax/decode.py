@@ -152,7 +152,9 @@ class GraphmaxGenerator(Generator[GeneratedText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         """Strength and output layer, in place of the decoding's own."""
         return (
-            ControlSetting("strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0),
+            ControlSetting(
+                "strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0, off=0.0
+            ),
             ControlSetting("variant", "the output layer", self.decoding.variant, choices=tuple(NAMES)),
         )
 

@@ -172,7 +172,7 @@ class IdeaGateGenerator(Generator[GeneratedText]):
         if not self.module.gated:
             return ()
         return (
-            ControlSetting("alpha", "strength of the gate; 0: no gate", self.module.alpha, low=0.0),
+            ControlSetting("alpha", "strength of the gate; 0: no gate", self.module.alpha, low=0.0, off=0.0),
             ControlSetting("beta", "lower bound of the gate in nats", self.module.beta, high=0.0),
         )
 

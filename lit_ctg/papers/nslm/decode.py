@@ -196,7 +196,7 @@ class TextGenerator(Generator[ClassText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         tuned = float(self.module.mixture_weight)
         meaning = "share of the micro-models: 0 draws from the plain language model, 1 from Eq. 4 alone"
-        return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0),)
+        return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0, off=0.0),)
 
     def prompt_ids(self, text: str) -> list[int]:
         """Return the ids of a prompt as the corpus writes it (``New York , 3 @.@ 5``), prepared as its texts are.
