@@ -132,6 +132,12 @@ def _report(words: list[str]) -> int:
     return _of_records(report, COMMANDS["report"].parse(words))
 
 
+def _play(words: list[str]) -> int:
+    from lit_ctg.run.play_page import served
+
+    return served(COMMANDS["play"].parse(words))
+
+
 def _figure(words: list[str]) -> int:
     from lit_ctg.results.picture import main as figure
 
@@ -159,6 +165,13 @@ def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
     return data(words)
+
+
+def _export_model(words: list[str]) -> int:
+    from lit_ctg.run.export_model import main as export_model
+
+    export_model(**COMMANDS["export-model"].parse(words))
+    return 0
 
 
 def _memory(words: list[str]) -> int:
@@ -282,6 +295,20 @@ COMMANDS = {
             examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),
         ),
         Command(
+            "play",
+            "a local page on which sliders change a text, token by token",
+            _play,
+            (
+                Setting("run", "a run directory; default: the newest in outputs/"),
+                Setting("host", "the address to listen on, 127.0.0.1 (this machine alone) by default"),
+                Setting("port", "7860 by default"),
+                Setting("output_root", "where runs are looked for, outputs by default"),
+                Setting("open", "true opens a browser"),
+            ),
+            notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
+            examples=("play open=true",),
+        ),
+        Command(
             "table",
             "the paper's tables: printed | ours | verdict",
             _table,
@@ -354,6 +381,16 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
+        ),
+        Command(
+            "export-model",
+            "the language model of a finished run as a Hugging Face folder that needs nothing of ours",
+            _export_model,
+            (
+                Setting("run", "the run directory (or a checkpoint)", required=True),
+                Setting("out", "the folder to write; default: export in the run directory"),
+            ),
+            examples=("export-model run=<run directory> out=model",),
         ),
         Command(
             "memory",

@@ -1,6 +1,6 @@
 """The one contract of generation: what a paper's controls are, which rules they make, how a text is described.
 
-A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control can take
+A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control has
 several, and how they become score rules. Everything else is here: one control or prompt for all texts or one each,
 unknown names and values out of range refused with one line, prompts that do not fit, the batched loop, a row's draws
 that depend on (seed, row) alone.
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
 
 from lit_ctg.core.model import evaluating
 from lit_ctg.decoding.loop import generate
@@ -32,10 +35,11 @@ class ControlSetting:
     Attributes:
         name: as the command line spells it.
         meaning: one line for help and error messages.
-        default: what holds where the user says nothing; None: nothing is set, the model goes its own way.
+        default: what holds where the user says nothing; None: nothing is set, the model runs uncontrolled.
         low, high: the range of a number, ends included.
         choices: the words it takes instead of a number.
         of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks what is in it.
+        off: the value that turns the control off; None: leaving it out does, or it only shapes what others do.
     """
 
     name: str
@@ -45,6 +49,7 @@ class ControlSetting:
     high: float = math.inf
     choices: tuple[str, ...] = ()
     of_names: bool = False
+    off: Any = None
 
     def checked(self, value: Any, key: str = "") -> Any:
         """Return a user's value, a number as a float.
@@ -88,7 +93,7 @@ class GeneratedText:
         text: prompt and continuation.
         ids: the same as ids; without a token that only stands for an empty prompt.
         prompt_length: how many of ``ids`` are the prompt's.
-        control: what the text was generated under, defaults filled in.
+        control: the controls it was generated under, defaults filled in.
     """
 
     text: str
@@ -104,6 +109,35 @@ class GeneratedText:
 TextT = TypeVar("TextT", bound=GeneratedText)
 
 
+class Watched(ScoreRule):
+    """A rule that tells before every token which ids there are, [B, T]."""
+
+    def __init__(self, inner: ScoreRule, watch: Callable[[Tensor], None]) -> None:
+        self.inner, self.watch = inner, watch
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.watch(input_ids)
+        return self.inner(input_ids, scores)
+
+
+class Forced(ScoreRule):
+    """Lets rows say what is given and notes what a rule gives each token: ``found`` holds log P, [B] a token."""
+
+    def __init__(self, inner: ScoreRule, start: int, ids: Sequence[int]) -> None:
+        self.inner, self.start, self.ids = inner, start, ids
+        self.found: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        place = input_ids.shape[1] - self.start
+        ruled = self.inner(input_ids, scores)
+        if place < 0:
+            return ruled
+        self.found.append(ruled.double().log_softmax(-1)[:, self.ids[place]].cpu())
+        return torch.full_like(ruled, -math.inf).index_fill(
+            1, torch.tensor([self.ids[place]], device=ruled.device), 0.0
+        )
+
+
 class Generator(abc.ABC, Generic[TextT]):
     """Continues prompts with one trained model under a paper's controls.
 
@@ -115,7 +149,7 @@ class Generator(abc.ABC, Generic[TextT]):
         max_new_tokens: length of a continuation at most.
     """
 
-    # the ways a control can take to the text (semantic fusion: hard, soft, channel); () where there is only one
+    # the ways a control can reach the text (semantic fusion: hard, soft, channel); () where there is only one
     routes: tuple[str, ...] = ()
     eos_id: int = NO_END
     pad_id: int = 0
@@ -175,18 +209,20 @@ class Generator(abc.ABC, Generic[TextT]):
         seed: int | None,
         rows: Sequence[int] | None = None,
         max_new_tokens: int | None = None,
+        watch: Callable[[Tensor], None] | None = None,
     ) -> list[TextT]:
         """Generate ``n`` texts in one batch.
 
         Args:
             n: texts.
             prompt: one for all, or one each.
-            control: values by name, one mapping for all or one each; in a mapping for all a list holds one value a
+            control: values by name, one mapping for all or one each; in a mapping for all a list holds one value per
                 text; what is left out has its default.
             routes: the ways the controls take, of ``self.routes``; None takes all that this paper has.
             seed: text i is a function of (seed, rows[i]); None takes the best token everywhere.
             rows: row numbers, default 0 .. n-1.
             max_new_tokens: in place of the generator's own.
+            watch: called before every token with the ids so far, [B, T].
 
         Raises:
             UserError: an unknown control or route, a value out of range, a prompt the model cannot take, a text
@@ -199,11 +235,12 @@ class Generator(abc.ABC, Generic[TextT]):
         length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         self.check_room(max(map(len, prompts), default=0), length)
         state = self.state(checked, taken)
+        rules = self.rules(checked, taken, state)
         with evaluating(self.module):
             made = generate(
                 self.model(prompts, taken),
                 prompts,
-                self.rules(checked, taken, state),
+                rules if watch is None else Watched(rules, watch),
                 seed=self.draws(seed),
                 max_new_tokens=length,
                 eos_id=self.eos_id,
@@ -212,6 +249,45 @@ class Generator(abc.ABC, Generic[TextT]):
                 channel=state,
             )
         return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
+
+    def log_probs(
+        self,
+        prompt: str,
+        ids: Sequence[int],
+        controls: Sequence[Controls],
+        *,
+        routes: Collection[str] | None = None,
+    ) -> Tensor:
+        """Return log P of each token of one given continuation under each of several controls, [B, T], float64.
+
+        What stands before a token is the prompt and the tokens before it, whatever the control. Temperature, nucleus
+        and the like are part of it: a token they exclude has ``-inf``.
+
+        Args:
+            prompt: what the continuation follows.
+            ids: of the continuation.
+            controls: values by name, see ``generate``.
+            routes: the ways the controls take.
+
+        Raises:
+            UserError: see ``generate``.
+        """
+        taken = self.checked_routes(routes)
+        checked = [self.row(self.checked(control), 0) for control in controls]
+        if not ids or not checked:
+            return torch.zeros(len(checked), len(ids), dtype=torch.float64)
+        prompts = [self.prompt_ids(prompt)] * len(checked)
+        self.check_room(len(prompts[0]), len(ids))
+        state = self.state(checked, taken)
+        forced = Forced(self.rules(checked, taken, state), len(prompts[0]), ids)
+        model = self.model(prompts, taken)
+        with evaluating(self.module):
+            generate(model, prompts, forced, seed=None, max_new_tokens=len(ids), eos_id=NO_END, channel=state)
+        return torch.stack(forced.found, dim=1)
+
+    def bare(self) -> dict[str, Any]:
+        """Return the controls under which the model is bare: what has an ``off`` value is off, the rest left out."""
+        return {setting.name: setting.off for setting in self.controls if setting.off is not None}
 
     def checked(self, control: Controls) -> dict[str, Any]:
         """Return a row's controls with the defaults filled in.
@@ -275,7 +351,7 @@ def control_of_each(control: Controls | Sequence[Controls], n: int) -> list[Cont
     """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each.
 
     Raises:
-        UserError: as many values or mappings as there are not texts.
+        UserError: the number of values or mappings is not that of the texts.
     """
     if not isinstance(control, Mapping):
         return one_each(control, n, "controls")

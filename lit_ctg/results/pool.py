@@ -13,7 +13,10 @@ from typing import Any
 from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys, without_modules
 
 Key = tuple[str, str]  # experiment name, regime
+# records of `lit-ctg data counts`
+COUNTS = "counts_"
 _FALL = re.compile(r"fall\(([^,()]+)\)")
+_BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
 _REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
 
 
@@ -78,11 +81,16 @@ class RecordPool:
         """Return the records in use, by experiment, regime and seed."""
         return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
 
+    def trained(self) -> list[RunRecord]:
+        """Return the records in use that are of a model; the others only count a text (``run/counts.py``)."""
+        return [record for record in self.records() if not record.name.startswith(COUNTS)]
+
     def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
         """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed.
 
         ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, of
         perplexities that of their logarithms. ``fall(<metric>)`` is by how much a metric fell in the last epoch.
+        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below so many times the other, else 0.
         """
         if (hole := self.hole(experiment, regime)) is not None:
             return Read({}, {}, hole)
@@ -90,6 +98,9 @@ class RecordPool:
             return _rest(self.read(experiment, regime, rest[1]), self.read(experiment, regime, rest[2]))
         if (fall := _FALL.fullmatch(metric)) is not None:
             return self._fall(experiment, regime, fall[1])
+        if (below := _BELOW.fullmatch(metric)) is not None:
+            pair = self.read(experiment, regime, below[1]), self.read(experiment, regime, below[2])
+            return _below(*pair, float(below[3]))
         runs = self.runs[experiment, regime]
         if epoch is None and not metric.startswith("run/"):
             runs = _newest_definition(runs, metric)
@@ -149,7 +160,9 @@ class RecordPool:
             for source, root in sources_of(record.config)
         }
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
-        return f"{len(records)} run{'s' * (len(records) != 1)}, size {self.size}, seeds {told}{data}"
+        runs = len(self.trained())
+        counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
+        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seeds {told}{data}{counts}"
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""
@@ -209,6 +222,17 @@ def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, Run
     versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
     newest = max(versions.values(), default=None)
     return {seed: runs[seed] for seed, version in versions.items() if version == newest}
+
+
+def _below(read: Read, other: Read, times: float) -> Read:
+    """Return for every seed 1 where ``read`` is below ``times`` the other, else 0."""
+    if (hole := read.hole or other.hole) is not None:
+        return Read({}, {}, hole)
+    seeds = [seed for seed in read.values if seed in other.values]
+    values = {seed: float(read.values[seed] < times * other.values[seed]) for seed in seeds}
+    trials = {seed: read.trials[seed] for seed in seeds}
+    hole = None if values else "no seed has both quantities"
+    return Read(values, trials, hole, read.note or other.note, {}, "truth value", read.direction)
 
 
 def _rest(whole: Read, part: Read) -> Read:

@@ -28,7 +28,8 @@ A table is a mapping::
         printed: {row: fusion, column: ppl}   # or a list, combined as the terms are; {value: text} for a printed text
         experiment: main
         metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record;
-                                          # "rest(whole, part)" and "fall(metric)": see ``pool.py``
+                                          # "rest(whole, part)", "fall(metric)" and
+                                          # "below(metric, other, times)": see ``pool.py``
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
                  interaction of four terms: (first - second) - (third - fourth)

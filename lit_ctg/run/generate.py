@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_ctg.config import plain
-from lit_ctg.core.generation import GeneratedText
+from lit_ctg.core.generation import GeneratedText, Generator
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -24,6 +27,21 @@ def main(words: list[str]) -> None:
         generate(words)
 
 
+def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:
+    """Return a run's configuration and the generator of its model; ``words`` as of the command line.
+
+    Raises:
+        UserError: no checkpoint, its corpus is gone, or the experiment generates nothing.
+    """
+    cfg, checkpoint = compose_with_checkpoint(words)
+    if cfg.decoding is None:
+        raise UserError(f"experiment {cfg.paper}/{cfg.name} sets no decoding, so there is nothing to generate with")
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    checkpoint.load_into(module, datamodule)
+    return cfg, instantiate(cfg.decoding, "decoding").generator(module, datamodule)
+
+
 def generate(words: list[str]) -> list[GeneratedText]:
     """Print ``n`` texts continuing ``prompt`` under ``control`` along the routes of the decoding; notes below them.
 
@@ -32,14 +50,7 @@ def generate(words: list[str]) -> list[GeneratedText]:
     Raises:
         UserError: no checkpoint, an unknown control, a value out of range, a prompt the model cannot take.
     """
-    cfg, checkpoint = compose_with_checkpoint(words)
-    if cfg.decoding is None:
-        raise UserError(f"experiment {cfg.paper}/{cfg.name} sets no decoding, so there is nothing to generate with")
-    datamodule = build_datamodule(cfg)
-    module = build_model(cfg, datamodule)
-    checkpoint.load_into(module, datamodule)
-    decoding = instantiate(cfg.decoding, "decoding")
-    generator = decoding.generator(module, datamodule)
+    cfg, generator = load(words)
     texts = generator.generate(
         cfg.n,
         prompt=cfg.prompt,

@@ -484,6 +484,16 @@ def test_what_fell_in_the_last_epoch(make_record, tmp_path) -> None:
     assert row_of(tmp_path, "metric: fall(m)", pool).cells["corrected"].hole == "not recorded: m of two epochs (main)"
 
 
+def test_whether_one_quantity_is_so_many_times_below_another(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [89.0, 90.0, 91.0]})
+    for record in pool.seen:
+        record.metrics["r"] = {**record.metrics["m"], "value": 100.0}
+    cell = row_of(tmp_path, 'metric: "below(m, r, 0.9)"', pool).cells["corrected"]
+    assert list(cell.values.values()) == [1.0, 0.0, 0.0]
+    cell = row_of(tmp_path, 'metric: "below(m, none, 0.9)"', pool).cells["corrected"]
+    assert cell.hole == "not recorded: none (main)"
+
+
 def test_a_margin_needs_its_reason(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.1, 1.9]})
     with pytest.raises(UserError, match="a margin needs its reason"):

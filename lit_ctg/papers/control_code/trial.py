@@ -24,6 +24,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.papers.control_code.metrics import BertScore, CodeSwapGap, Degeneracy, SourceClassifier, Variation
+from lit_ctg.papers.control_code.verify import LEARNED
 
 FROM = ("held_out", "whole_text")
 MODES = ("greedy", "sampled")
@@ -67,7 +68,7 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
 
     Args:
         datamodule: set up, with ``data.by_source``.
-        n: prompts in all, at least one a source.
+        n: prompts in all, at least one per source.
         prompt_tokens, new_tokens: lengths of prompt and reference.
         prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as the authors
             drew theirs, so that nearly all of them were trained on.
@@ -205,10 +206,11 @@ class CodeTrial(Callback):
 
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
-            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (better than word frequencies),
-            ``trial/breakthrough_epoch``, ``train/...`` of the last epoch, ``corpus/train_tokens`` (Table 2).
+            ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (perplexity at least a tenth
+            below that of word frequencies), ``trial/breakthrough_epoch``, ``train/...`` of the last epoch,
+            ``corpus/train_tokens`` (Table 2).
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
-        samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
+        samples: dicts with mode, source, code, prompt and text; mode "note" says what was not measured.
 
     Raises:
         UserError: batches without control codes.
@@ -270,13 +272,7 @@ class CodeTrial(Callback):
         self.gap = CodeSwapGap(sources=sources, sync_on_compute=False) if wanted else None
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
         """Score the batch once more under every wrong code (the loop has the module in evaluation mode)."""
         if self.gap is None:
@@ -387,9 +383,9 @@ class CodeTrial(Callback):
         frequencies = float(torch.tensor(nats, dtype=torch.float64).exp())
         self._keep({"reference/unigram_perplexity": MetricResult(frequencies, "perplexity", "lower", tokens, None, 1)})
         if self.gap is not None:
-            learned = float(self.gap.perplexity() < frequencies)
+            learned = float(self.gap.perplexity() < LEARNED * frequencies)
             self._keep({f"code_swap/{name}": result for name, result in self.gap.named().items()})
-            self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 1)})
+            self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 2)})
 
     def _keep_curve(self, datamodule: Any) -> None:
         """The last epoch's training loss, and the epoch from which on it shows that context is used."""

@@ -35,7 +35,7 @@ class GraphmaxRule(ScoreRule):
 
     Args:
         graph: A~ over the language model's vocabulary.
-        strength: lambda, one number or one a row; a row with 0 keeps its scores untouched.
+        strength: lambda, one number or one per row; a row with 0 keeps its scores untouched.
         top_k: solve over the k best tokens of each row only, all others become -inf; None takes the whole vocabulary.
         tol, max_iterations, solver: as in :func:`~lit_ctg.papers.graphmax.equation.graphmax`.
         strict: raise when a row is not certified (with Algorithm 1, which never is, set it to False); else such rows of
@@ -152,7 +152,9 @@ class GraphmaxGenerator(Generator[GeneratedText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         """Strength and output layer, in place of the decoding's own."""
         return (
-            ControlSetting("strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0),
+            ControlSetting(
+                "strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0, off=0.0
+            ),
             ControlSetting("variant", "the output layer", self.decoding.variant, choices=tuple(NAMES)),
         )
 

@@ -8,13 +8,13 @@ import torch
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from lit_ctg.command import Command, Setting
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate.model import IdeaGateModule
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
 
-USAGE = "lit-ctg data export-base ckpt_path=<run>/checkpoints/last.ckpt [out=FOLDER]"
 # largest difference of a logit that is put down to the order of additions
 TOLERANCE = 1e-5
 
@@ -25,11 +25,7 @@ def main(words: list[str], console: Console | None = None) -> Path:
     Raises:
         UserError: a word that is none of these, or what ``export`` raises.
     """
-    given = {name: value for name, _, value in (word.partition("=") for word in words)}
-    unknown = next((name for name in given if name not in ("ckpt_path", "out")), None)
-    if unknown is not None or not given.get("ckpt_path"):
-        told = f"no option '{unknown}'" if unknown is not None else "ckpt_path is missing"
-        raise UserError(f"data export-base: {told}; usage: {USAGE}")
+    given = COMMAND.parse(words)
     checkpoint = read(Path(given["ckpt_path"]))
     cfg = OmegaConf.create(checkpoint.config)
     datamodule = build_datamodule(cfg)
@@ -89,4 +85,21 @@ def export(module: IdeaGateModule, folder: Path) -> None:
         raise UserError(f"{folder}: its logits differ from ours by {change:.2g}")
 
 
+def _run(words: list[str]) -> int:
+    main(words)
+    return 0
+
+
+COMMAND = Command(
+    "data export-base",
+    "write a trained model without a gate as the folder of a Hugging Face GPT-2",
+    _run,
+    (
+        Setting("ckpt_path", "<run>/checkpoints/last.ckpt", required=True),
+        Setting("out", "the folder to write (default: export in the run's folder)"),
+    ),
+    examples=("data export-base ckpt_path=<run>/checkpoints/last.ckpt out=base",),
+)
+
+# found by `lit-ctg data`
 DATA_COMMANDS = {"export-base": main}

@@ -63,7 +63,7 @@ class MicroModelRule(ScoreRule):
         table: the classes over the language model's vocabulary; the prefix is one document.
         models: the micro-model of each class by name; a class without one keeps its scores.
         strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); a row
-            with 0 keeps its scores untouched. One number or one a row.
+            with 0 keeps its scores untouched. One number or one per row.
 
     Raises:
         UserError: no class has a member among the tokens, a micro-model for a class that the table has not, or a
@@ -181,7 +181,7 @@ class NSLMDecoding:
 
 
 class TextGenerator(Generator[ClassText]):
-    """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one a row.
+    """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one per row.
 
     Args:
         module, decoding: what is drawn from, and how.
@@ -196,7 +196,7 @@ class TextGenerator(Generator[ClassText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         tuned = float(self.module.mixture_weight)
         meaning = "share of the micro-models: 0 draws from the plain language model, 1 from Eq. 4 alone"
-        return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0),)
+        return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0, off=0.0),)
 
     def prompt_ids(self, text: str) -> list[int]:
         """Return the ids of a prompt as the corpus writes it (``New York , 3 @.@ 5``), prepared as its texts are.

@@ -1,0 +1,178 @@
+"""What controls do to a text, token by token: how likely it is with them, without them, and without each of them.
+
+The controlled and the bare text are drawn with the same random numbers. An effect is a difference of log P of the token
+that was drawn, in nats: of the controls together against none, and of one control against the others without it. What
+two controls do together is counted for both, so effects need not add up.
+
+Shape letters: B ways to set the controls, T tokens of a continuation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.core.generation import Controls, GeneratedText, Generator
+
+
+@dataclass(frozen=True)
+class TokenEffect:
+    """One token of the controlled text.
+
+    Attributes:
+        text: what it adds to the text.
+        id: of the token.
+        bare: its log P without controls, nats; -inf: it could not have been drawn.
+        controlled: its log P with them.
+        by: of each control that is on, how much it raised (above 0) or lowered the token's log P, nats.
+    """
+
+    text: str
+    id: int
+    bare: float
+    controlled: float
+    by: Mapping[str, float]
+
+    @property
+    def raised(self) -> float:
+        """By how many nats all controls together raised the token; inf: it could not have been drawn without them."""
+        return self.controlled - self.bare
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A controlled text beside the bare one with the same draws.
+
+    Attributes:
+        controlled, bare: the texts; their ``control`` says what each was generated under.
+        tokens: those that the controlled text adds to its prompt.
+    """
+
+    controlled: GeneratedText
+    bare: GeneratedText
+    tokens: tuple[TokenEffect, ...]
+
+
+def compare(
+    generator: Generator[Any],
+    prompt: str = "",
+    control: Controls | None = None,
+    *,
+    seed: int,
+    routes: Collection[str] | None = None,
+    max_new_tokens: int | None = None,
+    watch: Callable[[str, str], None] | None = None,
+) -> Comparison:
+    """Continue a prompt with and without controls, and tell what they did to each token.
+
+    Args:
+        generator: of a trained model.
+        prompt: how the texts begin.
+        control: values by name; what is left out has its default.
+        seed: of both texts: where the controls do nothing they are the same.
+        routes: the ways the controls take, where a paper has several.
+        max_new_tokens: in place of the generator's own.
+        watch: called before every token with both texts so far.
+
+    Raises:
+        UserError: see ``Generator.generate``.
+    """
+    begin, given = generator.prompt_ids(prompt), dict(control or {})
+
+    def told(ids_BT: Tensor) -> None:
+        assert watch is not None
+        if ids_BT.shape[1] >= len(begin):
+            rows = [ids[: _end(ids, len(begin), generator.eos_id)] for ids in ids_BT.tolist()]
+            watch(*(generator.text(ids, len(begin), {}).text for ids in rows))
+
+    controlled, bare = generator.generate(
+        2,
+        prompt,
+        [given, generator.bare()],
+        routes=routes,
+        seed=seed,
+        rows=[0, 0],
+        max_new_tokens=max_new_tokens,
+        watch=None if watch is None else told,
+    )
+    return Comparison(controlled, bare, effects(generator, prompt, controlled, bare, routes=routes))
+
+
+def _end(ids: Sequence[int], start: int, eos_id: int) -> int:
+    """Return where a row ends: behind its end of text, else with its last id."""
+    return next((place + 1 for place in range(start, len(ids)) if ids[place] == eos_id), len(ids))
+
+
+def effects(
+    generator: Generator[Any],
+    prompt: str,
+    controlled: GeneratedText,
+    bare: GeneratedText,
+    *,
+    routes: Collection[str] | None = None,
+) -> tuple[TokenEffect, ...]:
+    """Return what the controls of one text did to each of its tokens, against those of the other.
+
+    Raises:
+        UserError: see ``Generator.log_probs``.
+    """
+    full, none = dict(controlled.control), dict(bare.control)
+    active = [name for name, value in full.items() if value != none.get(name)]
+    ways = [full, none, *(_without(name, full, none) for name in active)]
+    ids = list(controlled.ids[controlled.prompt_length :])
+    log_BT = generator.log_probs(prompt, ids, ways, routes=routes)
+    found = []
+    for place, (number, text) in enumerate(zip(ids, _pieces(generator, prompt, ids), strict=True)):
+        log_B = log_BT[:, place].tolist()
+        by = {name: log_B[0] - without for name, without in zip(active, log_B[2:], strict=True)}
+        found.append(TokenEffect(text, number, log_B[1], log_B[0], by))
+    return tuple(found)
+
+
+def _without(name: str, full: Mapping[str, Any], none: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the controls of a text with one of them as in the bare text."""
+    left = {other: value for other, value in full.items() if other != name}
+    if name in none:
+        left[name] = none[name]
+    return left or dict(none)
+
+
+def _pieces(generator: Generator[Any], prompt: str, ids: Sequence[int]) -> list[str]:
+    """Return what each token adds to the text."""
+    begin, before, pieces = generator.prompt_ids(prompt), "", []
+    for stop in range(len(ids) + 1):
+        text = generator.text([*begin, *ids[:stop]], len(begin), {}).text
+        if stop:
+            same = next((k for k, (a, b) in enumerate(zip(before, text, strict=False)) if a != b), len(before))
+            pieces.append(text[min(same, len(text)) :])
+        before = text
+    return pieces
+
+
+def strength_curve(
+    generator: Generator[Any],
+    prompt: str,
+    texts: Sequence[GeneratedText],
+    name: str,
+    values: Sequence[float],
+    *,
+    routes: Collection[str] | None = None,
+) -> list[list[float]]:
+    """Return the mean log P a token, nats, of each text under each value of one control, the first text's others kept.
+
+    Exact, nothing is drawn; a text with a token that a value excludes has ``-inf`` there.
+
+    Raises:
+        UserError: a value that the control does not take; see ``Generator.log_probs``.
+    """
+    ways = [{**texts[0].control, name: value} for value in values]
+    curves = []
+    for text in texts:
+        ids = list(text.ids[text.prompt_length :])
+        log_BT = generator.log_probs(prompt, ids, ways, routes=routes)
+        curves.append((log_BT.mean(dim=1) if ids else torch.zeros(len(ways))).tolist())
+    return curves

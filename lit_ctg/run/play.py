@@ -1,0 +1,361 @@
+"""What `lit-ctg play` does behind its page: open a run, compare its text with the bare model's, say it in other forms.
+
+Nothing here knows of a browser; ``play_page.py`` is the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import queue
+import shlex
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from lit_ctg import __version__
+from lit_ctg.config import plain
+from lit_ctg.core.generation import ControlSetting, Generator
+from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
+from lit_ctg.errors import UserError, one_line
+from lit_ctg.figure import Line, line_chart
+from lit_ctg.results.render import visible
+from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
+from lit_ctg.run.generate import load
+from lit_ctg.run.quiet import quiet
+from lit_ctg.run.reproduce import Group
+
+# values of a control that a curve is drawn over
+CURVE_POINTS = 9
+# where a control's range has no end, a slider ends this far above its default (or at this, where that is 0)
+OPEN_END = 5.0
+# nats at which a token's colour is full
+FULL_COLOUR = 3.0
+# the largest seed that a page takes
+LARGEST_SEED = 2**31 - 1
+
+
+def runs(root: Path | str) -> list[Path]:
+    """Return the run directories below ``root`` that are finished and have a checkpoint, the newest first."""
+    found = [path.parent for path in Path(root).rglob(RECORD) if (path.parent / CHECKPOINT).is_file()]
+    done = [folder for folder in found if run_status(folder / RECORD) == "DONE"]
+    return sorted(done, key=lambda folder: (folder / RECORD).stat().st_mtime, reverse=True)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Both texts while they grow."""
+
+    controlled: str
+    bare: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """One comparison with what it takes to repeat it.
+
+    Attributes:
+        run: the run directory.
+        prompt, control, routes, seed, new_tokens: as asked for.
+        comparison: what came out.
+        curves: control -> values and the mean log P a token, nats, of the controlled and of the bare text under each.
+    """
+
+    run: str
+    prompt: str
+    control: dict[str, Any]
+    routes: tuple[str, ...] | None
+    seed: int
+    new_tokens: int
+    comparison: Comparison
+    curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command line that prints the controlled text."""
+        words = ["lit-ctg", "generate", self.run, f"seed={self.seed}", "n=1"]
+        words += [f"prompt={json.dumps(self.prompt, ensure_ascii=False)}"] if self.prompt else []
+        for name, value in self.control.items():
+            if isinstance(value, Mapping):
+                words += [f"control.{name}.{key}={part:g}" for key, part in value.items()]
+            else:
+                words.append(f"control.{name}={value:g}" if isinstance(value, float) else f"control.{name}={value}")
+        if self.routes is not None:
+            words.append(f"path=[{','.join(self.routes)}]")
+        return shlex.join(words)
+
+    @property
+    def python(self) -> str:
+        """The same as Python."""
+        routes = "" if self.routes is None else f"\n    routes={list(self.routes)!r},"
+        return (
+            "from lit_ctg.core.trace import compare\n"
+            "from lit_ctg.run.play import Player\n\n"
+            f"player = Player.open({self.run!r})\n"
+            "found = compare(\n"
+            "    player.generator,\n"
+            f"    {self.prompt!r},\n"
+            f"    {self.control!r},\n"
+            f"    seed={self.seed},{routes}\n"
+            f"    max_new_tokens={self.new_tokens},\n"
+            ")\n"
+            "print(found.controlled.text)\n"
+            "print(found.bare.text)\n"
+            "for token in found.tokens:\n"
+            "    print(repr(token.text), token.bare, token.controlled, token.by)\n"
+        )
+
+    def export(self) -> dict[str, Any]:
+        """Return everything as plain values for a JSON file; a log P of -inf is null."""
+        found = self.comparison
+        tokens = [
+            {
+                "text": token.text,
+                "id": token.id,
+                "log_p_bare": _finite(token.bare),
+                "log_p_controlled": _finite(token.controlled),
+                "raised_by": {name: _finite(value) for name, value in token.by.items()},
+            }
+            for token in found.tokens
+        ]
+        return {
+            "lit_ctg": __version__,
+            "run": self.run,
+            "prompt": self.prompt,
+            "control": self.control,
+            "routes": None if self.routes is None else list(self.routes),
+            "seed": self.seed,
+            "max_new_tokens": self.new_tokens,
+            "controlled": {"text": found.controlled.text, "control": dict(found.controlled.control)},
+            "bare": {"text": found.bare.text, "control": dict(found.bare.control)},
+            "tokens": tokens,
+            "curves": {
+                name: {key: list(map(_finite, values)) for key, values in curve.items()}
+                for name, curve in self.curves.items()
+            },
+            "command": self.command,
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class Player:
+    """One opened run.
+
+    Args:
+        folder: the run directory.
+        cfg: its configuration.
+        generator: of its model.
+    """
+
+    def __init__(self, folder: Path, cfg: DictConfig, generator: Generator[Any]) -> None:
+        self.folder, self.cfg, self.generator = folder, cfg, generator
+        # one text at a time: models keep state
+        self.lock = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Player:
+        """Build the model of a run directory with its last checkpoint.
+
+        Raises:
+            UserError: see ``run.generate.load``.
+        """
+        folder = Path(folder)
+        with quiet():
+            cfg, generator = load([str(folder)])
+        return cls(folder, cfg, generator)
+
+    @property
+    def title(self) -> str:
+        """What the run is, in words."""
+        config = plain(self.cfg)
+        names = [config[key]["name"] if isinstance(config[key], dict) else config[key] for key in ("regime", "size")]
+        return f"{config['paper']}/{config['name']}, {names[0]}, size {names[1]}, seed {config['seed']}"
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens that a text can add."""
+        context = self.generator.context
+        return self.generator.max_new_tokens if context is None else min(self.generator.max_new_tokens, context)
+
+    def range_of(self, setting: ControlSetting) -> tuple[float, float]:
+        """Return the ends of a slider for a number, open ends closed where there is room above the default."""
+        default = abs(float(setting.default or 0.0))
+        reach = max(OPEN_END, 4 * default)
+        low = setting.low if math.isfinite(setting.low) else -reach
+        return low, setting.high if math.isfinite(setting.high) else reach
+
+    def play(
+        self,
+        prompt: str,
+        control: Mapping[str, Any],
+        *,
+        seed: int,
+        routes: Collection[str] | None = None,
+        new_tokens: int | None = None,
+        watch: Callable[[str, str], None] | None = None,
+    ) -> Session:
+        """Compare one prompt's text with and without controls.
+
+        Raises:
+            UserError: see ``core.trace.compare``; no whole seed or number of tokens.
+        """
+        length = self.new_tokens if new_tokens is None else new_tokens
+        for name, value, low in (("seed", seed, 0), ("tokens", length, 1)):
+            if not isinstance(value, int) or not low <= value <= LARGEST_SEED:
+                raise UserError(f"{name}={value}: give a whole number from {low}")
+        with self.lock:
+            options = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
+            found = compare(self.generator, prompt, control, **options)
+        taken = None if routes is None else tuple(routes)
+        return Session(str(self.folder), prompt, dict(control), taken, seed, length, found)
+
+    def stream(self, prompt: str, control: Mapping[str, Any], **options: Any) -> Iterator[Draft | Session]:
+        """Give both texts as they grow and then the session; see ``play``.
+
+        Raises:
+            UserError: see ``play``.
+        """
+        told: queue.Queue[Draft | Session | BaseException] = queue.Queue()
+
+        def work() -> None:
+            try:
+                told.put(self.play(prompt, control, watch=lambda one, other: told.put(Draft(one, other)), **options))
+            except BaseException as error:
+                told.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        while True:
+            item = told.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            if isinstance(item, Session):
+                return
+
+    def curve(self, session: Session, name: str) -> dict[str, list[float]]:
+        """Return the values of one control and the mean log P a token of both texts under each (``strength_curve``).
+
+        Raises:
+            UserError: no such control, or one that is no number.
+        """
+        setting = next((one for one in self.generator.controls if one.name == name), None)
+        if setting is None or setting.choices or setting.of_names:
+            raise UserError(f"a curve needs a control that is a number, not '{name}'")
+        low, high = self.range_of(setting)
+        values = [low + (high - low) * step / (CURVE_POINTS - 1) for step in range(CURVE_POINTS)]
+        texts = [session.comparison.controlled, session.comparison.bare]
+        with self.lock:
+            found = strength_curve(self.generator, session.prompt, texts, name, values, routes=session.routes)
+        return {"values": values, "controlled": found[0], "bare": found[1]}
+
+
+def smoke_group(groups: Sequence[Group]) -> Group | None:
+    """Return the run of a paper's smoke runs that the page offers to train: corrected, its first seed."""
+    group = next((one for one in groups if one.regime == "corrected"), None)
+    return None if group is None else Group(**{**group.__dict__, "seeds": group.seeds[:1]})
+
+
+def failure(error: Exception) -> str:
+    """Return one line that says in place what was wrong."""
+    return " ".join(str(error).split()) if isinstance(error, UserError) else one_line(error)
+
+
+def read_weights(text: str) -> dict[str, float]:
+    """Read ``news=0.5, blog=0.5``.
+
+    Raises:
+        UserError: something else.
+    """
+    weights: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = part.partition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or not name.strip():
+            raise UserError(f"'{part}': give weights as name=0.5, other=0.5")
+    return weights
+
+
+# --- pictures of a session ------------------------------------------------------------------------------------------
+
+
+def effect_words(nats: float) -> str:
+    """Return an effect in words: ``x 2.7 (+1.00)``."""
+    if not math.isfinite(nats):
+        return "only with controls" if nats > 0 else "excluded" if nats < 0 else "undefined"
+    factor = math.exp(min(abs(nats), 300.0))
+    sign = "\N{MULTIPLICATION SIGN}" if nats >= 0 else "\N{DIVISION SIGN}"
+    return f"{sign} {factor:,.3g} ({nats:+.2f})"
+
+
+def shown_token(text: str) -> str:
+    """Return a token so that blanks and control characters can be seen."""
+    return visible(text).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}").replace(" ", "\N{OPEN BOX}") or (
+        "\N{EMPTY SET}"
+    )
+
+
+def tokens_html(session: Session) -> str:
+    """Return the controlled text with each token in the colour of what the controls did to it."""
+    spans = [f'<span class="given">{escape(session.prompt)}</span>'] if session.prompt else []
+    for token in session.comparison.tokens:
+        share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
+        kind = "up" if token.raised > 0 else "down"
+        title = escape(effect_words(token.raised), quote=True)
+        style = f"--share:{100 * share:.0f}%"
+        spans.append(f'<span class="token {kind}" style="{style}" title="{title}">{escape(visible(token.text))}</span>')
+    legend = (
+        '<p class="legend"><span class="token up" style="--share:100%">raised</span> '
+        '<span class="token down" style="--share:100%">lowered</span> by the controls, full colour from '
+        f"{FULL_COLOUR:g} nats on</p>"
+    )
+    return f'<p class="tokens">{"".join(spans)}</p>{legend}'
+
+
+def table_html(session: Session) -> str:
+    """Return a table of the tokens: their probability without and with controls, and what each control did."""
+    tokens = session.comparison.tokens
+    if not tokens:
+        return "<p>The text ends with its prompt.</p>"
+    names = list(tokens[0].by)
+    heads = ["token", "without", "with", "all controls", *(f"{name} alone" for name in names)]
+    head = "".join(f'<th scope="col">{escape(words)}</th>' for words in heads)
+    caption = (
+        "Probability of each token of the controlled text without and with controls; how many times each control made "
+        "it likelier (or less likely), the others kept, and in brackets the same in nats"
+    )
+    return (
+        f'<table class="effects"><caption>{caption}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(_row(token, names) for token in tokens)}</tbody></table>"
+    )
+
+
+def _row(token: TokenEffect, names: Sequence[str]) -> str:
+    cells = [f"{math.exp(token.bare):.3g}", f"{math.exp(token.controlled):.3g}", effect_words(token.raised)]
+    cells += [effect_words(token.by[name]) for name in names]
+    body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row"><code>{escape(shown_token(token.text))}</code></th>{body}</tr>'
+
+
+def curve_svg(name: str, curve: Mapping[str, Sequence[float]]) -> str:
+    """Draw the mean log P a token of both texts over the values of a control; what a value excludes is left out."""
+    lines = [
+        Line(kind, [(x, y) for x, y in zip(curve["values"], curve[key], strict=True) if math.isfinite(y)], name=words)
+        for kind, key, words in (
+            ("series0", "controlled", "the controlled text"),
+            ("series1", "bare", "the bare text"),
+        )
+    ]
+    if not any(line.points for line in lines):
+        return "<p>Every value of this control excludes a token of both texts.</p>"
+    return line_chart(f"How likely both texts are by {name}", lines, x=name, y="mean log P a token, nats")

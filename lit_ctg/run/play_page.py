@@ -1,0 +1,409 @@
+"""`lit-ctg play`: a local page on which sliders change a text (gradio; the extra ``play``).
+
+It listens on this machine alone unless told otherwise, asks nothing of the network and runs no script of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.errors import UserError
+from lit_ctg.figure import style_sheet
+from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.results.table import OUTPUTS
+from lit_ctg.run.play import (
+    Draft,
+    Player,
+    Session,
+    curve_svg,
+    failure,
+    read_weights,
+    runs,
+    smoke_group,
+    table_html,
+    tokens_html,
+)
+from lit_ctg.run.reproduce import Group, load_groups
+
+HOST, PORT = "127.0.0.1", 7860
+NONE = "(not set)"
+STYLE = """
+.gradio-container { max-width: 1100px !important; }
+.tokens, .draft { font-size: 1.05rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
+.given { opacity: .7; } .token { border-radius: 3px; padding: 1px 0; }
+.token.up, .token.down { --half: calc(var(--share) * .45); }
+.token.up { background: color-mix(in srgb, var(--series0) var(--half), transparent); }
+.token.down { background: color-mix(in srgb, var(--series1) var(--half), transparent); }
+.legend { font-size: .85rem; opacity: .85; }
+.wrong { border-left: 4px solid var(--bad); padding: 6px 12px; margin: 0; }
+.scroll { overflow-x: auto; } table.effects { font-size: .9rem; font-variant-numeric: tabular-nums; }
+table.effects caption { text-align: left; opacity: .85; padding: 4px 0; }
+table.effects th, table.effects td { text-align: left; padding: 2px 10px 2px 0; }
+svg { max-width: 640px; }
+.dark { --series0: #6fadec; --series1: #e8a04e; --ink: #e8eaed; --muted: #a0a8b2; }
+.dark { --hair: #343a42; --panel: #1d2126; --bad: #ee8277; }
+"""
+
+
+def gradio() -> Any:
+    """Return gradio, told to report nothing to anybody.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    try:
+        import gradio as found
+    except ImportError as error:
+        raise UserError("lit-ctg play needs gradio: pip install 'lit-ctg[play]'") from error
+    return found
+
+
+def wrong(words: str) -> str:
+    """Return what is told in place of a text; screen readers read it at once."""
+    return f'<p class="wrong" role="alert">{escape(words)}</p>' if words else ""
+
+
+def draft(text: str) -> str:
+    """Return a text of the page."""
+    return f'<p class="draft">{escape(text)}</p>'
+
+
+@functools.lru_cache(maxsize=2)
+def opened(folder: str) -> Player:
+    """Return an opened run; the last two are kept."""
+    return Player.open(folder)
+
+
+def control_of(settings: Sequence[ControlSetting], values: Sequence[Any]) -> dict[str, Any]:
+    """Return the controls that the widgets of ``settings`` say, see ``widgets``; what is not set is left out.
+
+    Raises:
+        UserError: weights that cannot be read.
+    """
+    left, control = iter(values), {}
+    for setting in settings:
+        if setting.choices:
+            if (value := next(left)) != NONE:
+                control[setting.name] = value
+        elif setting.of_names:
+            if weights := read_weights(next(left) or ""):
+                control[setting.name] = weights
+        elif setting.default is None:
+            on, value = next(left), next(left)
+            if on:
+                control[setting.name] = value
+        else:
+            control[setting.name] = next(left)
+    return control
+
+
+def widgets(gr: Any, player: Player) -> list[Any]:
+    """Make the widgets of a run's controls in order: a switch before the slider of one that need not be set."""
+    found: list[Any] = []
+    for setting in player.generator.controls:
+        if setting.choices:
+            default = setting.default if setting.default is not None else NONE
+            choices = [*setting.choices] if setting.default is not None else [NONE, *setting.choices]
+            found.append(gr.Dropdown(choices, value=default, label=setting.name, info=setting.meaning))
+        elif setting.of_names:
+            info = f"{setting.meaning}: name=0.5, other=0.5"
+            found.append(gr.Textbox(label=setting.name, info=info, placeholder="name=0.5, other=0.5"))
+        else:
+            low, high = player.range_of(setting)
+            whole = {"minimum": low, "maximum": high, "step": (high - low) / 100, "info": setting.meaning}
+            if setting.default is None:
+                with gr.Row():
+                    found.append(gr.Checkbox(False, label=f"{setting.name} on", scale=0, min_width=170))
+                    middle = high if low >= 0 else (low + high) / 2
+                    found.append(gr.Slider(value=middle, label=setting.name, **whole))
+            else:
+                found.append(gr.Slider(value=float(setting.default), label=setting.name, **whole))
+    return found
+
+
+def answers(player: Player, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Give what the page shows: (message, controlled, bare, tokens, table, command, python, session) as it becomes
+    known; a bad setting is a message in its place.
+
+    Args:
+        player: the run.
+        values: prompt, seed, tokens, routes (only where the paper has several), then those of ``widgets``.
+    """
+    prompt, seed, length, *rest = values
+    routes = list(rest.pop(0)) if player.generator.routes else None
+    nothing = ("", "", "", "", None)
+    try:
+        control = control_of(player.generator.controls, rest)
+        seed, length = whole("seed", seed), whole("tokens", length)
+        for item in player.stream(prompt or "", control, seed=seed, routes=routes, new_tokens=length):
+            if isinstance(item, Draft):
+                yield ("", draft(item.controlled), draft(item.bare), *nothing)
+            else:
+                found = item.comparison
+                effects = f'<div class="scroll">{table_html(item)}</div>'
+                texts = (draft(found.controlled.text), draft(found.bare.text))
+                yield ("", *texts, tokens_html(item), effects, item.command, item.python, item)
+    except Exception as error:
+        # whatever it is, it is told where the text would be; nothing of the page ends
+        yield (wrong(failure(error)), "", "", *nothing)
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a number of the page as a whole number.
+
+    Raises:
+        UserError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise UserError(f"{name}={value}: give a whole number")
+    return int(value)
+
+
+def drawn(player: Player, session: Session | None, name: str) -> tuple[str, Session | None]:
+    """Return the curve over one control, and the session with it."""
+    if session is None:
+        return wrong("generate a text first"), session
+    try:
+        curve = player.curve(session, name)
+    except Exception as error:
+        return wrong(failure(error)), session
+    session.curves[name] = curve
+    return curve_svg(name, curve), session
+
+
+def saved(session: Session | None) -> str | None:
+    """Write a session as JSON where the page can give it out; return the file."""
+    if session is None:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="lit_ctg_play_"))
+    path = folder / "session.json"
+    path.write_text(json.dumps(session.export(), ensure_ascii=False, indent=1), encoding="utf-8")
+    return str(path)
+
+
+# --- training what is not there -------------------------------------------------------------------------------------
+
+
+def smoke_groups() -> list[Group]:
+    """Return one smoke run a paper, of those that list any."""
+    root = experiments_root(None)
+    found = []
+    for paper in papers(root):
+        try:
+            group = smoke_group(load_groups(root, paper, "smoke"))
+        except UserError:
+            group = None  # the paper has no smoke runs
+        found += [group] if group is not None else []
+    return found
+
+
+def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[str]:
+    """Train the smoke runs one after the other, a line before and behind each."""
+    told: list[str] = []
+    for group in smoke_groups() if groups is None else groups:
+        told.append(f"{group.paper}/{group.name}: training ...")
+        yield "\n".join(told)
+        words = [*group.command(), f"output_root={root}"]
+        command = [sys.executable, "-m", "lit_ctg.cli", "train", "-m", *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        last = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
+        told[-1] = f"{group.paper}/{group.name}: " + ("trained" if done.returncode == 0 else f"failed: {last}")
+        yield "\n".join(told)
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def label(folder: Path, root: Path) -> str:
+    """Return how a run is called in the list."""
+    return str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
+
+
+def build(root: Path, run: Path | None = None) -> Any:
+    """Return the page (``gradio.Blocks``).
+
+    Args:
+        root: where runs lie.
+        run: the run directory that is shown first; None: the newest.
+    """
+    gr = gradio()
+
+    def listed() -> list[tuple[str, str]]:
+        found = runs(root) if root.is_dir() else []
+        found = found if run is None or run in found else [run, *found]
+        return [(label(folder, root), str(folder)) for folder in found]
+
+    first = listed()
+    with gr.Blocks(title="lit-ctg play", analytics_enabled=False) as page:
+        gr.Markdown("# lit-ctg play\nOne prompt with and without controls, from the same draws.")
+        start = str(run) if run is not None else first[0][1] if first else None
+        with gr.Row():
+            chosen = gr.Dropdown(first, value=start, label="run", elem_id="run", scale=4)
+            again = gr.Button("Look for runs again", scale=1, elem_id="again")
+        with gr.Accordion("No run of your own yet? Train the smoke models", open=not first):
+            gr.Markdown(
+                "A small model of each paper, seconds of training each: their texts show what controls do, they are no "
+                "good prose. The same from a terminal: `lit-ctg train experiment=semantic_fusion/main size=smoke`; "
+                "`size=small` takes minutes and reads better."
+            )
+            train = gr.Button("Train the smoke models", elem_id="train")
+            told = gr.Textbox(label="training", lines=5, interactive=False, elem_id="told")
+
+        def refreshed(now: str | None) -> Any:
+            found = listed()
+            values = [value for _, value in found]
+            return gr.Dropdown(choices=found, value=now if now in values else (values[0] if values else None))
+
+        again.click(refreshed, chosen, chosen, api_visibility="private")
+        train.click(lambda: (yield from train_smoke(str(root))), None, told, api_visibility="private").then(
+            refreshed, chosen, chosen, api_visibility="private"
+        )
+
+        @gr.render(inputs=chosen)
+        def show(folder: str | None) -> None:
+            if not folder:
+                gr.Markdown("No finished run in this folder yet.", elem_id="none")
+                return
+            try:
+                player = opened(folder)
+            except Exception as error:
+                gr.HTML(wrong(failure(error)))
+                return
+            _run_page(gr, player)
+
+    return page
+
+
+def _run_page(gr: Any, player: Player) -> None:
+    """Lay out the page of one run."""
+    gr.Markdown(f"## {player.title}")
+    prompt = gr.Textbox(label="prompt", value=str(player.cfg.get("prompt") or ""), elem_id="prompt")
+    with gr.Row():
+        seed = gr.Number(0, label="seed", precision=0, elem_id="seed")
+        longest = player.new_tokens
+        length = gr.Slider(1, longest, value=min(longest, 40), step=1, label="tokens", elem_id="tokens")
+    routes = []
+    if player.generator.routes:
+        info = "the ways the controls take"
+        on = list(player.generator.checked_routes(None))
+        routes = [gr.CheckboxGroup(list(player.generator.routes), value=on, label="path", info=info)]
+    controls = widgets(gr, player)
+    if not controls:
+        gr.Markdown("This model follows no control (a baseline): both texts are the same.")
+    go = gr.Button("Generate", variant="primary", elem_id="go")
+    message = gr.HTML(elem_id="message")
+    with gr.Row():
+        with gr.Column():
+            gr.Markdown("### With controls")
+            controlled = gr.HTML(elem_id="controlled")
+        with gr.Column():
+            gr.Markdown("### Bare")
+            bare = gr.HTML(elem_id="bare")
+    gr.Markdown("### What the controls did, token by token")
+    tokens = gr.HTML(elem_id="effects")
+    table = gr.HTML(elem_id="table")
+    session = gr.State(None)
+    names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
+    if names:
+        gr.Markdown("### Over the strength of one control")
+        with gr.Row():
+            over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
+            draw = gr.Button("Draw", elem_id="draw", scale=1)
+        curve = gr.HTML(elem_id="curve")
+        draw.click(
+            lambda found, name: drawn(player, found, name), [session, over], [curve, session], api_visibility="private"
+        )
+    gr.Markdown("### The same elsewhere")
+    command = gr.Code(label="command line", language="shell", elem_id="command", interactive=False)
+    python = gr.Code(label="Python", language="python", elem_id="python", interactive=False)
+    export = gr.DownloadButton("Save this session as JSON", elem_id="export")
+    outputs = [message, controlled, bare, tokens, table, command, python, session]
+    inputs = [prompt, seed, length, *routes, *controls]
+
+    def respond(*values: Any) -> Iterator[tuple[Any, ...]]:
+        yield from answers(player, values)
+
+    for event in (go.click, prompt.submit):
+        event(respond, inputs, outputs, api_visibility="private").then(saved, session, export, api_visibility="private")
+
+
+def main(
+    run: str | None = None,
+    host: str = HOST,
+    port: str | int = PORT,
+    output_root: str = OUTPUTS,
+    open: str = "false",
+    console: Console | None = None,
+    wait: bool = True,
+    opened_at: Callable[[str, Any], None] | None = None,
+) -> int:
+    """Serve the page until it is interrupted.
+
+    Args:
+        run: a run directory to begin with; default: the newest of ``output_root``.
+        host: the address to listen on; 127.0.0.1 is this machine alone.
+        port: of the address.
+        output_root: where runs are looked for, and where the smoke models are trained.
+        open: true opens a browser.
+        console: where to print the address.
+        wait: False returns at once.
+        opened_at: told the address and the page once it is served.
+
+    Raises:
+        UserError: gradio is missing, there is no such run, or the port is taken.
+    """
+    folder = None if run is None else Path(run)
+    if folder is not None and not (folder / "checkpoints").is_dir():
+        raise UserError(f"run={run}: no run directory with a checkpoint; lit-ctg train leaves one in {OUTPUTS}")
+    if not str(port).isdecimal() or not int(port) < 65536:
+        raise UserError(f"port={port}: give a number below 65536")
+    if open not in ("true", "false"):
+        raise UserError(f"open={open}: true or false")
+    page, gr = build(Path(output_root), folder), gradio()
+    theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    try:
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=int(port),
+            inbrowser=open == "true",
+            share=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            enable_monitoring=False,
+            footer_links=[],
+            ssr_mode=False,
+            theme=theme,
+            css=style_sheet() + STYLE,
+        )
+    except OSError as error:
+        raise UserError(f"port={port}: {' '.join(str(error).split())[:200]}; give another port=") from error
+    shown = console or Console()
+    shown.print(f"play: {address} (Ctrl+C ends it)", markup=False, highlight=False, soft_wrap=True)
+    if host not in (HOST, "localhost", "::1"):
+        words = (
+            f"play: listening on {host}: everybody who can reach it can use this page and train smoke models with it"
+        )
+        shown.print(words, markup=False, highlight=False, soft_wrap=True)
+    if opened_at is not None:
+        opened_at(address, page)
+    if wait:
+        page.block_thread()
+    return 0
+
+
+def served(found: Mapping[str, str]) -> int:
+    """Run the command with the settings of a command line."""
+    return main(**dict(found))
