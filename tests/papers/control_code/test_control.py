@@ -37,9 +37,8 @@ def test_codes_of_a_run_steer_its_exported_model(module: Any) -> None:
     ids_BT = torch.randint(1, 30, (2, 5), generator=torch.Generator().manual_seed(1))
     weights_BS = torch.tensor([[0.0, 1.0, 0.0], [0.25, 0.0, 0.75]])
     settings = {f"neuron_codes.{name}": weights_BS[:, number].tolist() for number, name in enumerate(SOURCES)}
-    made = Steered(model, [control]).generate(
-        ids_BT, settings, max_new_tokens=1, output_scores=True, return_dict_in_generate=True, pad_token_id=0
-    )
+    options = {"output_scores": True, "return_dict_in_generate": True, "use_cache": False, "pad_token_id": 0}
+    made = Steered(model, [control]).generate(ids_BT, settings, max_new_tokens=1, **options)
     with torch.no_grad():
         state = module.start(2, weights_BS)
         expected_BV = module.scores(module.hidden(ids_BT, state), state)[:, -1]
