@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -170,7 +171,8 @@ def _data(words: list[str]) -> int:
 def _export_model(words: list[str]) -> int:
     from lit_ctg.run.export_model import main as export_model
 
-    export_model(**COMMANDS["export-model"].parse(words))
+    found: dict[str, Any] = dict(COMMANDS["export-model"].parse(words))
+    export_model(**found)
     return 0
 
 

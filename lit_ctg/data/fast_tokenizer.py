@@ -51,7 +51,7 @@ def word_engine(vocabulary: WordTokenizer) -> Any:
 
     table = {token: number for number, token in enumerate(vocabulary.tokens)}
     engine = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
-    steps = [normalizers.Lowercase()] if vocabulary.lower else []
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lower else []
     if vocabulary.eol is not None:
         steps.append(normalizers.Replace("\n", f" {vocabulary.eol} "))
     if steps:

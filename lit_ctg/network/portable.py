@@ -100,8 +100,9 @@ def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> G
         UserError: another backbone than ``gpt2``.
     """
     check_gpt2(backbone, embedding)
+    assert embedding is not None, "check_gpt2 refuses a model without one"
     model = GPT2LMHeadModel(GPT2Config(**gpt2_settings(backbone, vocabulary))).eval()
-    model.load_state_dict({**gpt2_state(backbone, embedding), "lm_head.weight": embedding.weight})  # type: ignore[union-attr]
+    model.load_state_dict({**gpt2_state(backbone, embedding), "lm_head.weight": embedding.weight})
     return model
 
 

@@ -87,7 +87,7 @@ class ControlCodeForCausalLM(PortableLM):
         hidden_BTD = self.embedding(ids_BT) * sizes["word_scale"]
         in_layers_BC = code_BC if sizes["code_dim"] else None
         in_front = sizes["code_token"] and code_BC is not None
-        if in_front:
+        if in_front and code_BC is not None:
             hidden_BTD = torch.cat((code_BC.unsqueeze(1), hidden_BTD), dim=1)
         if self.position is not None:
             hidden_BTD = hidden_BTD + self.position(torch.arange(hidden_BTD.shape[1], device=ids_BT.device))

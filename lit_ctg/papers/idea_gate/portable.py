@@ -5,14 +5,15 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.portable import Portable, check_gpt2, gpt2_of, gpt2_settings, gpt2_state, plain_batch
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, gated_scores
 
@@ -108,8 +109,9 @@ def portable(module: Any, datamodule: Any) -> Portable:
         "lift": module.lift,
         "neutral_stopwords": module.neutral_stopwords,
     }
-    model = IdeaGateForCausalLM(IdeaGateConfig(gate=gate, **gpt2_settings(backbone, vocabulary))).eval()
-    state = gpt2_state(backbone, module.embedding)
+    sizes = gpt2_settings(cast(GPT2Backbone, backbone), vocabulary)
+    model = IdeaGateForCausalLM(IdeaGateConfig(gate=gate, **sizes)).eval()
+    state = gpt2_state(cast(GPT2Backbone, backbone), cast(nn.Embedding, module.embedding))
     state |= {f"idea_head.{name}": value for name, value in module.idea_head.state_dict().items()}
     for name in ("base_V", "stopword_mask_V"):
         if hasattr(model, name):

@@ -5,7 +5,7 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
     LONGEST,
     NAMES,
@@ -64,7 +65,9 @@ class SemanticFusionForCausalLM(PortableLM):
         if sizes["fusion"]:
             self.fuse = GatedFusion(dim, len(NAMES), sizes["gate"])
             self.annotator = ClauseAnnotator(
-                Words(config.words), prefix_only=True, exclamation_nudge=sizes["exclamation_nudge"]
+                cast(ClauseVocabulary, Words(config.words)),
+                prefix_only=True,
+                exclamation_nudge=sizes["exclamation_nudge"],
             )
             self.memberships = Memberships(**sizes["memberships"])
         self.finish()
