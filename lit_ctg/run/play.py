@@ -307,7 +307,7 @@ def shown_token(text: str) -> str:
 
 def tokens_html(session: Session) -> str:
     """Return the controlled text with each token in the colour of what the controls did to it."""
-    spans = [f'<span class="given">{escape(session.prompt)}</span>'] if session.prompt else []
+    spans = [f'<span class="given">{escape(visible(session.prompt))}</span>'] if session.prompt else []
     for token in session.comparison.tokens:
         share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
         kind = "up" if token.raised > 0 else "down"
