@@ -15,9 +15,12 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, certify, graphmax
@@ -26,8 +29,8 @@ VOCABULARY, CACHE = 50_257, 128
 # one decode step: share of it at batch 1, per context at batch 64; how many times faster than Algorithm 1; MB; products
 SINGLE, BATCHED, SPEEDUP, MEGABYTES, MEAN_PRODUCTS, MOST_PRODUCTS = 0.3, 1.0, 15.0, 60.0, 2.5, 5
 ON_GPU = 0.15  # of a decode step at batch 64
-# sec. 4.1 of the paper, with the sort that projects and a clamp for log 0
-PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
+ALGORITHM_ONE = Path(__file__).resolve().parents[1] / "conf" / "model" / "graphmax" / "algorithm_one.yaml"
+PUBLISHED: AlgorithmOne = instantiate(OmegaConf.load(ALGORITHM_ONE))
 
 
 def best(tries: int, *works: Callable[[], object]) -> list[float]:

@@ -18,10 +18,13 @@ import argparse
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from lit_ctg.config import compose
@@ -36,8 +39,8 @@ RUN, BLOCK = 8, 16
 DISTANCE, RECHECK, MEAN_PRODUCTS, MOST_PRODUCTS = 1e-3, 2e-6, 2.5, 5
 TOP_K = (50, 500, 5000)
 CLAMPS = (1e-12, 1e-8, 1e-6, 1e-5, 1e-4)
-# sec. 4.1 of the paper, with the sort that projects
-PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descending", log_floor=1e-12)
+ALGORITHM_ONE = Path(__file__).resolve().parents[1] / "conf" / "model" / "graphmax" / "algorithm_one.yaml"
+PUBLISHED: AlgorithmOne = instantiate(OmegaConf.load(ALGORITHM_ONE))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -165,6 +166,14 @@ def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
     return data(words)
+
+
+def _export_model(words: list[str]) -> int:
+    from lit_ctg.run.export_model import main as export_model
+
+    found: dict[str, Any] = dict(COMMANDS["export-model"].parse(words))
+    export_model(**found)
+    return 0
 
 
 def _memory(words: list[str]) -> int:
@@ -374,6 +383,16 @@ COMMANDS = {
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
+        ),
+        Command(
+            "export-model",
+            "the language model of a finished run as a Hugging Face folder that needs nothing of ours",
+            _export_model,
+            (
+                Setting("run", "the run directory (or a checkpoint)", required=True),
+                Setting("out", "the folder to write; default: export in the run directory"),
+            ),
+            examples=("export-model run=<run directory> out=model",),
         ),
         Command(
             "memory",

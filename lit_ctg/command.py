@@ -6,7 +6,7 @@ take the settings that they declare here, from which their help and the shell's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lit_ctg.errors import UserError, did_you_mean
@@ -71,7 +71,44 @@ class Command:
         Raises:
             UserError: see ``settings``; a word that is no choice, a setting that is needed and missing.
         """
-        found = settings(words, self.name, [setting.name for setting in self.settings])
+        return self._checked(settings(words, self.name, [setting.name for setting in self.settings]))
+
+    def split(self, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """Return the settings of a command, and the other words, which are overrides of the configuration.
+
+        Raises:
+            UserError: see ``parse``; an option ``--name`` that is none of the settings.
+        """
+        known = {setting.name for setting in self.settings}
+        own: list[str] = []
+        overrides: list[str] = []
+        rest = list(words)
+        while rest:
+            word = rest.pop(0)
+            key, equals, _ = word.lstrip("-").partition("=")
+            if word.startswith("--"):
+                own += [word] if equals else [word, *rest[:1]]
+                rest = rest if equals else rest[1:]
+            elif equals and key in known:
+                own.append(word)
+            else:
+                overrides.append(word)
+        return self._checked(settings(own, self.name, [setting.name for setting in self.settings])), overrides
+
+    def whole(self, found: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+        """Return a setting as a whole number, ``default`` where it was not given.
+
+        Raises:
+            UserError: it is none, or less than ``least``.
+        """
+        value = found.get(name)
+        if value is None:
+            return default
+        if not value.isdecimal() or int(value) < least:
+            raise UserError(f"lit-ctg {self.name}: {name}={value}: give a whole number from {least}")
+        return int(value)
+
+    def _checked(self, found: dict[str, str]) -> dict[str, str]:
         for setting in self.settings:
             value = found.get(setting.name)
             if value is None and setting.required:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -63,7 +63,7 @@ class Config:
     debug: bool = False
     # of torch on a CPU; null: as many as pay for a model of this size
     threads: int | None = None
-    # of a sweep, side by side; null: one a core
+    # of a sweep, side by side; null: one per core
     jobs: int | None = 1
     # generation
     prompt: str = ""
@@ -218,8 +218,9 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
+    plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     for key in ("data", "model", "trainer", "callback"):
-        _check_numbers(OmegaConf.to_container(cfg, resolve=True)[key], key)  # type: ignore[index,call-overload]
+        _check_numbers(plainly[key], key)
     return cfg
 
 

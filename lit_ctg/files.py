@@ -1,7 +1,7 @@
 """Files that are written whole or not at all, and locks: the only place for both (no torch import).
 
 What is written lies under a temporary name beside its place, goes to the disk (fsync) and is renamed, so that neither a
-reader nor a machine that loses its power ever meets half a file. Temporary names are
+reader nor a power failure ever leaves half a file. Temporary names are
 ``.<name>.<process>-<random>.tmp``; ``leftovers`` finds what a killed process left.
 """
 
@@ -164,7 +164,7 @@ def _sync(path: Path) -> None:
 
 
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write generated texts, one JSON object a line, whole or not at all."""
+    """Write generated texts, one JSON object per line, whole or not at all."""
     write_atomic(path, "".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples))
 
 

@@ -61,7 +61,7 @@ def newcombe_interval(
 
 
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Student t interval of the mean of independent values (one a seed); ``None`` for fewer than two.
+    """Student t interval of the mean of independent values (one per seed); ``None`` for fewer than two.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -246,7 +246,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Summarise one value a seed.
+    """Summarise one value per seed.
 
     Raises:
         ValueError: no value, or one is NaN or infinite.

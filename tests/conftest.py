@@ -149,37 +149,44 @@ def trainer_of(tmp_path: Path) -> Callable[..., lightning.Trainer]:
 WORDS = ("<end>", "the", "a", "acid", "metal", "war", "began", "in", "1914", "1918", "1939", "good", "bad", ".")
 
 
-@pytest.fixture(scope="session")
-def word_tokenizer() -> Any:
-    """A fast tokenizer of a few whole words."""
+def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
+    """Return a fast tokenizer of whole words."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    engine = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<end>"))
+    engine = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<end>"))
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=engine, unk_token="<end>", eos_token="<end>", bos_token="<end>")
 
 
-@pytest.fixture(scope="session")
-def word_model() -> Any:
-    """A random GPT-2 for ``word_tokenizer`` with sharp scores, so that greedy choices do not hang on rounding."""
+def make_model(size: int, **options: Any) -> Any:
+    """Return a random GPT-2 of one layer with sharp scores, so that greedy choices do not hang on rounding."""
     import transformers
 
-    sizes = {"vocab_size": len(WORDS), "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    given = {"n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2} | options
+    config = transformers.GPT2Config(vocab_size=size, bos_token_id=0, eos_token_id=0, **given)
     torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).eval()
+    model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         model.transformer.wte.weight.mul_(20)
     return model
 
 
 @pytest.fixture(scope="session")
+def word_tokenizer() -> Any:
+    """Of WORDS."""
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def word_model() -> Any:
+    """Random, for WORDS."""
+    return make_model(len(WORDS))
+
+
+@pytest.fixture(scope="session")
 def carried_controls() -> Callable[[], Any]:
     """Return a maker of one small control of every kind, by name (tests/controls.py)."""
-    import importlib.util
+    from tests.controls import controls
 
-    place = importlib.util.spec_from_file_location("tests_controls", Path(__file__).with_name("controls.py"))
-    assert place is not None and place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module.controls
+    return controls

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from lit_ctg.control import Control
+from lit_ctg.control.memory import Memory
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
@@ -70,5 +72,6 @@ def controls() -> dict[str, Control]:
         Grammar(grammar),
         FeatureChannel(fuse, bank),
         NeuronCodes(["news", "blog"], torch.randn(2, 4), layers),
+        Memory(NgramModel.count(texts, V, order=3)),
     ]
     return {control.name: control for control in made}

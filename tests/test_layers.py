@@ -75,8 +75,12 @@ def test_no_model_brings_code_of_its_own() -> None:
     """Left open, transformers asks on standard input whether to run a repository's code, and takes "y"."""
     calls = 0
     for path in PACKAGE.rglob("*.py"):
+        # a bundle of ours (``Memory.from_pretrained``) holds no code
+        ours = {name.rpartition(".")[2] for name in imported(path)}
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained":
+                if getattr(getattr(node.func, "value", None), "id", None) in ours:
+                    continue
                 calls += 1
                 stated = {word.arg: word.value for word in node.keywords}.get("trust_remote_code")
                 assert isinstance(stated, ast.Constant) and stated.value is False, f"{path}, line {node.lineno}"

@@ -34,6 +34,13 @@ def test_option_builds_what_its_group_or_its_paper_holds(path: Path) -> None:
             assert target.split(".")[1] in folders, f"{path.name} builds {target}, expected something in {folders}"
 
 
+def test_every_folder_of_tests_is_one_of_the_package() -> None:
+    """What is moved or joined in the package moves here too; only these two folders test the whole."""
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    stray = [str(folder) for folder in folders if not (ROOT / "lit_ctg" / folder).is_dir()]
+    assert sorted(stray) == ["golden", "integration"]
+
+
 def test_every_module_has_its_test() -> None:
     package, tests = ROOT / "lit_ctg", ROOT / "tests"
     texts = {path: path.read_text(encoding="utf-8") for path in [*package.rglob("*.py"), *tests.rglob("test_*.py")]}

@@ -79,7 +79,7 @@ def test_controls_of_all_papers_on_the_reader_s_model(
     from lit_ctg.control import Steered
 
     names = {"gate": "idea_gate", "codes": "neuron_codes", "channel": "feature_channel", "lexicon": "lexicon",
-             "graph": "graphmax", "years": "micro_models"}  # fmt: skip
+             "graph": "graphmax", "memory": "memory", "years": "micro_models"}  # fmt: skip
     made = carried_controls()
     for folder, name in names.items():
         made[name].save_pretrained(tmp_path / folder)
@@ -88,7 +88,7 @@ def test_controls_of_all_papers_on_the_reader_s_model(
     found: dict[str, Any] = {"model": word_model, "tokenizer": word_tokenizer}
     exec(block, found)
     assert {type(control).paper for control in found["steered"].controls} == {
-        "idea_gate", "control_code", "semantic_fusion", "graphmax", "nslm",
+        "idea_gate", "control_code", "semantic_fusion", "graphmax", "nslm", "",
     }  # fmt: skip
     again = Steered(word_model, [made[name] for name in names.values()], tokenizer=word_tokenizer)
     settings = {"idea_gate.alpha": 0.5, "neuron_codes.news": 1, "feature_channel.pos": 0.2, "lexicon.to_polarity": -1}

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written whole after every epoch, read with every bit checked.
+"""Checkpoints of a run: written atomically after every epoch, every byte checked on reading.
 
 ``last.ckpt`` is the state to resume from, with the configuration and the corpus's checksums inside;
 ``last.previous.ckpt`` is the one before it.
@@ -54,7 +54,7 @@ def load_checked(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             whole = archive.testzip() is None
         content = torch.load(path, map_location="cpu", weights_only=True) if whole else None
-    # whatever zipfile and torch make of bytes that somebody else wrote; torch would advise to execute them
+    # zipfile and torch raise many things on foreign bytes; torch's own message would advise executing them
     except Exception as error:
         raise DamagedError(f"{path} is not a readable checkpoint: it is damaged or of another kind") from error
     if not whole:
@@ -112,7 +112,7 @@ class RunCheckpoint(ModelCheckpoint):
 
     Args:
         dirpath: folder of the checkpoints.
-        minutes: save inside an epoch, too, when so many have passed since the last time; None: only at its end. For
+        minutes: save inside an epoch, too, once this many have passed since the last time; None: only at its end. For
             models and callbacks whose checkpoint holds all that they carry from batch to batch, in one process, over
             a loader that knows its place (``ResumableLoader``); otherwise nothing is saved inside an epoch.
     """
@@ -151,7 +151,7 @@ class RunCheckpoint(ModelCheckpoint):
             trainer.save_checkpoint(Path(self.dirpath) / f"{self.filename}{self.FILE_EXTENSION}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add configuration and corpus; an epoch that max_steps cut short is not over."""
+        """Add configuration and corpus; an epoch that max_steps cut short counts as unfinished."""
         self._saved_at = time.monotonic()
         checkpoint[KEY] = {"format": FORMAT, "config": self.settings, "corpus": self.corpus}
         if _cut_short(trainer):
@@ -161,7 +161,7 @@ class RunCheckpoint(ModelCheckpoint):
 
 
 def _cut_short(trainer: Trainer) -> bool:
-    """Tell whether max_steps ended the epoch inside, and the rest of it can be trained from a checkpoint exactly.
+    """Say whether max_steps ended the run inside an epoch whose rest can be trained exactly from a checkpoint.
 
     It cannot where a model carries a state from batch to batch, where the loader does not know its position, and where
     each of several processes has random numbers of its own.

@@ -13,7 +13,7 @@ KEY = "lit_ctg_generators"
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return a 63-bit seed for one epoch (splitmix64 of both numbers, so near seeds give far streams)."""
+    """Return a 63-bit seed for one epoch (splitmix64 of both numbers, so neighbouring seeds give unrelated streams)."""
     mask = (1 << 64) - 1
     value = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xD1B54A32D192ED03) & mask
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -25,7 +25,7 @@ class EpochSeed(Callback):
     """Reseed torch at the start of every training epoch, so dropout does not depend on what ran before it.
 
     It also pairs runs: two models that draw dropout in the same order see the same masks. A checkpoint made inside an
-    epoch brings the states of the generators back, those of the first process.
+    epoch restores the states of the generators, those of the first process.
     """
 
     def __init__(self, seed: int) -> None:

@@ -29,7 +29,7 @@ class FiniteLoss(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Remember the loss; look at it now and then."""
+        """Remember the loss; check it every ``every`` steps."""
         self.last = outputs["loss"] if isinstance(outputs, dict) else outputs
         if batch_idx % self.every == 0:
             self._check_loss(trainer)

@@ -17,8 +17,8 @@ PREFIX = "val/"
 class MetricCallback(Callback):
     """Update every metric with ``update_from(output, batch)``; results are named ``val/<name>``.
 
-    ``results`` holds the last values in run-record form; ``history`` one value an epoch of training. A metric with
-    a ``bind(datamodule, module)`` method is told about both before its first batch.
+    ``results`` holds the last values in run-record form; ``history`` one value per epoch of training. A metric with
+    a ``bind(datamodule, module)`` method is given both before its first batch.
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
@@ -39,13 +39,7 @@ class MetricCallback(Callback):
             metric.to(pl_module.device).reset()
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
         """Add one batch to every metric's sums."""
         for metric in self.metrics.values():

@@ -1,4 +1,4 @@
-"""Progress on a terminal: a rich bar where there is one, one line an epoch everywhere."""
+"""Progress on a terminal: a rich bar where there is one, one line per epoch everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 class Progress(RichProgressBar):
-    """Lightning's rich bar, plus a line an epoch with validation perplexity that also reaches log files."""
+    """Lightning's rich bar, plus a line per epoch with validation perplexity that also reaches log files."""
 
     def __init__(self, title: str = "") -> None:
         super().__init__(leave=False)

@@ -58,7 +58,7 @@ class RunRecordCallback(Callback):
         metrics: dict[str, Any] = {}
         history: dict[str, Any] = {}
         samples: list[dict[str, Any]] = []
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning's connector sets it
             metrics |= getattr(callback, "results", {})
             history |= getattr(callback, "history", {})
             samples += getattr(callback, "samples", [])

@@ -1,4 +1,4 @@
-"""What W&B shows beside the curves: generations that grow by the epoch, and the record as tables.
+"""What W&B shows beside the curves: generations, added every epoch, and the record as tables.
 
 Everything here is on disk too: generations in ``generations.jsonl``, the rest in ``run.json`` and the tables made
 from it.
@@ -39,7 +39,7 @@ class WandbGenerations(Callback):
         folder: the run directory; the texts go to ``generations.jsonl`` there.
         prompt: beginning of every text.
         seed: of the draws.
-        n: texts an epoch.
+        n: texts per epoch.
     """
 
     def __init__(self, decoding: Any, folder: Path, *, prompt: str, seed: int, n: int = 4) -> None:
@@ -138,7 +138,7 @@ def verdict_rows(record: RunRecord) -> list[list[Any]]:
     """
     try:
         results = results_for(record.paper, experiments_root(record.paper), (), record.size, extra=[record])
-    except UserError:  # no such paper, or a broken one: no reason to lose a finished run
+    except UserError:  # a missing or broken paper is no reason to lose a finished run
         return []
     rows = []
     for table in results.tables:

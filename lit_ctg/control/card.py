@@ -36,9 +36,14 @@ def card(control: Control, record: Mapping[str, Any] | None) -> str:
     if shape := control.shape():
         needs = ", ".join(f"{name} {value}" for name, value in shape.items())
         lines += [f"Fits a model with {needs} and the tokenizer it was made with.", ""]
+    return "\n".join([*lines, *of_record(record)])
+
+
+def of_record(record: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines of a card that tell of the run."""
     if record is None:
-        return "\n".join([*lines, "Not made from a recorded run.", ""])
-    lines += ["## Training", ""]
+        return ["Not made from a recorded run.", ""]
+    lines = ["## Training", ""]
     lines += [f"Exported from `{record.get('experiment')}`, regime {record.get('regime')}, size {record.get('size')}, "]
     lines[-1] += f"seed {record.get('seed')}, commit {str((record.get('git') or {}).get('commit'))[:12]}."
     lines += ["The run's whole record is `run.json` beside this file. Its metrics:", ""]
@@ -48,7 +53,7 @@ def card(control: Control, record: Mapping[str, Any] | None) -> str:
         shown = "-" if value is None else f"{value:.5g} {metric.get('unit', '')}".strip()
         bounds = f"{interval[0]:.4g} to {interval[1]:.4g}" if interval else ""
         lines.append(f"| {name} | {shown} | {bounds} | {metric.get('n', '')} |")
-    return "\n".join([*lines, ""])
+    return [*lines, ""]
 
 
 def _range(setting: ControlSetting) -> str:

@@ -135,11 +135,11 @@ class Steered:
         """
         self._check_options(generate_kwargs, seed)
         ids_BT, mask_BT = self._encoded(prompts)
-        self._check_room(ids_BT.shape[1], generate_kwargs)
         prefix = Prefix()
         given = self.settings_of(settings)
         # a soft prompt stands in columns of its own, before padding and text
         prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
+        self._check_room(prefix.hidden + ids_BT.shape[1], generate_kwargs)
         if prefix.hidden:
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)

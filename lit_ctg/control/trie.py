@@ -62,6 +62,7 @@ class TokenTrie:
     def __init__(self, begins_V: Tensor | None, open_V: Tensor | None) -> None:
         self._begins = None if begins_V is None else begins_V.tolist()
         self._open = None if open_V is None else open_V.tolist()
+        self._continuing: dict[int, Tensor] = {}
         self._children: list[dict[int, int]] = [{}]
         self.ends: list[list[int]] = [[]]
         self.running: Running[tuple[int, bool]] = Running((0, False), self._advance_all)
@@ -161,5 +162,8 @@ class TokenTrie:
 
     def continuing(self, size: int) -> Tensor:
         """Return the tokens that continue a word, [V] bool; those beyond the vocabulary do not."""
-        begins = [] if self._begins is None else self._begins
-        return torch.tensor([not begin for begin in begins[:size]] + [False] * (size - len(begins)))
+        if size not in self._continuing:
+            begins = [] if self._begins is None else self._begins
+            told = [not begin for begin in begins[:size]] + [False] * (size - len(begins))
+            self._continuing[size] = torch.tensor(told)
+        return self._continuing[size]

@@ -20,11 +20,11 @@ class Batch(TypedDict, total=False):
         input_ids_BT: long, the tokens read.
         target_ids_BT: long, the token after each.
         mask_input_BT, mask_target_BT: bool, False where there is padding.
-        control_code_B: long, the place of the row's source in the corpus's ``sources``.
+        control_code_B: long, the index of the row's source in the corpus's ``sources``.
         document_BT: long, the document each target stands in.
-        reset_B: bool, the state carried along the row must be forgotten before it is read.
+        reset_B: bool, reset the state carried along the row before reading it.
         control_weights_BS: float, weights of the S sources of a row, in place of ``control_code_B``.
-        sentence_index_B: long, the place of the row's sentence in its split.
+        sentence_index_B: long, the index of the row's sentence in its split.
     """
 
     input_ids_BT: Required[Tensor]
@@ -51,7 +51,7 @@ class Fingerprint(TypedDict):
 
 
 class Vocabulary(Protocol):
-    """The tokens of a corpus; an id is a place in ``tokens``."""
+    """The tokens of a corpus; an id is an index into ``tokens``."""
 
     tokens: tuple[str, ...]
 
@@ -72,7 +72,7 @@ class Corpus(Protocol):
         """The tokens, known before the first batch."""
 
     def fingerprint(self) -> Fingerprint:
-        """Return what tells this corpus from any other; equal in every process and on every machine."""
+        """Return what identifies this corpus; equal in every process and on every machine."""
 
     def train_dataloader(self) -> Iterable[Batch]:
         """Return the batches of an epoch, in an order that depends on (seed, epoch) only."""

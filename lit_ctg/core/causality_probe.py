@@ -120,13 +120,7 @@ class CausalityProbe(Callback):
         self._batch = None
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
         """Remember the first batch."""
         self._batch = batch if self._batch is None else self._batch

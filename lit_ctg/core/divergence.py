@@ -15,7 +15,7 @@ REMEDY = "lower model.learning_rate or set trainer.gradient_clip_val"
 
 
 class Diverged(UserError):
-    """Training led to numbers that are none. The run's record says DIVERGED and this line: that is its result."""
+    """Training ended in NaN or infinity. The run's record says DIVERGED and holds this line: that is its result."""
 
 
 def check_loss(loss: Tensor, step: int) -> None:

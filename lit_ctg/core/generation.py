@@ -1,6 +1,6 @@
 """The one contract of generation: what a paper's controls are, which rules they make, how a text is described.
 
-A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control can take
+A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control has
 several, and how they become score rules. Everything else is here: one control or prompt for all texts or one each,
 unknown names and values out of range refused with one line, prompts that do not fit, the batched loop, a row's draws
 that depend on (seed, row) alone.
@@ -35,7 +35,7 @@ class ControlSetting:
     Attributes:
         name: as the command line spells it.
         meaning: one line for help and error messages.
-        default: what holds where the user says nothing; None: nothing is set, the model goes its own way.
+        default: what holds where the user says nothing; None: nothing is set, the model runs uncontrolled.
         low, high: the range of a number, ends included.
         choices: the words it takes instead of a number.
         of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks what is in it.
@@ -93,7 +93,7 @@ class GeneratedText:
         text: prompt and continuation.
         ids: the same as ids; without a token that only stands for an empty prompt.
         prompt_length: how many of ``ids`` are the prompt's.
-        control: what the text was generated under, defaults filled in.
+        control: the controls it was generated under, defaults filled in.
     """
 
     text: str
@@ -149,7 +149,7 @@ class Generator(abc.ABC, Generic[TextT]):
         max_new_tokens: length of a continuation at most.
     """
 
-    # the ways a control can take to the text (semantic fusion: hard, soft, channel); () where there is only one
+    # the ways a control can reach the text (semantic fusion: hard, soft, channel); () where there is only one
     routes: tuple[str, ...] = ()
     eos_id: int = NO_END
     pad_id: int = 0
@@ -216,7 +216,7 @@ class Generator(abc.ABC, Generic[TextT]):
         Args:
             n: texts.
             prompt: one for all, or one each.
-            control: values by name, one mapping for all or one each; in a mapping for all a list holds one value a
+            control: values by name, one mapping for all or one each; in a mapping for all a list holds one value per
                 text; what is left out has its default.
             routes: the ways the controls take, of ``self.routes``; None takes all that this paper has.
             seed: text i is a function of (seed, rows[i]); None takes the best token everywhere.
@@ -351,7 +351,7 @@ def control_of_each(control: Controls | Sequence[Controls], n: int) -> list[Cont
     """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each.
 
     Raises:
-        UserError: as many values or mappings as there are not texts.
+        UserError: the number of values or mappings is not that of the texts.
     """
     if not isinstance(control, Mapping):
         return one_each(control, n, "controls")

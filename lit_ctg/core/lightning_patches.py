@@ -1,4 +1,4 @@
-"""Everything here touches what Lightning calls private: the one place to look at when its version moves.
+"""Everything that touches private parts of Lightning: the one file to check when its version changes.
 
 Written for Lightning 2.6 and tried with 2.6.6. Each function says what Lightning does and what that breaks.
 """
@@ -9,18 +9,18 @@ from lightning import Trainer
 
 
 def tell_epochs_by_progress(trainer: Trainer) -> None:
-    """Let Lightning tell an epoch's end from its midst by the progress alone, whether or not it has max_steps.
+    """Let Lightning recognise an epoch's end by the progress alone, whether or not it has max_steps.
 
     Lightning takes every checkpoint of a trainer with max_steps for one inside an epoch: resumed at an epoch's end, it
     ends that epoch a second time, and all later ones meet another epoch's batches and random numbers.
     """
-    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+    trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]  # on purpose
 
 
 def put_loaders_where_the_checkpoint_was(trainer: Trainer) -> None:
     """Give the training loaders the place in their epoch that the checkpoint holds.
 
     Lightning does so when it makes the loaders, which ``estimated_stepping_batches`` has done before it is known that
-    the run is resumed. (That it tells a sampler its epoch too late, its issue 21938, our loaders bear by themselves.)
+    the run is resumed. (It also sets a sampler's epoch too late, its issue 21938; our loaders allow for that.)
     """
     trainer.fit_loop._load_combined_loader_states()

@@ -21,7 +21,7 @@ from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
 
 MASKS = ("target", "input")
 
-# scores turned into float64 at one time: 4 M of them are 32 MB, whatever the vocabulary
+# scores turned into float64 at a time: 4 M of them are 32 MB, whatever the vocabulary
 _CHUNK = 1 << 22
 
 
@@ -245,7 +245,7 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
     their targets may be any number and their scores NaN.
 
     Args:
-        chunk: how many scores are held in float64 at one time.
+        chunk: how many scores are held in float64 at a time.
 
     Raises:
         ValueError: shapes do not fit, or a counted target lies outside the vocabulary.

@@ -46,7 +46,7 @@ def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
         UserError: no such folder, no label, a name that is not UTF-8, a pipe, folders named after splits.
     """
     folder = root_folder(root)
-    # asked for several times a run: looked at anew, and told of, where something has changed
+    # asked for several times per run: read again, and reported, only where something has changed
     state = tuple((str(path), path.lstat().st_mtime_ns, path.lstat().st_size) for path in [folder, *_below(folder)])
     return _labels(str(root), folder, state)
 

@@ -253,7 +253,7 @@ def _git_hash(path: Path) -> str:
 
 
 def _bar(name: str, progress: Progress | None) -> Any:
-    """Return a class of progress bars, as huggingface_hub asks for, that draws nothing and tells ``progress``."""
+    """Return a class of progress bars, as huggingface_hub asks for, that draws nothing and calls ``progress``."""
     from huggingface_hub.utils import tqdm
 
     class Told(tqdm):

@@ -5,11 +5,13 @@ Axis letters: N sentences, T positions, B batch.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
+from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -159,7 +161,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
 class ResumableLoader(DataLoader[Batch]):
     """The loader of every corpus: its batches are a function of (seed, epoch, place), its place part of a checkpoint.
 
-    Lightning stores ``state_dict`` and gives it back on resume. It tells the epoch (``set_epoch``) after it has asked
+    Lightning stores ``state_dict`` and gives it back on resume. It sets the epoch (``set_epoch``) after it has asked
     for an iterator, when workers would already read the first batches of another epoch (its issue 21938); so here
     nothing is read before the first batch is asked for.
 
@@ -232,3 +234,45 @@ def sentence_loader(
     return ResumableLoader(
         batches, num_workers=num_workers, generator=generator, rank=rank, world_size=world_size, even=shuffle
     )
+
+
+class SentenceDataModule(LightningDataModule, abc.ABC):
+    """Base of the data modules that hold their splits in tensors: the loaders.
+
+    Attributes:
+        batch_size: sentences B of a batch.
+        num_workers: processes that read batches.
+        seed: of the order of training; that of an epoch depends on (seed, epoch) only.
+    """
+
+    batch_size: int
+    num_workers: int
+    seed: int
+
+    @abc.abstractmethod
+    def dataset(self, split: str) -> SentenceBatches:
+        """Return a split (train, val, test) as tensors."""
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return shuffled batches."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> ResumableLoader:
+        """Return the validation sentences in order."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> ResumableLoader:
+        """Return the test sentences in order."""
+        return self._loader("test")
+
+    def _loader(self, split: str) -> ResumableLoader:
+        trainer = self.trainer
+        return sentence_loader(
+            self.dataset(split),
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            seed=self.seed,
+            shuffle=split == "train",
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+        )

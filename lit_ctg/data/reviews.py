@@ -109,7 +109,7 @@ def _reviews(name: str, paths: list[Path], limit: int | None) -> Iterator[Docume
 
 
 def _file_reviews(name: str, path: Path) -> Iterator[Document]:
-    """Yield the reviews of a file: one a line, or rows with text and stars."""
+    """Yield the reviews of a file: one per line, or rows with text and stars."""
     if data_suffix(path) not in (".jsonl", ".csv", ".parquet"):
         for number, line in enumerate(read_lines(path)):
             # the first line of a file may be its tag, "<garden>"

@@ -347,12 +347,12 @@ def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str
             row = json.loads(line)
         except ValueError as error:  # of its own kind, or a number of thousands of digits
             raise UserError(
-                f"{path} line {number} is not JSON ({getattr(error, 'msg', error)}): one object a line"
+                f"{path} line {number} is not JSON ({getattr(error, 'msg', error)}): one object per line"
             ) from error
         except RecursionError as error:
-            raise UserError(f"{path} line {number} is nested too deep: one flat object a line") from error
+            raise UserError(f"{path} line {number} is nested too deep: one flat object per line") from error
         if not isinstance(row, dict):
-            raise UserError(f"{path} line {number} is not a JSON object: one object a line")
+            raise UserError(f"{path} line {number} is not a JSON object: one object per line")
         yield Row(row, f"{path} line {number}")
 
 

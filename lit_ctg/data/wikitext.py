@@ -114,7 +114,7 @@ class WikiTextDataModule(CorpusDataModule):
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield lines of text, or of the column ``text``, one row a line (as the hub has it) or more."""
+    """Yield lines of text, or of the column ``text``, one row per line (as the hub has it) or more."""
     if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
         for row in read_records(path, ["text"]):
             yield from row.text("text").removesuffix("\n").split("\n")

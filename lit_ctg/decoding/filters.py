@@ -1,7 +1,7 @@
 """What sampling does with scores: temperature, top-k, nucleus, repetition penalty, greedy choice and drawing.
 
 Every filter is a pure function plus a :class:`~lit_ctg.decoding.rule.ScoreRule` of the same meaning whose parameters
-may be one number or one number a row. Shape suffixes: B rows, T prefix tokens, V vocabulary, C columns of noise.
+may be one number or one number per row. Shape suffixes: B rows, T prefix tokens, V vocabulary, C columns of noise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
 
     Args:
         scores_BV: logits or log-probabilities.
-        p: mass, one number or one a row.
+        p: mass, one number or one per row.
         keep_crossing: True is the usual rule, the smallest set with mass >= p. False is the semantic-fusion authors'
             rule: tokens whose cumulative mass is <= p, plus the first, so the token that crosses p is lost.
     """
@@ -68,7 +68,7 @@ def repetition_penalty(
     Args:
         ids_BT: prefixes; every id counts, ``<bos>`` included.
         scores_BV: scores.
-        penalty: >= 1, one number or one a row (1 changes nothing).
+        penalty: >= 1, one number or one per row (1 changes nothing).
         window: number of last ids looked at.
         last_ids: when the last id of a row is one of these ...
         last_penalty: ... a further ``log(last_penalty)`` is subtracted from that id's score.
@@ -93,11 +93,11 @@ def greedy(scores_BV: Tensor) -> Tensor:
 
 
 def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Draw one token a row by inverting the cumulative distribution: the first id whose cumulative mass exceeds u.
+    """Draw one token per row by inverting the cumulative distribution: the first id whose cumulative mass exceeds u.
 
     Args:
-        scores_BV: logits or log-probabilities; at least one finite score a row.
-        uniform_B: numbers in [0, 1), one a row, so that a row's draw does not depend on the other rows.
+        scores_BV: logits or log-probabilities; at least one finite score per row.
+        uniform_B: numbers in [0, 1), one per row, so that a row's draw does not depend on the other rows.
 
     Returns:
         ids ``[B]``; never one of probability 0.
@@ -106,7 +106,7 @@ def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     through_BV = mass_BV.cumsum(dim=-1)
     target_B1 = uniform_B.to(through_BV).unsqueeze(-1) * through_BV[:, -1:]
     drawn_B = (through_BV <= target_B1).sum(dim=-1)
-    # a u next to 1 may round up to the whole mass; the last possible token is then meant
+    # a u next to 1 may round up to the whole mass: take the last possible token then
     position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
     last_possible_B = (position_V * (mass_BV > 0)).amax(dim=-1)
     return drawn_B.minimum(last_possible_B)

@@ -94,7 +94,7 @@ class FiniteStateGrammar:
         return self._on_device[key]
 
     def advance(self, states_B: Tensor, ids_B: Tensor) -> Tensor:
-        """Return the states ``[B]`` after one more token a row."""
+        """Return the states ``[B]`` after one more token per row."""
         return self._table("next", self.next_SV, ids_B)[states_B, ids_B]
 
     def states_after(self, ids_BT: Tensor) -> Tensor:

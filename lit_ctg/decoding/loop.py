@@ -50,9 +50,9 @@ def generate(
         prompts: ids, ``<bos>`` first where the model wants one; at least one id each, lengths may differ.
         rules: applied to the scores of every row before the choice.
         seed: draws of row r are a function of ``(seed, rows[r])`` and the column; None takes the best token.
-        max_new_tokens: new tokens a row, its ``eos_id`` included.
+        max_new_tokens: new tokens per row, its ``eos_id`` included.
         eos_id: a row that has it (its first id aside) is finished; its columns are padded from then on.
-        pad_id: the padding of finished rows; the rules must bear it.
+        pad_id: the padding of finished rows; the rules must accept it in a prefix.
         rows: row numbers, default 0 .. B-1. ``generate(..., [p], rows=[3])`` is row 3 of the batch.
         channel: handed to ``model.start``.
 
@@ -60,7 +60,7 @@ def generate(
         prompt and continuation of each row, with ``eos_id`` where it was reached, without padding.
 
     Raises:
-        ValueError: an empty prompt, or as many row numbers as there are not prompts.
+        ValueError: an empty prompt, or another number of row numbers than of prompts.
         UserError: the model's scores are not numbers, or the rules leave a row no token.
     """
     rows = range(len(prompts)) if rows is None else rows

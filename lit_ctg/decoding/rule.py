@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class ScoreRule(ABC):
-    """A change of the next-token scores; never in place, one result a row whatever else is in the batch."""
+    """A change of the next-token scores, never in place; a row's result does not depend on the rest of the batch."""
 
     @abstractmethod
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
     other: its setting then serves all of them.
 
     Args:
-        value: one number for all rows, one a row, or one for each of equally many neighbouring rows.
+        value: one number for all rows, one per row, or one for each of equally many neighbouring rows.
         scores_BV: the scores it is to be broadcast over.
 
     Raises:
@@ -68,5 +68,5 @@ def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
     """
     column = torch.as_tensor(value, dtype=scores_BV.dtype, device=scores_BV.device).reshape(-1, 1)
     if len(column) == 0 or len(scores_BV) % len(column):
-        raise ValueError(f"{len(column)} settings for {len(scores_BV)} rows: give one for all or one a row")
+        raise ValueError(f"{len(column)} settings for {len(scores_BV)} rows: give one for all or one per row")
     return column if len(column) == 1 else column.repeat_interleave(len(scores_BV) // len(column), dim=0)

@@ -47,9 +47,14 @@ class Bleu:
         flat = self.references == "flat"
         streams = [text or " " for text in references] if flat else [list(references)]
         scored = min(len(texts), *map(len, streams)) if flat else len(texts)
-        # the bootstrap announces itself at level INFO; force: sacrebleu takes tokenised text as a mistake
-        logging.getLogger("sacrebleu").setLevel(logging.ERROR)
         resamples = self.resamples if scored > 1 else 0
-        found = BLEU(force=True).corpus_score(list(texts), streams, n_bootstrap=max(1, resamples))
+        # sacrebleu announces its bootstrap; force: it takes tokenised text for a mistake
+        logger = logging.getLogger("sacrebleu")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            found = BLEU(force=True).corpus_score(list(texts), streams, n_bootstrap=max(1, resamples))
+        finally:
+            logger.setLevel(level)
         ci95 = (max(0.0, found._mean - found._ci), min(100.0, found._mean + found._ci)) if resamples else None
         return MetricResult(float(found.score), self.unit, self.direction, scored, ci95, self.version)

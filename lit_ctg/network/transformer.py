@@ -152,7 +152,10 @@ class TransformerBackbone(nn.Module):
 class TransformerLayer(nn.TransformerEncoderLayer):
     """torch's layer by name, parameters and initial values; the computation is packed."""
 
-    def forward(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None]) -> Tensor:  # type: ignore[override]
+    # torch's takes masks of a padded batch, this one a packing
+    def forward(  # type: ignore[override]  # see above
+        self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None]
+    ) -> Tensor:
         """Return the next hidden states of packed tokens."""
         p = self.dropout.p if self.training else 0.0
         if self.norm_first:

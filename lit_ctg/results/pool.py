@@ -13,6 +13,8 @@ from typing import Any
 from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, drop_keys, without_modules
 
 Key = tuple[str, str]  # experiment name, regime
+# records of `lit-ctg data counts`
+COUNTS = "counts_"
 _FALL = re.compile(r"fall\(([^,()]+)\)")
 _BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
 _REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
@@ -78,6 +80,10 @@ class RecordPool:
     def records(self) -> list[RunRecord]:
         """Return the records in use, by experiment, regime and seed."""
         return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
+
+    def trained(self) -> list[RunRecord]:
+        """Return the records in use that are of a model; the others only count a text (``run/counts.py``)."""
+        return [record for record in self.records() if not record.name.startswith(COUNTS)]
 
     def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
         """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed.
@@ -154,7 +160,9 @@ class RecordPool:
             for source, root in sources_of(record.config)
         }
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
-        return f"{len(records)} run{'s' * (len(records) != 1)}, size {self.size}, seeds {told}{data}"
+        runs = len(self.trained())
+        counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
+        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seeds {told}{data}{counts}"
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""

@@ -74,7 +74,7 @@ def section(root: Path) -> str:
 
 
 def _verdict_lines(results: Results) -> list[str]:
-    count, folder = len(results.pool.records()), f"experiments/{results.paper}"
+    count, folder = len(results.pool.trained()), f"experiments/{results.paper}"
     if not count:
         return [f"| [{results.title}]({folder}/README.md) | none yet | | {NOT_APPLICABLE} | {NOT_APPLICABLE} |"]
     lines = []

@@ -327,9 +327,9 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
     if fmt == "csv":
         return _csv(tables)
     if fmt == "text":
-        console = Console(file=io.StringIO(), width=120, force_terminal=False, highlight=False)
-        print_tables(tables, console, notes)
-        return console.file.getvalue()  # type: ignore[attr-defined]
+        text = io.StringIO()
+        print_tables(tables, Console(file=text, width=120, force_terminal=False, highlight=False), notes)
+        return text.getvalue()
     one = _markdown if fmt == "md" else latex_table
     escape = escape_markdown if fmt == "md" else escape_latex
     last = [escape(visible(note)) for note in (*notes, RULES)]
@@ -437,9 +437,9 @@ def _csv(tables: Sequence[Table]) -> str:
     writer.writerow(header)
     for table in tables:
         for row in table.rows:
-            printed = row.printed.value if row.printed is not None and row.printed.value is not None else None
-            if row.printed is not None and row.printed.value is None:
-                printed = row.printed.text  # type: ignore[assignment]
+            printed: float | str | None = None
+            if row.printed is not None:
+                printed = row.printed.text if row.printed.value is None else row.printed.value
             line: list[object] = [table.spec.paper, table.size, table.spec.name, row.spec.section, row.spec.label]
             line += [row.spec.unit or (row.printed.unit if row.printed else ""), printed]
             for regime in regimes:

@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.errors import InstantiationException
@@ -19,13 +19,14 @@ from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import plain
+from lit_ctg.core.batch import Corpus
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
 
-# of Hydra 1.4; 1.3 builds whatever a configuration names
+# of Hydra 1.4; 1.3 builds any class that a configuration names
 ALLOW_LIST = "_execution_whitelist_"
 
 
@@ -94,12 +95,12 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
 
 
 def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
-    """Build the LightningModule over its backbone, seeded; the data module's vocabulary gives it its words.
+    """Build the LightningModule over its backbone, seeded, with the data module's vocabulary.
 
     A model whose constructor takes ``corpus`` gets the data module too: it is built to fit the training text.
     """
     seed_everything(cfg.seed, workers=True, verbose=False)
-    extra: dict[str, Any] = {"vocabulary": datamodule.vocabulary}  # type: ignore[attr-defined]
+    extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
     if "corpus" in inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters:
         extra["corpus"] = datamodule
     if cfg.backbone is not None:
@@ -147,7 +148,7 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     }
     for name, node in (cfg.callback or {}).items():
         callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
-    # whatever the list of callbacks says: no run without its record
+    # no run goes without its record, even if the list of callbacks leaves it out
     if not any(isinstance(callback, RunRecordCallback) for callback in callbacks):
         callbacks.append(RunRecordCallback())
     if cfg.decoding is not None and "wandb" in (cfg.logger or {}):

@@ -80,7 +80,7 @@ def read(path: Path) -> Checkpoint:
 def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]) -> str | None:
     """Make sure that a run directory's last checkpoint, if there is one, can be resumed from.
 
-    A damaged one is kept as ``last.before-<k>.ckpt`` and gives way to the one before it.
+    A damaged one is kept as ``last.before-<k>.ckpt`` and the one before it is used.
 
     Args:
         folder: the claimed run directory.
@@ -88,7 +88,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         corpus: the checksums of its data.
 
     Returns:
-        What to tell about a damaged checkpoint, or None.
+        A note on a damaged checkpoint, or None.
 
     Raises:
         UserError: it is of another model, corpus or version, or no checkpoint that is left can be read.

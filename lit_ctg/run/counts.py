@@ -24,14 +24,15 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
+from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.run.corpus import fingerprint
-from lit_ctg.run.directory import RECORD, Finished, claim, run_stem
+from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
 
 MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
-# tokens looked up at one time
+# tokens looked up at a time
 CHUNK = 1 << 20
 
 
@@ -80,14 +81,14 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     if not isinstance(datamodule, CorpusDataModule):
         raise UserError(f"data counts: {type(datamodule).__name__} is no corpus with splits to count")
     began = time.monotonic()
-    cfg.name = f"counts_{cfg.name}"
+    cfg.name = f"{COUNTS}{cfg.name}"
     config = plain(cfg)
     record = new_record(cfg, config, config_hash(config))
     stem = run_stem(
         Path(cfg.output_root), cfg.paper, cfg.name, record.regime, record.size, cfg.seed, record.config_hash
     )
     directory = claim(stem, skip_completed=False)
-    assert not isinstance(directory, Finished)  # nothing is skipped
+    assert isinstance(directory, RunDirectory)  # a finished run ends the search with skip_completed only
     try:
         record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
         record.metrics |= of_trials(cfg, datamodule)

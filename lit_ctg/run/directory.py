@@ -1,4 +1,4 @@
-"""Run directories: one a configuration, claimed by a lock, never shared, never overwritten."""
+"""Run directories: one per configuration, claimed by a lock, never shared, never overwritten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG = "metrics.csv"
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
 # beside the lock: who holds it
 OWNER = ".owner"
-# what a run with this status would come to again, if it were run again
+# a run with one of these would end the same way if it were repeated
 FINAL = ("DONE", "DIVERGED")
 
 
@@ -44,7 +44,7 @@ class RunDirectory:
         return self.path / RECORD
 
     def release(self) -> None:
-        """Give the directory free."""
+        """Release the lock."""
         self.lock.release()
 
 
@@ -73,7 +73,7 @@ def claim(
     Args:
         stem: see ``run_stem``.
         skip_completed: whether a run that is over need not be repeated.
-        same_corpus: says of a record whether its run had the corpus of this one; another one's is no such run.
+        same_corpus: says of a record whether its run had this one's corpus; a run on another corpus does not count.
 
     Raises:
         UserError: the folder cannot be written.
@@ -92,7 +92,7 @@ def claim(
                 (path / OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
                 for name in (RECORD, LOG):
                     set_aside(path / name)
-                # halves of files that a killed process was writing; the lock says that nobody is at it now
+                # partial files of a killed process; the lock shows that nobody is writing now
                 for half in path.rglob(".*.tmp"):
                     half.unlink()
                 return RunDirectory(path, lock)

@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import json
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import save, versions
+from lit_ctg.core.batch import Vocabulary
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -42,7 +44,7 @@ def export(words: list[str]) -> Control:
     checkpoint.load_into(module, datamodule)
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
     control: Control = importlib.import_module(name).of_run(module, datamodule, decoding)
-    tokens = fingerprint(module.vocabulary.tokens) if control.of_ids else None
+    tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
     control.origin = Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions())
     save(control, Path(named[-1]))
     Console(soft_wrap=True, highlight=False).print(

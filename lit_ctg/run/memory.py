@@ -103,11 +103,13 @@ def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> M
 
 
 def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
-    from lit_ctg.control.bundle import check_tokenizer
+    from lit_ctg.control.bundle import check_tokenizer, load
     from lit_ctg.control.memory import Memory, fit, saved
     from lit_ctg.network.huggingface import load_model
 
-    most, memory = _whole(own, "tokens", None, 2), Memory.from_pretrained(own["memory"])
+    most, memory = _whole(own, "tokens", None, 2), load(own["memory"])
+    if not isinstance(memory, Memory):
+        raise UserError(f"{own['memory']} holds a control of the kind {memory.kind}, no memory: build one first")
     corpus = _corpus(own["model"], overrides)
     check_tokenizer(memory, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
     if corpus.fingerprint()["text"] != memory.text:

@@ -212,7 +212,7 @@ class Player:
             if not isinstance(value, int) or not low <= value <= LARGEST_SEED:
                 raise UserError(f"{name}={value}: give a whole number from {low}")
         with self.lock:
-            options = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
+            options: dict[str, Any] = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
             found = compare(self.generator, prompt, control, **options)
         taken = None if routes is None else tuple(routes)
         return Session(str(self.folder), prompt, dict(control), taken, seed, length, found)

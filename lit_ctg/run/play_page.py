@@ -406,4 +406,5 @@ def main(
 
 def served(found: Mapping[str, str]) -> int:
     """Run the command with the settings of a command line."""
-    return main(**dict(found))
+    options: dict[str, Any] = dict(found)
+    return main(**options)

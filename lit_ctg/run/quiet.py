@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# their notes at every start repeat what the record holds, or advertise
+# at every start they repeat what the record holds, or print advertisements
 LOGGERS = ("lightning.pytorch", "lightning.fabric")
 # parts of warnings that say nothing about a run of ours
 WARNINGS = (
@@ -16,7 +16,7 @@ WARNINGS = (
     "exists and is not empty",
     "number of training batches",
     "Experiment logs directory",
-    # metrics are added up over the processes by themselves
+    # our metrics add up over processes themselves
     "It is recommended to use `self.log",
 )
 

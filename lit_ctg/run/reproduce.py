@@ -199,7 +199,7 @@ def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:
 
 
 def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[str]:
-    """Return one line a group and the sum, with estimates in hours."""
+    """Return one line per group and the sum, with estimates in hours."""
     lines, total, unknown = [], 0.0, 0
     for group in groups:
         seconds = estimate(group, records)

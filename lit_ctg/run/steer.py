@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
+import lit_ctg
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
@@ -113,6 +115,7 @@ def steer(words: Sequence[str]) -> list[str]:
     given = request.given
     controls: list[Control] = [load_control(folder) for folder in given["controls"]]
     lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
+    register_ours()
     with quiet():
         tokenizer = load_tokenizer(given["model"], given["revision"], "model")
         model = load_model(given["model"], where="model", revision=given["revision"]).eval()
@@ -128,6 +131,19 @@ def steer(words: Sequence[str]) -> list[str]:
     for text in texts:
         console.print((given["prompt"] or "") + text, markup=False)
     return texts
+
+
+def register_ours() -> None:
+    """Let transformers know the architectures of ``papers/<paper>/portable.py``, so that no code of a folder is run."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    for path in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/portable.py")):
+        name = f"lit_ctg.papers.{path.parent.name}.portable"
+        for kind in vars(importlib.import_module(name)).values():
+            config = getattr(kind, "config_class", None)
+            if isinstance(kind, type) and kind.__module__ == name and config is not None:
+                AutoConfig.register(config.model_type, config, exist_ok=True)
+                AutoModelForCausalLM.register(config, kind, exist_ok=True)
 
 
 def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:

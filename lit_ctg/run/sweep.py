@@ -1,4 +1,4 @@
-"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is told at once, the sweep goes on.
+"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is reported at once and the sweep goes on.
 
 Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
 holds for every launcher (sweep=basic|local|slurm|ray). With ``jobs`` other than 1 (sweep=local) each job is a process.
@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -106,14 +106,14 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
-    params = OmegaConf.to_container(cfg.hydra.sweeper, resolve=False).get("params") or {}  # type: ignore[union-attr]
+    params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
     GlobalHydra.instance().clear()
     own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
     # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key
     choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     limit = cfg.get("jobs", 1)
     if limit is not None and limit < 1:
-        raise UserError(f"jobs={limit}: pass at least 1, or null for one a core")
+        raise UserError(f"jobs={limit}: pass at least 1, or null for one per core")
     return math.prod(choices.values()), limit or cores()
 
 

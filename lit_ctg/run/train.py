@@ -27,7 +27,7 @@ from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 
-# tells the further processes of a run on several devices where the first one works
+# tells the other processes of a multi-device run which directory the first one uses
 FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
 
 
@@ -95,13 +95,13 @@ class SameCorpus:
             try:
                 self.ours = fingerprint(build_datamodule(self.cfg))
             except UserError:
-                # the texts are not here any more: all the more reason not to repeat the run
+                # its corpus is gone, so the run could not be repeated anyway
                 self.ours = {}
         return not difference(theirs, self.ours)
 
 
 def join(cfg: DictConfig) -> Outcome:
-    """Take part in a run as one of the further processes that Lightning starts with the same command (trainer=ddp).
+    """Take part in a run as one of the other processes that Lightning starts with the same command (trainer=ddp).
 
     Raises:
         UserError: started by something else.
@@ -154,7 +154,7 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
 
 
 def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecord:
-    """Return the record of a run that has only begun; its status is FAILED until the numbers are in."""
+    """Return the record of a run that has just begun; its status is FAILED until the numbers are in."""
     return RunRecord(
         status="FAILED",
         name=cfg.name,

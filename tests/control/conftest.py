@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import WORDS, make_model, make_tokenizer
+
+__all__ = ["WORDS", "make_model", "make_tokenizer"]
+
 
 @pytest.fixture(scope="session")
 def tokenizer(word_tokenizer: Any) -> Any:

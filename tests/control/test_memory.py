@@ -13,9 +13,8 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.memory import MIXTURES, Memory, MemoryRule, bucket_of, buckets, fit, read_scores, saved
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
-from tests.control.conftest import WORDS
 
-SIZE = len(WORDS)
+SIZE = 14  # tokens of ``word_tokenizer``
 TEXTS = [[1, 5, 6, 7, 8, 13], [1, 3, 4, 13], [1, 5, 6, 7, 9], [2, 4, 11, 13], [1, 5, 6, 7, 8, 13, 0]] * 3
 
 

@@ -28,6 +28,7 @@ ON: dict[str, dict[str, Any]] = {
     "grammar": {"strength": 1},
     "feature_channel": {"strength": 1, "pos": 1},
     "neuron_codes": {"strength": 2, "news": 1, "blog": 0.5},
+    "memory": {"strength": 4},
 }
 STRENGTH = {"idea_gate": "alpha"}
 
@@ -104,7 +105,7 @@ def test_all_together_alone_and_in_a_batch_cached_and_not(
 def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
-    chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes"]
+    chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory"]
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}

@@ -194,6 +194,16 @@ def test_plot_of_successive_values_is_a_line_and_labels_are_escaped(make_batch):
         assert "&lt;eos&gt;" in drawing.html and "<eos>" not in drawing.html and "<script" not in drawing.html
 
 
+def test_one_number_and_numbers_by_name() -> None:
+    one, several = ControlSuccess(), PolarityConfusion()
+    one.update(torch.tensor([True, False]))
+    several.update([0, 1], [0, 0])
+    assert one.number().value == 0.5 and list(one.named()) == ["ControlSuccess"]
+    assert several.named() == several.result() and len(several.named()) == 9
+    with pytest.raises(AssertionError, match="PolarityConfusion has several numbers"):
+        several.number()
+
+
 def test_unknown_mask_is_one_clear_line():
     for make in (lambda: Perplexity(mask="inputs"), lambda: SemanticMSEConstant(num_features=2, mask="inputs")):
         with pytest.raises(UserError, match="mask must be 'target' or 'input', got 'inputs'; did you mean 'input'"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 
@@ -27,6 +28,17 @@ def slow_bleu(texts: list[str], references: list[str]) -> float:
     for text, reference in zip(texts, references, strict=True):
         length, reference_length = length + len(text.split()), reference_length + len(reference.split())
     return 100 * min(1.0, math.exp(1 - reference_length / length)) * math.exp(log)
+
+
+def test_sacrebleus_logger_is_left_as_it_was() -> None:
+    logger = logging.getLogger("sacrebleu")
+    before = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        Bleu(references="aligned").score(TEXTS, OTHERS)
+        assert logger.level == logging.DEBUG
+    finally:
+        logger.setLevel(before)
 
 
 def test_aligned_references_give_the_definition_and_identical_texts_100():

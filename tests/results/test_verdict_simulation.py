@@ -81,6 +81,21 @@ def test_claims_are_rarely_judged_wrong(seeds: int, spread: float) -> None:
     assert true[CONTRADICTED] < 0.05 * PAPERS and exact[CONTRADICTED] < 0.05 * PAPERS
 
 
+@pytest.mark.parametrize("count", [3, 4, 12])
+def test_averages_over_cells_are_rarely_judged_wrong(count: int) -> None:
+    """Cells that differ, three seeds each, no difference on average: one value a cell, not one a seed."""
+    rng = np.random.default_rng(count)
+    by_cell: Counter[str] = Counter()
+    by_seed: Counter[str] = Counter()
+    for _ in range(PAPERS):
+        cell_C = rng.normal(0.0, 0.1, count)
+        value_CS = cell_C[:, None] + rng.normal(0.0, 0.02, (count, 3))
+        for found, values in ((by_cell, value_CS.mean(1)), (by_seed, value_CS.ravel())):
+            found[judge_claim("greater", mean_interval(values.tolist()), effect=0.3).label] += 1
+    assert by_cell[SUPPORTED] < 0.05 * PAPERS
+    assert by_seed[SUPPORTED] > 0.05 * PAPERS, "why seeds are no draws of cells"
+
+
 def test_rates_are_rarely_judged_wrong() -> None:
     rng = np.random.default_rng(7)
     margin, found = Margin(absolute=0.1), {"near": Counter(), "apart": Counter()}

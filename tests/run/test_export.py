@@ -18,7 +18,6 @@ RUNS = (
     ("semantic_fusion/main", (), "grammar", False),
     ("semantic_fusion/reviews", (), "feature_channel", True),
     ("control_code/transformer", ("model.injection=neuron",), "neuron_codes", True),
-    ("control_code/transformer", ("model.injection=prompt",), "soft_prompt", True),
 )
 
 

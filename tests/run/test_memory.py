@@ -13,15 +13,14 @@ from lit_ctg.control import Control
 from lit_ctg.control.memory import Memory
 from lit_ctg.errors import UserError
 from lit_ctg.run.memory import main
-from tests.control.conftest import WORDS, make_model, make_tokenizer
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def places(tmp_path_factory: pytest.TempPathFactory, word_model: Any, word_tokenizer: Any) -> tuple[Path, Path]:
     """A random model with its tokenizer, and a folder of sentences that it knows nothing of."""
     folder = tmp_path_factory.mktemp("memory")
-    make_model(len(WORDS)).save_pretrained(folder / "model")
-    make_tokenizer().save_pretrained(folder / "model")
+    word_model.save_pretrained(folder / "model")
+    word_tokenizer.save_pretrained(folder / "model")
     rng = random.Random(0)
     (folder / "texts").mkdir()
     lines = []

@@ -59,6 +59,13 @@ def test_a_new_paper_passes_every_check_and_touches_nothing(checkout: Path) -> N
     assert table.returncode == 0 and "Table 1" in table.stdout, table.stderr
 
 
+@pytest.mark.slow
+def test_a_new_paper_passes_the_type_checker(checkout: Path) -> None:
+    if not (checkout / "lit_ctg" / "papers" / PAPER).exists():
+        new(PAPER, root=checkout)
+    run(checkout, "mypy", f"lit_ctg/papers/{PAPER}")
+
+
 @pytest.mark.parametrize("name", ["Semantic", "2ideas", "class", "a-b", "", "../x"])
 def test_names_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")

@@ -8,6 +8,7 @@ Shape letters: B prompts, N rows, T positions, S sources, C code size, O outputs
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +84,18 @@ class NeuronCodes(_Codes):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
         off_B = self.off(values)
-        return [
+        own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
+        return own + [
             self._layer(model, path).register_forward_hook(_Added((code_BC @ weight.double().cpu().T), off_B))
             for path, weight in self.layers.items()
         ]
+
+    def _without_own(self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Give one of our own exported models (``portable.py``) no code where none is given: it comes from here."""
+        if options.get("control_weights") is None and options.get("control_code") is None:
+            ids = options["input_ids"] if "input_ids" in options else inputs[0]
+            options = {**options, "control_weights": torch.zeros(len(ids), len(self.sources), device=ids.device)}
+        return inputs, options
 
     def _layer(self, model: Any, path: str) -> nn.Module:
         """Return the layer of that name, or the only one whose name ends so (a model may be wrapped in another)."""
@@ -109,6 +118,10 @@ class NeuronCodes(_Codes):
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> NeuronCodes:
         weights = {path: tensors[f"weight.{path}"] for path in config["layers"]}
         return cls(config["sources"], tensors["codes"], weights)
+
+
+def _has_codes(model: Any) -> bool:
+    return "control_weights" in inspect.signature(model.forward).parameters
 
 
 class _Added:
@@ -187,25 +200,25 @@ class SoftPrompt(_Codes):
 def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
     """Return the control of a finished run: what an adapter learned, or the codes of one of our own Transformers.
 
-    The codes of our own fit the model as ``lit_ctg`` exports it, whose layers have the names they have here.
+    The codes of our own fit the model of ``lit-ctg export-model``, whose layers have the names they have here.
 
     Raises:
-        UserError: a run without codes, or a recurrent one, whose codes enter the cells.
+        UserError: a run without codes, or one whose codes are part of the network: in front of the text, in the cells.
     """
     if hasattr(module, "control"):
         adapted: Control = module.control()
         return adapted
     if not isinstance(module, ControlCodeModule) or module.code is None:
         raise UserError("this run has no codes: export one with injection=neuron or prompt")
-    codes_SC = module.code.weight.detach() * module.code_scale
-    if module.places.token:
-        # embeddings are scaled behind the table, where the code is put in
-        return SoftPrompt(module.sources, codes_SC.unsqueeze(1) / module.word_scale)
     layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, CodeLinear) and layer.code_dim}
-    if not layers or isinstance(module.backbone, CodeGRUBackbone):
-        raise UserError("the codes of a recurrent network enter its cells: export a run of control_code/transformer")
+    if module.places.token or not layers or isinstance(module.backbone, CodeGRUBackbone):
+        raise UserError(
+            "the codes of this run are part of its network (a token in front, or inputs of cells): "
+            "lit-ctg export-model exports it with them; what can be carried is a run of control_code/transformer with "
+            "injection=neuron, or of control_code/pretrained"
+        )
     weights = {path: layer.weight[:, layer.in_features - layer.code_dim :].detach() for path, layer in layers.items()}
-    return NeuronCodes(module.sources, codes_SC, weights)
+    return NeuronCodes(module.sources, module.code.weight.detach() * module.code_scale, weights)
 
 
 def output_size(layer: nn.Module) -> int:

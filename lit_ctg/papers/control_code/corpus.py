@@ -23,7 +23,7 @@ from lit_ctg.files import locked, write_atomic
 from lit_ctg.papers.control_code.sample import books as sample_books
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
-# other names under which the files of a book are met in folders
+# other names under which the files of a book are found
 _BOOK_FILES = {
     "greatgatsby": ("books_greatgatsby", "great_gatsby"),
     "shakespeare": ("books_shakespeare",),
@@ -37,12 +37,12 @@ _BOOK_FILES = {
 }
 _STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
 DEFAULT_MIRROR = "https://www.gutenberg.org"
-# answers of a server that has no time now
+# answers of a server that is busy
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class _Told:
-    """A progress bar, as pooch asks for, that draws nothing and tells a function."""
+    """A progress bar, as pooch asks for, that draws nothing and calls a function."""
 
     def __init__(self, name: str, told: Progress) -> None:
         self.name, self.told, self.total, self.done = name, told, 0, 0
@@ -192,7 +192,7 @@ class GutenbergDataModule(CorpusDataModule):
 
         url, told = self._address(number), self.fetching
         known = None if sha256 is None else f"sha256:{sha256.lower()}"
-        pooch.get_logger().setLevel(logging.ERROR)  # it would tell of every retry
+        pooch.get_logger().setLevel(logging.ERROR)  # it would report every retry
         books = pooch.create(path.parent, "", registry={path.name: known}, urls={path.name: url}, retry_if_failed=4)
         bar = None if told is None else _Told(path.name, told)
         try:

@@ -176,7 +176,7 @@ class CodeGenerator(Generator[GeneratedText]):
 
         Args:
             prompts: at least one id each.
-            codes_BS: weights of the sources, one row a prompt.
+            codes_BS: weights of the sources, one row per prompt.
             seed: of the draws; None takes the best token (in ``as_published`` settings too).
             max_new_tokens: length of a continuation.
 

@@ -139,7 +139,7 @@ class CodeSwapGap(LitMetric):
         )
 
     def compute(self) -> Tensor:
-        """Return the gap over all sources in nats a token, float64, ()."""
+        """Return the gap over all sources in nats per token, float64, ()."""
         wrong, right, count = self.sums.sum(0)
         return (wrong - right) / count
 

@@ -279,7 +279,7 @@ class CodeTransformerLayer(TransformerLayer):
             self.linear2 = CodeLinear(feedforward_dim, dim, code_dim, quick=quick)
         self.code_dim = code_dim
 
-    def forward(  # type: ignore[override]
+    def forward(  # type: ignore[override]  # it takes a code too
         self, x_BTD: Tensor, code_BC: Tensor | None, packing: Packing, forbidden: list[Tensor | None]
     ) -> Tensor:
         """Return the next hidden states of all tokens."""

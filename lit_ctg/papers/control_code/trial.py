@@ -68,7 +68,7 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
 
     Args:
         datamodule: set up, with ``data.by_source``.
-        n: prompts in all, at least one a source.
+        n: prompts in all, at least one per source.
         prompt_tokens, new_tokens: lengths of prompt and reference.
         prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as the authors
             drew theirs, so that nearly all of them were trained on.
@@ -210,7 +210,7 @@ class CodeTrial(Callback):
             below that of word frequencies), ``trial/breakthrough_epoch``, ``train/...`` of the last epoch,
             ``corpus/train_tokens`` (Table 2).
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
-        samples: dicts with mode, source, code, prompt and text; mode "note" tells what was not measured.
+        samples: dicts with mode, source, code, prompt and text; mode "note" says what was not measured.
 
     Raises:
         UserError: batches without control codes.
@@ -272,13 +272,7 @@ class CodeTrial(Callback):
         self.gap = CodeSwapGap(sources=sources, sync_on_compute=False) if wanted else None
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
         """Score the batch once more under every wrong code (the loop has the module in evaluation mode)."""
         if self.gap is None:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
+from lit_ctg.command import Command, Setting
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
-
-USAGE = (
-    "lit-ctg data graph data=<corpus>|experiment=graphmax/<name> [OVERRIDE ...] --out FILE [--split train] [--order 1] "
-    "[--normalization row|spectral] [--transposed] [--minimum-count 1] [--row-edges 256]"
-)
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"data graph: {message}; usage: {USAGE}")
 
 
 def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
@@ -35,25 +25,21 @@ def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
     Raises:
         UserError: no file named, an option that does not exist, a corpus without text, or what the corpus raises.
     """
-    parser = _Arguments(add_help=False, allow_abbrev=False)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--split", default="train")
-    parser.add_argument("--order", type=int, default=1)
-    parser.add_argument("--normalization", choices=NORMALIZATIONS, default="row")
-    parser.add_argument("--transposed", action="store_true")
-    parser.add_argument("--minimum-count", type=int, default=1)
-    parser.add_argument("--row-edges", type=int, default=256)
-    options, overrides = parser.parse_known_args(words)
-    unknown = next((word for word in overrides if word.startswith("-")), None)
-    if unknown is not None:
-        raise UserError(f"data graph has no option '{unknown}'; usage: {USAGE}")
-    settings = vars(options)
-    out = settings.pop("out")
+    found, overrides = COMMAND.split(words)
+    options: dict[str, Any] = {
+        "split": found.get("split", "train"),
+        "order": COMMAND.whole(found, "order", 1, least=1),
+        "normalization": found.get("normalization", "row"),
+        "transposed": found.get("transposed") == "true",
+        "minimum_count": COMMAND.whole(found, "minimum_count", 1, least=1),
+        "row_edges": COMMAND.whole(found, "row_edges", 256, least=1),
+    }
     cfg = compose(overrides, experiment=False)
     datamodule = build_datamodule(cfg)
     if not isinstance(datamodule, CorpusDataModule):
         raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is no text corpus")
-    graph = SceneGraph(_scene_corpus(cfg, datamodule), **settings).graph(datamodule.vocabulary)
+    graph = SceneGraph(_scene_corpus(cfg, datamodule), **options).graph(datamodule.vocabulary)
+    out = Path(found["out"])
     graph.save(out)
     _show(graph, out, datamodule, console or Console())
     return graph
@@ -71,6 +57,28 @@ def _show(graph: CooccurrenceGraph, out: Path, datamodule: CorpusDataModule, con
     for key, value in {**facts, "file": out}.items():
         console.print(f"{key:22} {value}", markup=False, highlight=False, soft_wrap=True)
 
+
+def _run(words: list[str]) -> int:
+    main(words)
+    return 0
+
+
+COMMAND = Command(
+    "data graph",
+    "count the bigrams of a corpus and write them as a scene graph",
+    _run,
+    (
+        Setting("out", "the file to write", required=True),
+        Setting("split", "split that is counted (default: train)"),
+        Setting("order", "the powers of the bigram matrix that are added up, 1 (default) or more"),
+        Setting("normalization", "how counts become weights (default: row)", lambda: NORMALIZATIONS),
+        Setting("transposed", "true: predecessors instead of successors", lambda: ("true", "false")),
+        Setting("minimum_count", "leave rarer bigrams out (default: 1)"),
+        Setting("row_edges", "edges that a row keeps at most where order is above 1 (default: 256)"),
+    ),
+    overrides=True,
+    examples=("data graph experiment=graphmax/main out=scene.safetensors",),
+)
 
 # found by `lit-ctg data`
 DATA_COMMANDS = {"graph": main}

@@ -35,7 +35,7 @@ class GraphmaxRule(ScoreRule):
 
     Args:
         graph: A~ over the language model's vocabulary.
-        strength: lambda, one number or one a row; a row with 0 keeps its scores untouched.
+        strength: lambda, one number or one per row; a row with 0 keeps its scores untouched.
         top_k: solve over the k best tokens of each row only, all others become -inf; None takes the whole vocabulary.
         tol, max_iterations, solver: as in :func:`~lit_ctg.papers.graphmax.equation.graphmax`.
         strict: raise when a row is not certified (with Algorithm 1, which never is, set it to False); else such rows of

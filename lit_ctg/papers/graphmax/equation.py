@@ -67,7 +67,7 @@ def graphmax(
     Args:
         logits_BV: z, ``[..., V]``; ``-inf`` for tokens that may not be drawn. Half precision is solved in float32.
         graph: A~ over the same vocabulary.
-        strength: lambda >= 0, one number or one a row; 0 is softmax exactly.
+        strength: lambda >= 0, one number or one per row; 0 is softmax exactly.
         tol: gap in nats at which a row counts as solved; the total variation to the optimum is at most
             ``sqrt(tol / 2)``.
         max_iterations: iterates judged at most.
@@ -170,7 +170,7 @@ def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | 
         raise UserError(f"row {row}: {what}, so there is no distribution")
     strength_B1 = torch.as_tensor(strength, dtype=flat_BV.dtype, device=flat_BV.device)
     if strength_B1.numel() not in (1, len(flat_BV)):
-        raise UserError(f"{strength_B1.numel()} strengths for {len(flat_BV)} rows: give one for all or one a row")
+        raise UserError(f"{strength_B1.numel()} strengths for {len(flat_BV)} rows: give one for all or one per row")
     if not (strength_B1.isfinite() & (strength_B1 >= 0)).all():
         raise UserError(f"the strength of graphmax is a number >= 0, not {strength_B1.min().item():g}")
     return flat_BV, strength_B1.reshape(-1, 1).expand(len(flat_BV), 1)

@@ -542,7 +542,7 @@ def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
 
 
 def _sum_of_powers(weights: sp.csr_array, order: int, row_edges: int) -> tuple[sp.csr_array, float]:
-    """Return ``A + ... + A^order``, each power cut to its largest weights a row, and the share of weight lost."""
+    """Return ``A + ... + A^order``, each power cut to its largest weights per row, and the share of weight lost."""
     total, power, dropped = weights, weights, 0.0
     for _ in range(order - 1):
         power, lost = _multiply_pruned(power, weights, row_edges)
@@ -607,7 +607,7 @@ class SceneGraph:
         row_edges: int = 256,
         fast: str = "auto",
     ):
-        chosen_kernels(fast)  # an unknown setting is told now
+        chosen_kernels(fast)  # reject an unknown setting now
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # read when it is needed, which may be late in a run
@@ -662,5 +662,5 @@ def token_ids(corpus: CorpusDataModule, split: str, vocabulary: Tokenizer) -> It
 
 
 def vocabulary_checksum(tokens: Sequence[str]) -> str:
-    """Return what tells one vocabulary from another."""
+    """Return a checksum that identifies a vocabulary."""
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]

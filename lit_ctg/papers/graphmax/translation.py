@@ -420,7 +420,7 @@ class GraphmaxTranslation(Callback):
         floor: uniform share mixed in where there are zeros.
 
     Attributes:
-        results: ``bleu/<method>`` on the 0 to 1 scale of the paper; ``nll/<method>`` in nats a token,
+        results: ``bleu/<method>`` on the 0 to 1 scale of the paper; ``nll/<method>`` in nats per token,
             ``nll/<method>_change``, the difference to softmax paired by sentence, and ``zero/<method>``, the share of
             reference tokens without any probability. Intervals are over sentences.
         samples: dicts with method, prompt (the source) and text, the first few.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule
@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_ctg.core.metric import token_nll
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.filters import Nucleus, Temperature
-from lit_ctg.decoding.loop import generate
+from lit_ctg.decoding.loop import StepModel, generate
 from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
@@ -216,8 +216,14 @@ class Sampler:
             ]
         )
         end = fold.vocabulary.eos_id
-        options = {"seed": fold.seed, "max_new_tokens": new_tokens, "eos_id": NO_END if end is None else end}
-        return generate(module, prompts, rules, **options)  # type: ignore[arg-type]
+        return generate(
+            cast(StepModel, module),
+            prompts,
+            rules,
+            seed=fold.seed,
+            max_new_tokens=new_tokens,
+            eos_id=NO_END if end is None else end,
+        )
 
 
 class ReviewGeneration:

@@ -161,8 +161,8 @@ def variants(
     """Return every variant over one scene graph by name (``NAMES`` says what each is).
 
     A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
-    one a row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
-    the certified solver does not certify is told in a warning, and the run goes on.
+    one per row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
+    the certified solver does not certify causes a warning, and the run goes on.
 
     Args:
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.

@@ -1,4 +1,4 @@
-"""Idea-gated Transformer: a head that foretells the coming tokens gates the next one."""
+"""Idea-gated Transformer: a head that predicts the tokens to come gates the next one."""
 
 from lit_ctg.papers.idea_gate.decode import IdeaGateRule, watch_idea_logits
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, idea_loss

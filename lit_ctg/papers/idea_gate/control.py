@@ -57,7 +57,7 @@ class IdeaGate(Control):
         )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        self.head.to(model.get_output_embeddings().weight)
+        self.head.to(model.get_input_embeddings().weight)
 
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
             self._newest_ND = output[0][:, -1]

@@ -48,7 +48,7 @@ class IdeaGateRule(ScoreRule):
 
     Args:
         idea_logits: called once a step, gives the idea logits [B, V] of the newest position of every row.
-        alpha, beta: one number for all rows or one a row.
+        alpha, beta: one number for all rows or one per row.
         form: clamp and epsilon.
         base_V: base rates of the lift gate, see ``GateForm``.
         neutral_V: tokens whose common probability stays, see ``gated_scores``.

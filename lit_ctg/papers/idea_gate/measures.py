@@ -26,7 +26,7 @@ from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
-CHUNK = 1 << 22  # idea logits turned into float64 at one time
+CHUNK = 1 << 22  # idea logits turned into float64 at a time
 # names of the domains (``corpus.load_domain``) whose files are called otherwise
 FILES = {"hardware": "computer_hardware"}
 
@@ -78,7 +78,7 @@ class BigramLoss(RatioMetric):
 
 
 class IdeaLoss(RatioMetric):
-    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, before weighting; nats a position.
+    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, unweighted; nats per position.
 
     A model without an idea head gives no results.
     """
@@ -349,7 +349,7 @@ class ClassifiedShare(SampleMean):
 class TopicMass(Callback):
     """Teacher-forced probability of the domain's terms along held-out texts, in ``trainer.validate``; nothing is drawn.
 
-    Three kinds of text a domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
+    Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
     such a window and then general text; ``never``, that general text behind as many tokens of other general text. In
     all three the positions behind the first ``before`` tokens are measured, so that ``drifted`` minus ``never`` is what
     the model keeps of the topic after the text has left it.

@@ -138,7 +138,7 @@ def token_texts(vocabulary: Any) -> list[str]:
     return ["" if number in special and not text.isspace() else blank + text for number, text in enumerate(texts)]
 
 
-# scores ranked at one time
+# scores ranked at a time
 _CHUNK = 1 << 22
 _RATIOS = ("precision", "recall", "average_precision", "unigram_average_precision")
 # of each ratio: the sums RatioMetric keeps, here over rows of the batch
@@ -281,7 +281,7 @@ def content_words(found: Iterable[str], function_words: Collection[str]) -> list
     return [word for word in found if word not in function_words]
 
 
-# values drawn at one time
+# values drawn at a time
 _BLOCK = 1 << 22
 
 
@@ -299,7 +299,7 @@ def grouped_bootstrap(
     it too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
 
     Args:
-        values: one number a sample.
+        values: one number per sample.
         groups: which group each sample is of.
         confidence: of the interval.
         resamples: R.
@@ -337,7 +337,7 @@ def grouped_bootstrap(
 
 
 class SampleMean(LitMetric):
-    """Mean of one number a sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
+    """Mean of one number per sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
 
     Subclasses turn texts into numbers in their ``update`` and call ``add_samples``.
     """
@@ -430,7 +430,7 @@ def distinct_share(found: Sequence[str], order: int) -> float:
 
 
 class DistinctN(SampleMean):
-    """Distinct-n inside each sample, mean over samples: tells repetition, not sameness of different samples.
+    """Distinct-n inside each sample, mean over samples: shows repetition within a sample, not likeness between samples.
 
     Args:
         order: n.

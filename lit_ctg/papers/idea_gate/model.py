@@ -37,7 +37,7 @@ START = 0.9
 FAST = ("auto", "always", "never")
 # logits of both heads in a batch from which fast=auto takes the fused form
 FAST_FROM = 1 << 22
-# gated scores made at one time (64 MB in float32)
+# gated scores made at a time (64 MB in float32)
 CHUNK = 1 << 24
 
 # the window and its loss ---------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class IdeaGateModule(LitLanguageModel):
             beta: lower bound, <= 0.
             epsilon: inside the logarithm.
             alpha_ramp_fraction: share of the training run over which alpha rises from 0.
-            window: K, tokens foretold at each position.
+            window: K, tokens predicted at each position.
             window_start: 1: the window begins with the next token (the paper); 2: with the one after.
             positive_weight: of tokens in the window, in the idea loss.
             idea_weight: of the idea loss in the sum (Eq. 7).

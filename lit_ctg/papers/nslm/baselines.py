@@ -80,7 +80,7 @@ def forget(state: State, reset_B: Tensor) -> State:
 
 
 END = 0
-CELLS = 200_000  # members times contexts that are scored at one time
+CELLS = 200_000  # members times contexts that are scored at a time
 
 
 class CharacterRNN(nn.Module):
@@ -166,8 +166,8 @@ def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
                 longer.setdefault(tuple(text[: depth + 1]), len(longer))
         parent = [prefixes[prefix[:-1]] for prefix in longer]
         symbol = [prefix[-1] for prefix in longer]
-        columns = (parent, symbol, ends, members)
-        levels.append(tuple(torch.tensor(column, dtype=torch.long) for column in columns))  # type: ignore[arg-type]
+        one, two, three, four = (torch.tensor(c, dtype=torch.long) for c in (parent, symbol, ends, members))
+        levels.append((one, two, three, four))
         prefixes, depth = longer, depth + 1
     return levels
 
@@ -309,7 +309,7 @@ def grounded_dimensions(table: ClassTable, size: int) -> Tensor:
 
 
 def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[Tensor, Tensor]:
-    """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers a line (GloVe's format).
+    """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers per line (GloVe's format).
 
     A token that is not there is looked up in lower case, as GloVe's 6B vocabulary is.
 

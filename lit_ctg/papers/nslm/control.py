@@ -213,7 +213,7 @@ def _plain(model: AnyModel) -> dict[str, Any]:
     if isinstance(model, Repeat):
         return {"repeat": model.repeat, "inner": _plain(model.inner)}
     for own, known in ((model.metric, METRICS), (model.density, DENSITIES)):
-        if known.get(own.name) is not type(own):  # type: ignore[attr-defined]
+        if known.get(own.name) is not type(own):
             raise UserError(f"'{own.name}' is a class of your own, which a bundle cannot carry: choose another pair")
     fitted = {
         name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(model.density).items()

@@ -63,7 +63,7 @@ class MicroModelRule(ScoreRule):
         table: the classes over the language model's vocabulary; the prefix is one document.
         models: the micro-model of each class by name; a class without one keeps its scores.
         strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); a row
-            with 0 keeps its scores untouched. One number or one a row.
+            with 0 keeps its scores untouched. One number or one per row.
 
     Raises:
         UserError: no class has a member among the tokens, a micro-model for a class that the table has not, or a
@@ -181,7 +181,7 @@ class NSLMDecoding:
 
 
 class TextGenerator(Generator[ClassText]):
-    """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one a row.
+    """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one per row.
 
     Args:
         module, decoding: what is drawn from, and how.

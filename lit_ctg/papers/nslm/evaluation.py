@@ -30,7 +30,7 @@ from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.statistics import exp_or_inf
 
 STRETCH = 500  # tokens that the interval takes for one sentence
-MOST_KEYS = 2000  # occurrences behind a curve; of more an evenly spaced sample
+MOST_KEYS = 2000  # occurrences behind a curve; of more than that, an evenly spaced sample
 CURVES = ("nnlm", "tag")
 RESAMPLES = 2000  # of articles
 # what is set against what on test text
@@ -244,7 +244,7 @@ class NSLMEvaluation(Callback):
             ``inside/<split>/<micro-model>/<group>`` perplexities of the member given its class;
             ``change/test/<model>/<base>/<group>`` in percent, its interval over articles.
         history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
-            the steps, nats a token).
+            the steps, nats per token).
     """
 
     def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:

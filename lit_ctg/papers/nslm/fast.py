@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 256  # positions whose logits are in the cache at one time
+BLOCK = 256  # positions whose logits are in the cache at a time
 
 
 class BothSoftmaxes(torch.autograd.Function):

@@ -25,7 +25,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
-BLOCK = 64  # positions whose whole vocabulary is computed at one time
+BLOCK = 64  # positions whose whole vocabulary is computed at a time
 Rows = tuple[Tensor, Tensor]
 Costs = tuple[Tensor, Tensor, Tensor]
 FAST = ("auto", "off")
@@ -193,7 +193,7 @@ class OutputHeads(ClassHeads):
         self.samples, self.sparse, self.fast = samples, sparse, fast
 
     def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
-        """Create one row a word, and note which are in no class."""
+        """Create one row per word, and note which are in no class."""
         in_class_V = torch.from_numpy(table.any_class_V)
         parts = (in_class_V.logical_not().nonzero().squeeze(1), in_class_V.nonzero().squeeze(1))
         column_V = torch.empty(len(in_class_V), dtype=torch.long)

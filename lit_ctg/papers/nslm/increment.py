@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
-from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
+from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.baselines import read_vectors
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import class_perplexity, select
 
-BLOCK = 1 << 24  # scores at one time
+BLOCK = 1 << 24  # scores at a time
 IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
 MOST_PAIRS = 500  # on which micro-models are chosen and tried: all are alike
-MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more an evenly spaced sample
+MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more than that, an evenly spaced sample
 SPLITS = ("train", "val", "test")
 
 
@@ -43,7 +43,7 @@ class IntegerVocabulary:
         return " ".join(str(int(number)) for number in ids)
 
 
-class IncrementDataModule(LightningDataModule):
+class IncrementDataModule(SentenceDataModule):
     """n pairs (i, i + 1), i from 0; some are held out for validation and as many for test ("unseen").
 
     Args:
@@ -78,32 +78,11 @@ class IncrementDataModule(LightningDataModule):
         first_N = torch.from_numpy(np.sort(self.first[split]))
         return torch.stack([first_N, first_N + 1], dim=1)
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> ResumableLoader:
-        """Return the validation pairs."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> ResumableLoader:
-        """Return the unseen pairs of the test."""
-        return self._loader("test")
-
-    def _loader(self, split: str) -> ResumableLoader:
+    def dataset(self, split: str) -> SentenceBatches:
+        """Return the pairs of a split as sentences of two words."""
         pairs_N2 = self.pairs(split)
         # no word stands for padding: all sentences are equally long
-        batches = SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
-        trainer = self.trainer
-        return sentence_loader(
-            batches,
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            seed=self.seed,
-            shuffle=split == "train",
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
-        )
+        return SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
 
     def fingerprint(self) -> Fingerprint:
         """Return the checksums of the pairs of all splits and of the vocabulary."""

@@ -27,7 +27,7 @@ from lit_ctg.papers.nslm.classes import ClassMembers, UnitTable
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 
 MAX_RELATIVE_ERROR = 0.05
-BLOCK = 1 << 22  # values computed at one time
+BLOCK = 1 << 22  # values computed at a time
 
 
 class MetricFunction(abc.ABC):
@@ -500,7 +500,7 @@ class MicroModel:
         keys_NJ = self.metric.keys(occurrences.evidence)
         usable_N = ~np.isnan(keys_NJ).any(1)
         x_N = self.metric.value_of(keys_NJ[usable_N], occurrences.index_N[usable_N])
-        # a density of nothing: the class never occurs twice in a document, so it is never asked for either
+        # nothing to fit: the class never occurs twice in a document, so it is never asked for either
         self.fitted = len(x_N) > 0
         if self.fitted:
             self.density.fit(self._training(x_N, keys_NJ[usable_N], occurrences.index_N[usable_N]))

@@ -600,7 +600,7 @@ class NSLMModule(LitLanguageModel):
         ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the cost of a step, and nats a token of NNLM and tag, nats a class token of the others.
+        """Return the cost of a step, and nats per token of NNLM and tag, nats per class token of the others.
 
         All heads have weight 1; character RNNs learn from the states, which do not learn from them.
         """

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
-from lit_ctg.core.model import LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import LMOutput
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -29,6 +28,7 @@ from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compi
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import (
     ChannelSetting,
+    FusionModule,
     GatedFusion,
     auxiliary_head,
     auxiliary_loss,
@@ -49,7 +49,7 @@ class TextState:
     cache: Any = None
 
 
-class TextFusionModule(LitLanguageModel):
+class TextFusionModule(FusionModule):
     """A language model over a causal backbone with the feature channel (``fusion``), or without (its baseline).
 
     A backbone that has ``embed`` and ``head_weight`` (a Hugging Face model) brings its embedding and head; the fusion
@@ -118,7 +118,7 @@ class TextFusionModule(LitLanguageModel):
         bank.bind(vocabulary)
         self.feature_dropout, self.label_smoothing = feature_dropout, label_smoothing
         self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization: dict[str, Any] = {
+        self.optimization = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -186,10 +186,6 @@ class TextFusionModule(LitLanguageModel):
 
     # training ------------------------------------------------------------------------------------------------------
 
-    def on_train_epoch_start(self) -> None:
-        """Give the channel's draws a stream that depends on (seed, epoch) only."""
-        self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
-
     def trained_mask(self, batch: Batch) -> Tensor:
         """Return which targets training counts: those before the first held-out word of the row, [B, T] bool."""
         mask_BT = batch["mask_target_BT"]
@@ -235,15 +231,10 @@ class TextFusionModule(LitLanguageModel):
             loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
         return {"loss": loss, **losses}
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with warm-up and cosine over the whole run, a step a batch."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
-
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> TextState:
-        """Return the state of empty prefixes; ``controls`` (checked, one a row) go through the feature channel."""
+        """Return the state of empty prefixes; ``controls`` (checked, one per row) go through the feature channel."""
         channel = None
         if controls and any(controls):
             channel = ChannelSetting.of(controls, self.fuse.project.weight, self.bank.names, self.bank.groups)

@@ -30,11 +30,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning import LightningDataModule
 from torch import Tensor
 
 from lit_ctg.core.batch import Fingerprint, checksum
-from lit_ctg.data.loader import ResumableLoader, SentenceBatches, sentence_loader
+from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
@@ -76,7 +75,7 @@ class Overlap:
         return self.count / self.size
 
 
-class ClauseCorpusDataModule(LightningDataModule):
+class ClauseCorpusDataModule(SentenceDataModule):
     """Sentences from probability tables, held in tensors and served in whole batches.
 
     Training sentences use the trained adjectives only; validation and test sentences (two streams, same distribution)
@@ -192,30 +191,6 @@ class ClauseCorpusDataModule(LightningDataModule):
             )
         return self._datasets[split]
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return shuffled batches; the order of an epoch depends on (seed, epoch) only."""
-        return self._loader("train")
-
-    def val_dataloader(self) -> ResumableLoader:
-        """Return the validation sentences in order."""
-        return self._loader("val")
-
-    def test_dataloader(self) -> ResumableLoader:
-        """Return fresh sentences of the validation distribution, in order."""
-        return self._loader("test")
-
-    def _loader(self, split: str) -> ResumableLoader:
-        trainer = getattr(self, "trainer", None)
-        return sentence_loader(
-            self.dataset(split),
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
-            seed=self.seed,
-            shuffle=split == "train",
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
-        )
-
     def _words_PA(self, split: str) -> np.ndarray:
         return word_table(self.held_out_words if split == "train" else (), self.vocabulary)
 
@@ -304,15 +279,8 @@ class ClauseDataModule(ClauseCorpusDataModule):
         second_clause_probability: float,
         intensifier_weights: Mapping[str, float],
         punctuation_weights: Mapping[str, float],
-        train_size: int,
-        val_size: int,
-        max_length: int,
-        batch_size: int,
-        held_out: Mapping[str, Iterable[str]] | str,
-        seed: int,
-        crop: bool = True,
-        num_workers: int = 0,
         words: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
         tables = uncoupled_tables(
             second_clause_probability=second_clause_probability,
@@ -320,18 +288,7 @@ class ClauseDataModule(ClauseCorpusDataModule):
             punctuation_weights=punctuation_weights,
             vocabulary=ClauseVocabulary(words),
         )
-        super().__init__(
-            tables=tables,
-            train_size=train_size,
-            val_size=val_size,
-            max_length=max_length,
-            batch_size=batch_size,
-            held_out=held_out,
-            seed=seed,
-            crop=crop,
-            num_workers=num_workers,
-            words=words,
-        )
+        super().__init__(tables=tables, words=words, **others)
 
 
 def _check_whole(name: str, value: Any, least: int, unit: str = "") -> None:
@@ -424,15 +381,8 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
         intensifier_next_weights: Mapping[str, Mapping[str, float]],
         polarity_keep_probability: Mapping[str, float],
         punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
-        train_size: int,
-        val_size: int,
-        max_length: int,
-        batch_size: int,
-        held_out: Mapping[str, Iterable[str]] | str,
-        seed: int,
-        crop: bool = True,
-        num_workers: int = 0,
         words: Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
         tables = coupled_tables(
             second_clause_probability=second_clause_probability,
@@ -443,15 +393,4 @@ class ClauseCoupledDataModule(ClauseCorpusDataModule):
             punctuation_weights=punctuation_weights,
             vocabulary=ClauseVocabulary(words),
         )
-        super().__init__(
-            tables=tables,
-            train_size=train_size,
-            val_size=val_size,
-            max_length=max_length,
-            batch_size=batch_size,
-            held_out=held_out,
-            seed=seed,
-            crop=crop,
-            num_workers=num_workers,
-            words=words,
-        )
+        super().__init__(tables=tables, words=words, **others)

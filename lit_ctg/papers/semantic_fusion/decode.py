@@ -82,7 +82,7 @@ class ControlRows:
 
     @classmethod
     def of(cls, controls: Sequence[Mapping[str, float]]) -> ControlRows:
-        """Gather checked controls, one a row."""
+        """Gather checked controls, one per row."""
         values = {
             name: torch.tensor([c.get(name, 0.0) for c in controls], dtype=torch.float64) for name in SCORE_CONTROLS
         }
@@ -96,7 +96,7 @@ class ControlRows:
 
 
 def add_to_class(scores_BV: Tensor, ids: Collection[int], amount: PerRow) -> Tensor:
-    """Add ``amount`` (one number or one a row) to the scores of some ids."""
+    """Add ``amount`` (one number or one per row) to the scores of some ids."""
     return scores_BV + class_mask(ids, scores_BV) * per_row(amount, scores_BV)
 
 
@@ -153,8 +153,8 @@ def group_mixture(scores_BV: Tensor, class_BV: Tensor, *, weight: PerRow, temper
     Args:
         scores_BV: raw logits of the model (nothing masked, steered or penalised, as published).
         class_BV: bool, the class C of each row; at least one id a row.
-        weight: a in [0, 1], one number or one a row.
-        temperature: T > 0, one number or one a row.
+        weight: a in [0, 1], one number or one per row.
+        temperature: T > 0, one number or one per row.
     """
     inside_BV = (scores_BV / per_row(temperature, scores_BV)).masked_fill(~class_BV, -math.inf).softmax(dim=-1)
     uniform_BV = class_BV.to(scores_BV) / class_BV.sum(dim=-1, keepdim=True)
@@ -429,7 +429,7 @@ class ClauseDecoding:
         """Return the rule for a batch: mask, steer, penalise, hard control, sample settings; the mixture around them.
 
         Args:
-            controls: checked controls, one a row, or one for all rows.
+            controls: checked controls, one per row, or one for all rows.
             grammar, vocabulary: of the corpus.
             fusion: the model has the feature channel; False gives the baseline's "fair" settings.
             hard, soft: which control routes are on.

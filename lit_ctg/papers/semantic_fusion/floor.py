@@ -49,7 +49,7 @@ class Floor:
         return self.nats_per_sentence / math.log(2)
 
     def tokens(self, *, seen_only: bool = False, mask: str = "target") -> float:
-        """Return expected counted tokens a sentence; the input mask counts one pad target more, which costs nothing."""
+        """Return expected counted tokens per sentence; the input mask also counts a pad target, which costs nothing."""
         if mask not in ("target", "input"):
             raise ValueError(f"mask={mask!r}: use 'target' or 'input'")
         counted = self.seen_tokens_per_sentence if seen_only else self.tokens_per_sentence

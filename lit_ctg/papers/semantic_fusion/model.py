@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -209,7 +210,7 @@ class Memberships(nn.Module):
 
     @property
     def centres_33(self) -> Tensor:
-        """Centres, a row a scalar."""
+        """Centres, a row per scalar."""
         if not self.learnable:
             return self.fixed_33
         gaps_32 = functional.softplus(self.raw_gap_32)
@@ -217,7 +218,7 @@ class Memberships(nn.Module):
 
     @property
     def temperature_31(self) -> Tensor:
-        """Temperatures, a row a scalar."""
+        """Temperatures, a row per scalar."""
         return functional.softplus(self.raw_temperature_31) if self.learnable else self.fixed_temperature_31
 
     def forward(self, scalars: Tensor) -> Tensor:
@@ -262,7 +263,7 @@ class ChannelSetting:
         names: Sequence[str] = NAMES,
         groups: Mapping[str, Sequence[str]] = GROUPS,
     ) -> ChannelSetting:
-        """Turn checked controls (feature name -> value), one a row, into a setting that lives where ``like`` does."""
+        """Turn checked controls (feature name -> value), one per row, into a setting that lives where ``like`` does."""
         column = {name: index for index, name in enumerate(names)}
         value_BF = torch.zeros(len(controls), len(names))
         replaced_BF = torch.zeros(len(controls), len(names), dtype=torch.bool)
@@ -452,7 +453,30 @@ class GenerationState:
     cache: Cache | None = None
 
 
-class SemanticFusionModule(LitLanguageModel):
+class FusionModule(LitLanguageModel):
+    """How the models with a feature channel are trained.
+
+    Attributes:
+        seed: of the weights and of the channel's draws.
+        channel_generator: what the channel's draws come from.
+        optimization: arguments of ``adamw_warmup_cosine``.
+    """
+
+    seed: int
+    channel_generator: torch.Generator
+    optimization: dict[str, Any]
+
+    def on_train_epoch_start(self) -> None:
+        """Give the channel's draws a stream that depends on (seed, epoch) only."""
+        self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with warm-up and cosine over the whole run, a step per batch."""
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
+
+
+class SemanticFusionModule(FusionModule):
     """Transformer LM with a gated channel of fuzzy features (sec. 2).
 
     Args:
@@ -534,7 +558,7 @@ class SemanticFusionModule(LitLanguageModel):
         self.feature_dropout, self.auxiliary_target = feature_dropout, auxiliary_target
         self.label_smoothing = label_smoothing
         self.auxiliary_weight, self.uniformizer_weight = auxiliary_weight, uniformizer_weight
-        self.optimization: dict[str, Any] = {
+        self.optimization = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -646,10 +670,6 @@ class SemanticFusionModule(LitLanguageModel):
 
     # training ------------------------------------------------------------------------------------------------------
 
-    def on_train_epoch_start(self) -> None:
-        """Give the channel's draws a stream that depends on (seed, epoch) only."""
-        self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
-
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return Eq. 5 as "loss" and its three parts, over the positions of the loss mask."""
         packing = Packing.of(batch["mask_target_BT"] if self.loss_mask == "target" else batch["mask_input_BT"])
@@ -675,15 +695,10 @@ class SemanticFusionModule(LitLanguageModel):
             loss = loss + self.auxiliary_weight * losses["auxiliary_loss"]
         return {"loss": loss, **losses}
 
-    def configure_optimizers(self) -> Any:
-        """AdamW with warm-up and cosine over the whole run, a step a batch."""
-        total_steps = int(self.trainer.estimated_stepping_batches)
-        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
-
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: Sequence[Mapping[str, float]] | None = None) -> GenerationState:
-        """Return the state of empty prefixes; ``controls`` (checked, one a row) go through the feature channel."""
+        """Return the state of empty prefixes; ``controls`` (checked, one per row) go through the feature channel."""
         channel = ChannelSetting.of(controls, self.embedding.weight) if controls else None
         ids_BT = torch.zeros(batch_size, 0, dtype=torch.long, device=self.device)
         return GenerationState(ids_BT, channel)

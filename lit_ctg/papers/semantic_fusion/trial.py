@@ -258,13 +258,7 @@ class PrefixEvaluation(Callback):
         self.perplexity.to(pl_module.device).reset()
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
         """Score the batch column by column (the loop has the module in evaluation mode)."""
         if self._on:

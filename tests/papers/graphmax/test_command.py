@@ -23,7 +23,7 @@ def cache(tmp_path_factory, monkeypatch) -> None:
 def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
     file = tmp_path / "graph.safetensors"
     words = ["data=reviews", "size=smoke", "data/tokenizer=word"]
-    code, out, err = run_cli("data", "graph", *words, "--out", str(file), "--order", "2", "--row-edges", "20")
+    code, out, err = run_cli("data", "graph", *words, f"out={file}", "order=2", "row_edges=20")
     assert code == 0 and err == "" and "hubs" in out
     data = build_datamodule(compose(words, experiment=False))
     texts = [data.vocabulary.encode(document.text) for document in data.documents("train")]
@@ -36,7 +36,7 @@ def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
 def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None:
     file = tmp_path / "graph.safetensors"
     words = ["experiment=graphmax/main", "size=smoke"]
-    graph = main([*words, f"--out={file}"])
+    graph = main([*words, f"out={file}"])
     cfg = compose(words)
     data = build_datamodule(cfg)
     assert graph.vocab_size == len(data.vocabulary)
@@ -46,15 +46,18 @@ def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None
 
 
 def test_bad_input(tmp_path: Path, run_cli) -> None:
-    out = f"--out={tmp_path / 'g'}"
-    with pytest.raises(UserError, match="--out"):
+    out = f"out={tmp_path / 'g'}"
+    with pytest.raises(UserError, match="lit-ctg data graph: give out="):
         main(["data=reviews"])
-    with pytest.raises(UserError, match="no option '--ordr'"):
+    with pytest.raises(UserError, match="no setting 'ordr'; did you mean 'order'"):
         main(["data=reviews", out, "--ordr", "2"])
-    with pytest.raises(UserError, match="invalid choice"):
-        main(["data=reviews", out, "--normalization", "column"])
-    with pytest.raises(UserError, match="order, minimum_count"):
-        main(["data=reviews", "size=smoke", "data/tokenizer=word", out, "--order", "0"])
+    with pytest.raises(UserError, match="ordr"):
+        main(["data=reviews", out, "ordr=2"])
+    with pytest.raises(UserError, match="normalization=column; one of row"):
+        main(["data=reviews", out, "normalization=column"])
+    for word in ("order=0", "minimum_count=few", "row_edges=-1"):
+        with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: give a whole number from 1"):
+            main(["data=reviews", "size=smoke", "data/tokenizer=word", out, word])
     with pytest.raises(UserError, match="no text corpus"):
         main(["data=clause", "size=smoke", out])
     code, _, err = run_cli("data", "grap", "data=reviews")

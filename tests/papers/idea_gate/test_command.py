@@ -75,9 +75,9 @@ def test_what_cannot_be_started_from(plain, vocabulary, tmp_path) -> None:
 def test_what_cannot_be_exported(make_module, tmp_path) -> None:
     with pytest.raises(UserError, match="without a gate"):
         export(make_module(double=False), tmp_path)
-    with pytest.raises(UserError, match=r"ckpt_path is missing; usage: lit-ctg data export-base"):
+    with pytest.raises(UserError, match=r"lit-ctg data export-base: give ckpt_path="):
         main([])
-    with pytest.raises(UserError, match="no option 'outt'"):
+    with pytest.raises(UserError, match="no setting 'outt'; did you mean 'out'"):
         main(["ckpt_path=x", "outt=y"])
     assert paper_commands()["export-base"] is main
 

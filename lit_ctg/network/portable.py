@@ -1,0 +1,148 @@
+"""Our language models as Hugging Face models that need nothing of this package (`lit-ctg export-model`).
+
+A model of a stock architecture becomes one (``gpt2_of``). Any other has a class below ``PortableLM`` in its paper's
+``portable.py``, made of the very layers that were trained; ``run/standalone.py`` writes the class and all that it uses
+as one file into the exported folder.
+
+Shape letters: B rows, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, GPT2Config, GPT2LMHeadModel, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A model ready to be written.
+
+    Attributes:
+        model: the Hugging Face model, in evaluation mode.
+        ours: the scores [B, T, V] that it must agree with, of ids [B, T] without padding.
+        options: further arguments of its ``forward`` under which ``ours`` was computed.
+        about: what the model card says of it.
+        tokenizer: its tokenizer where the vocabulary's own will not do; None takes that.
+    """
+
+    model: Any
+    ours: Callable[[Tensor], Tensor]
+    options: Mapping[str, Tensor] = field(default_factory=dict)
+    about: str = ""
+    tokenizer: Any = None
+
+
+class PortableConfig(PretrainedConfig):
+    """Plain values from which a model of ours is made again: ``sizes`` holds the arguments of its parts."""
+
+    model_type = "lit_ctg"
+
+    sizes = None
+
+
+class PortableLM(PreTrainedModel, GenerationMixin):
+    """What the classes of all papers share: rows may be padded on either side, and there is no cache.
+
+    A subclass makes its parts and calls ``finish``; its ``forward`` hands ``scores`` to ``aligned``.
+    """
+
+    config_class = PortableConfig
+    base_model_prefix = "model"
+
+    def finish(self) -> None:
+        """Keep every buffer in the file of weights: a model is made without numbers first, which are read then."""
+        for part in self.modules():
+            for name, value in list(part.named_buffers(recurse=False)):
+                part.register_buffer(name, value)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """All numbers are read from the file."""
+
+    def aligned(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        scores: Callable[[Tensor], Tensor],
+        labels: Tensor | None,
+    ) -> CausalLMOutput:
+        """Return logits of rows that may be padded, and the mean cost of labels (-100: none) where there are any.
+
+        Padding goes to the end of its row, where no token of a causal model sees it.
+        """
+        if attention_mask is None or bool(attention_mask.all()):
+            logits_BTV = scores(input_ids)
+        else:
+            order_BT = (attention_mask == 0).long().argsort(dim=1, stable=True)
+            shifted_BTV = scores(input_ids.gather(1, order_BT))
+            back_BT1 = order_BT.argsort(dim=1).unsqueeze(-1)
+            logits_BTV = shifted_BTV.gather(1, back_BT1.expand_as(shifted_BTV))
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+        return CausalLMOutput(loss=loss, logits=logits_BTV)
+
+
+def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> GPT2LMHeadModel:
+    """Return ``GPT2LMHeadModel`` with the weights of our stack and a head tied to the embedding.
+
+    Raises:
+        UserError: another backbone than ``gpt2``.
+    """
+    check_gpt2(backbone, embedding)
+    assert embedding is not None, "check_gpt2 refuses a model without one"
+    model = GPT2LMHeadModel(GPT2Config(**gpt2_settings(backbone, vocabulary))).eval()
+    model.load_state_dict({**gpt2_state(backbone, embedding), "lm_head.weight": embedding.weight})
+    return model
+
+
+def check_gpt2(backbone: Any, embedding: nn.Embedding | None) -> None:
+    """Refuse a model on another stack than ours; ``UserError`` says what to do with it."""
+    if not isinstance(backbone, GPT2Backbone) or embedding is None:
+        raise UserError(
+            f"a model on {type(backbone).__name__} is not exported: a pretrained one is at backbone.path already, and "
+            "what was trained on it is a control (lit-ctg export)"
+        )
+
+
+def gpt2_settings(backbone: GPT2Backbone, vocabulary: Any) -> dict[str, Any]:
+    """Return the arguments of the ``GPT2Config`` of our stack."""
+    ends = {"bos_token_id": vocabulary.bos_id, "eos_token_id": vocabulary.eos_id}
+    return {"vocab_size": len(vocabulary), **ends, **backbone.sizes()}
+
+
+def gpt2_state(backbone: GPT2Backbone, embedding: nn.Embedding) -> dict[str, Tensor]:
+    """Return the weights of our stack under the names of ``GPT2LMHeadModel``, its head left out."""
+    state = {f"transformer.{name}": value for name, value in backbone.to_hugging_face().items()}
+    state["transformer.wte.weight"] = embedding.weight
+    return {name: value.detach() for name, value in state.items()}
+
+
+def check_causal(module: Any) -> None:
+    """Refuse a model whose positions see later ones: what the architecture is asked for at each step is no such thing.
+
+    Raises:
+        UserError: it is not causal.
+    """
+    if not module.causal:
+        raise UserError(
+            "this model sees the tokens that it foretells (regime=as_published), so it is no causal language model: "
+            "export a run of regime=corrected"
+        )
+
+
+def plain_batch(ids_BT: Tensor) -> Any:
+    """Return a batch of whole rows without padding."""
+    mask_BT = torch.ones_like(ids_BT, dtype=torch.bool)
+    targets_BT = ids_BT.roll(-1, dims=1)
+    return {"input_ids_BT": ids_BT, "target_ids_BT": targets_BT, "mask_input_BT": mask_BT, "mask_target_BT": mask_BT}

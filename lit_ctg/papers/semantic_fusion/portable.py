@@ -1,0 +1,190 @@
+"""Semantic fusion and its baseline as Hugging Face models, features and all (`lit-ctg export-model`).
+
+Shape letters: B rows, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import CausalLMOutput
+
+from lit_ctg.errors import UserError
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal
+from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
+from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.model import (
+    LONGEST,
+    NAMES,
+    ClauseAnnotator,
+    GatedFusion,
+    Memberships,
+    SemanticFusionModule,
+    assemble,
+)
+
+
+class SemanticFusionConfig(PortableConfig):
+    """Sizes of a model, and ``words``: what its features know of the vocabulary."""
+
+    model_type = "lit_ctg_semantic_fusion"
+
+
+class Words:
+    """The vocabulary as the annotator asks for it."""
+
+    def __init__(self, told: Any) -> None:
+        self.tokens, self.groups = list(told["tokens"]), told["groups"]
+        self.polarity, self.intensity = told["polarity"], told["intensity"]
+        self.pad_id, self.bos_id, self.eos_id = told["pad_id"], told["bos_id"], told["eos_id"]
+
+    def id(self, token: str) -> int:
+        """Return the id of a token."""
+        return self.tokens.index(token)
+
+    def ids(self, group: str) -> list[int]:
+        """Return the ids of a group's words."""
+        return [self.id(word) for word in self.groups[group]]
+
+
+class SemanticFusionForCausalLM(PortableLM):
+    """Transformer with a gated channel of fuzzy features of the tokens so far (Eq. 1 to 4); the baseline has none."""
+
+    config_class = SemanticFusionConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        sizes = config.sizes
+        dim = sizes["backbone"]["dim"]
+        self.embedding = nn.Embedding(config.vocab_size, dim)
+        self.position = SinusoidalPosition(dim, LONGEST)
+        self.backbone = TransformerBackbone(**sizes["backbone"], causal=True)
+        self.fuse = None
+        if sizes["fusion"]:
+            self.fuse = GatedFusion(dim, len(NAMES), sizes["gate"])
+            self.annotator = ClauseAnnotator(
+                cast(ClauseVocabulary, Words(config.words)),
+                prefix_only=True,
+                exclamation_nudge=sizes["exclamation_nudge"],
+            )
+            self.memberships = Memberships(**sizes["memberships"])
+        self.finish()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Return logits [B, T, V]: H E^T."""
+        return self.aligned(input_ids, attention_mask, self.scores, labels)
+
+    def scores(self, ids_BT: Tensor) -> Tensor:
+        """Return the logits of rows without padding on the left."""
+        hidden_BTD = self.embedding(ids_BT) * self.config.sizes["embedding_scale"]
+        if self.fuse is not None:
+            length = ids_BT.shape[1]
+            # features of prefixes alone do not ask for the length of the sentence
+            predicates, scalars = self.annotator(ids_BT, ids_BT.new_full((len(ids_BT),), length))
+            features_BTF = assemble(predicates, self.memberships(scalars))
+            if not self.memberships.learnable:
+                features_BTF = features_BTF * (ids_BT != self.annotator.pad_id).unsqueeze(-1)
+            hidden_BTD = self.fuse(hidden_BTD, features_BTF)
+        places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        return self.backbone(hidden_BTD + self.position(places_T)) @ self.embedding.weight.T
+
+
+def portable(module: Any, datamodule: Any) -> Portable:
+    """Return a run's model.
+
+    Raises:
+        UserError: a model that sees later tokens, or fusion on other text than the clauses.
+    """
+    if not isinstance(module, SemanticFusionModule):
+        raise UserError(
+            f"a {type(module).__name__} is not exported as a model: its channel on GPT-2's stack or a frozen model is "
+            "a control (lit-ctg export)"
+        )
+    check_causal(module)
+    if module.fusion and not module.annotator.prefix_only:
+        raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "
+                        "export a run of regime=corrected")  # fmt: skip
+    vocabulary, backbone = module.vocabulary, module.backbone
+    first = backbone.layers[0]
+    sizes: dict[str, Any] = {
+        "fusion": module.fusion,
+        "embedding_scale": module.embedding_scale,
+        "backbone": {
+            "dim": backbone.dim,
+            "layers": len(backbone.layers),
+            "heads": backbone.heads,
+            "feedforward_dim": first.linear1.out_features,
+            "dropout": first.dropout.p,
+            "norm_position": backbone.norm_position,
+            "activation": "relu" if first.activation is nn.functional.relu else "gelu",
+        },
+    }
+    if module.fusion:
+        own = module.memberships
+        sizes["gate"] = module.fuse.gate is not None
+        sizes["exclamation_nudge"] = module.annotator.exclamation_nudge
+        sizes["memberships"] = {
+            "centres": own.fixed_33[0].tolist(),
+            "temperature": float(own.fixed_temperature_31[0]),
+            "learnable": own.learnable,
+        }
+    words = {
+        "tokens": list(vocabulary.tokens),
+        "groups": {name: list(members) for name, members in vocabulary.groups.items()},
+        "polarity": vocabulary.polarity,
+        "intensity": vocabulary.intensity,
+        "pad_id": vocabulary.pad_id,
+        "bos_id": vocabulary.bos_id,
+        "eos_id": vocabulary.eos_id,
+    }
+    config = SemanticFusionConfig(
+        sizes=sizes,
+        vocab_size=len(vocabulary),
+        hidden_size=backbone.dim,
+        max_position_embeddings=LONGEST,
+        words=words,
+        pad_token_id=vocabulary.pad_id,
+        bos_token_id=vocabulary.bos_id,
+        eos_token_id=vocabulary.eos_id,
+    )
+    model = SemanticFusionForCausalLM(config).eval()
+    model.load_state_dict(module.state_dict(), strict=False)
+
+    def ours(ids_BT: Tensor) -> Tensor:
+        state, columns = module.start(len(ids_BT)), []
+        for ids_B1 in ids_BT.split(1, dim=1):
+            scores_BV, state = module.step(ids_B1, state)
+            columns.append(scores_BV)
+        return torch.stack(columns, dim=1)
+
+    return Portable(model, ours, {}, tokenizer=clause_tokenizer(vocabulary))
+
+
+def clause_tokenizer(vocabulary: Any) -> Any:
+    """Return the fast tokenizer of the clause corpus: letter case folded, ``<bos>`` in front, unknown words refused."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    engine = Tokenizer(models.WordLevel({token: number for number, token in enumerate(vocabulary.tokens)}))
+    capitals = [token for token in vocabulary.tokens if token != token.lower()]
+    spelled = [normalizers.Replace(Regex(rf"\b{token.lower()}\b"), token) for token in capitals]
+    engine.normalizer = normalizers.Sequence([normalizers.Lowercase(), *spelled])
+    pieces = pre_tokenizers.Split(Regex(r"[A-Za-z]+|[^\sA-Za-z]"), "isolated")
+    engine.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pieces])
+    engine.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", vocabulary.bos_id)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=engine, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", model_max_length=LONGEST
+    )

@@ -1,0 +1,131 @@
+"""`lit-ctg export-model`: the language model of a finished run as a Hugging Face folder that needs nothing of ours."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+
+import lit_ctg
+from lit_ctg.control.card import of_record
+from lit_ctg.core.model import evaluating
+from lit_ctg.data.fast_tokenizer import fast_tokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
+from lit_ctg.network.portable import Portable
+from lit_ctg.run.build import build_datamodule, build_model
+from lit_ctg.run.checkpoint import read
+from lit_ctg.run.directory import CHECKPOINT, RECORD
+from lit_ctg.run.standalone import standalone
+
+# largest difference of a logit, as a share of the largest one (or of 1), that is put down to the order of additions
+TOLERANCE = 1e-5
+FOLDER = "export"
+# from the run's decoding into generation_config.json, where they are plain numbers there
+DECODING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_new_tokens")
+
+
+def main(run: str, out: str | None = None, console: Console | None = None) -> Path:
+    """Export a run's model; return the folder.
+
+    Args:
+        run: a run directory, or a checkpoint.
+        out: the folder to write, by default ``export`` in the run directory. An earlier export there is replaced.
+
+    Raises:
+        UserError: no run there, a model that cannot be exported (the line says why), a folder that holds other things,
+            logits that differ by more than ``TOLERANCE``.
+    """
+    path = Path(run)
+    checkpoint = read(path / CHECKPOINT if path.is_dir() else path)
+    home = checkpoint.path.parent.parent
+    target = Path(out) if out is not None else home / FOLDER
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").is_file())):
+        raise UserError(f"{target} is there and holds no model: give a folder that is new or empty")
+    cfg = OmegaConf.create(checkpoint.config)
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    checkpoint.load_into(module, datamodule)
+    record = json.loads((home / RECORD).read_text(encoding="utf-8")) if (home / RECORD).is_file() else None
+    with evaluating(module), torch.no_grad():
+        made = portable(cfg.paper, module, datamodule)
+        compare(made, target)
+        with replacing(target) as temporary:
+            write(made, module, temporary, checkpoint.config, record)
+            if target.is_dir():
+                shutil.rmtree(target)  # an earlier export
+    (console or Console(soft_wrap=True, highlight=False)).print(f"exported: {target}")
+    return target
+
+
+def portable(paper: str, module: Any, datamodule: Any) -> Portable:
+    """Return the model of a run as its paper's ``portable.py`` makes it.
+
+    Raises:
+        UserError: the paper has none, or cannot export this model.
+    """
+    if not (Path(lit_ctg.__file__).parent / "papers" / paper / "portable.py").is_file():
+        raise UserError(f"paper {paper} has no portable.py that says how its models are exported: write one")
+    return importlib.import_module(f"lit_ctg.papers.{paper}.portable").portable(module, datamodule)
+
+
+def compare(made: Portable, where: Path | str) -> None:
+    """Refuse a model whose logits are not the run's; ``UserError`` says by how much they differ."""
+    size = made.model.config.vocab_size
+    length = min(24, getattr(made.model.config, "max_position_embeddings", None) or 24)
+    ids_BT = torch.randint(0, size, (2, length), generator=torch.Generator().manual_seed(0))
+    ours_BTV, theirs_BTV = made.ours(ids_BT), made.model(input_ids=ids_BT, **made.options).logits
+    change = float((ours_BTV - theirs_BTV).abs().max())
+    if not change <= TOLERANCE * max(1.0, float(ours_BTV.abs().max())):
+        raise UserError(f"{where}: the exported model's logits differ from the run's by {change:.2g}: not written")
+
+
+def write(
+    made: Portable, module: Any, folder: Path, config: Mapping[str, Any], record: Mapping[str, Any] | None
+) -> None:
+    """Write weights, configuration, code (where the architecture is ours), tokenizer, generation settings and card."""
+    model = made.model
+    longest = getattr(model.config, "max_position_embeddings", None)
+    tokenizer, note = (made.tokenizer, "") if made.tokenizer is not None else fast_tokenizer(module.vocabulary, longest)
+    own = type(model).__module__.startswith("lit_ctg.")
+    if own:
+        code = f"modeling_{model.config.model_type.removeprefix('lit_ctg_')}"
+        names = type(model.config).__name__, type(model).__name__
+        model.config.auto_map = dict(
+            zip(("AutoConfig", "AutoModelForCausalLM"), (f"{code}.{n}" for n in names), strict=True)
+        )
+    settings = model.generation_config
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(settings, name, getattr(tokenizer, name))
+    for name in DECODING:
+        value = (config.get("decoding") or {}).get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(settings, name, value)
+    settings.do_sample = True
+    # a model of ours reads the whole row at every step
+    settings.use_cache = hasattr(model, "transformer")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if own:
+        source = standalone(type(model).__module__, names, f"{names[1]}: a language model of lit_ctg.")
+        (folder / f"{code}.py").write_text(source, encoding="utf-8")
+    (folder / "README.md").write_text(card(model, made.about, note, own, record), encoding="utf-8")
+
+
+def card(model: Any, about: str, note: str, own: bool, record: Mapping[str, Any] | None) -> str:
+    """Return the model card; what it says of the run is what the record says."""
+    trust = ", trust_remote_code=True" if own else ""
+    kind = "Its code lies beside the weights." if own else "A stock architecture: transformers alone loads it."
+    lines = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [lit_ctg]", "---", ""]
+    lines += [f"# {type(model).__name__}", "", " ".join(filter(None, (kind, about, note))), "", "```python"]
+    lines += ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    lines += [f'model = AutoModelForCausalLM.from_pretrained("<this folder>"{trust})']
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained("<this folder>"{trust})', "```", ""]
+    return "\n".join([*lines, *of_record(record)])

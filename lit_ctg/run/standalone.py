@@ -1,0 +1,147 @@
+"""One file of source from definitions of this package: they and all that they use, nothing else, no import of it.
+
+Definitions are copied as they stand, comments included, those that others need first. What only annotations name is
+left out: they are not evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import lit_ctg
+from lit_ctg.errors import UserError
+
+HEADER = '''"""{title}
+
+Written by `lit-ctg export-model` from the source of lit_ctg {version} (Apache-2.0), the layers that were trained
+themselves; it needs torch and transformers only.
+"""
+
+from __future__ import annotations
+
+'''
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A parsed module: its top-level definitions, and what its imports bind."""
+
+    lines: tuple[str, ...]
+    definitions: dict[str, ast.stmt]
+    ours: dict[str, tuple[str, str]]  # name -> (module, name there); "" for a module itself
+    others: dict[str, str]  # name -> import statement
+
+
+def standalone(module: str, names: Sequence[str], title: str) -> str:
+    """Return the source of some definitions of a module with all that they use.
+
+    Args:
+        module: dotted name.
+        names: of its definitions.
+        title: first line of the text at the file's top.
+
+    Raises:
+        UserError: two things of one name come together.
+    """
+    found: dict[str, tuple[str, str]] = {}  # name -> (module, source)
+    imports: set[str] = set()
+    done: set[tuple[str, str]] = set()
+
+    def take(place: str, name: str) -> None:
+        if (place, name) in done:
+            return
+        done.add((place, name))
+        read = _read(place)
+        if name in read.others:
+            imports.add(read.others[name])
+        elif name in read.ours:
+            target, original = read.ours[name]
+            if original:
+                take(target, original)
+        elif name in read.definitions:
+            node = read.definitions[name]
+            source = _source(read, node)
+            for used in _names(node):
+                owner, _, attribute = used.partition(".")
+                alias = read.ours.get(owner)
+                if attribute and alias is not None and not alias[1]:  # something of a module that is ours
+                    take(alias[0], attribute)
+                    source = re.sub(rf"(?<![\w.]){owner}\.{attribute}\b", attribute, source)
+                elif owner != name:
+                    take(place, owner)
+            if name in found and found[name][0] != place:
+                raise UserError(f"{place} and {found[name][0]} both define {name}: give one of them another name")
+            found[name] = place, source
+
+    for name in names:
+        take(module, name)
+    text = HEADER.format(title=title, version=lit_ctg.__version__) + "\n".join(sorted(imports)) + "\n"
+    for name, (place, source) in found.items():
+        text += f"\n\n# {place}: {name}\n{source}\n"
+    return text
+
+
+@cache
+def _read(module: str) -> _Module:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    definitions: dict[str, ast.stmt] = {}
+    ours: dict[str, tuple[str, str]] = {}
+    others: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            definitions[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    definitions[target.id] = node
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                named = f" as {alias.asname}" if alias.asname else ""
+                others[alias.asname or alias.name.partition(".")[0]] = f"import {alias.name}{named}"
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            for alias in node.names:
+                bound, place = alias.asname or alias.name, str(node.module)
+                if place.partition(".")[0] == "lit_ctg":
+                    inner = f"{place}.{alias.name}"
+                    ours[bound] = (inner, "") if _is_module(inner) else (place, alias.name)
+                else:
+                    named = f" as {alias.asname}" if alias.asname else ""
+                    others[bound] = f"from {place} import {alias.name}{named}"
+    return _Module(tuple(text.splitlines()), definitions, ours, others)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is no package
+        return False
+
+
+def _source(read: _Module, node: ast.stmt) -> str:
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return "\n".join(read.lines[first - 1 : node.end_lineno])
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a definition uses when it runs, ``a.b`` for an attribute of a name as well as ``a``."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        yield f"{node.value.id}.{node.attr}"
+        return
+    if isinstance(node, ast.Name):
+        yield node.id
+        return
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns"):
+            continue
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, ast.AST):
+                yield from _names(inner)

@@ -1,0 +1,192 @@
+"""`lit-ctg export-model`: every paper's model in a process that knows nothing of lit_ctg, with our logits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lit_ctg.config import compose, plain
+from lit_ctg.errors import UserError
+from lit_ctg.run.build import build_datamodule, build_model
+from lit_ctg.run.export_model import TOLERANCE, compare, main, portable, write
+
+SMALL = ("size=smoke", "data.sample_size=3000")
+# name -> words; those of stock=True need no code of ours
+MODELS: dict[str, tuple[str, ...]] = {
+    "codes": ("experiment=control_code/transformer", *SMALL),
+    "code_token": ("experiment=control_code/transformer", "model.injection=prompt", *SMALL),
+    "gru": ("experiment=control_code/gru", *SMALL),
+    "lstm": ("experiment=nslm/numbers_grounded", *SMALL),
+    "nnlm_transformer": ("experiment=nslm/numbers_transformer", *SMALL),
+    "fusion": ("experiment=semantic_fusion/main", "size=smoke"),
+    "fusion_baseline": ("experiment=semantic_fusion/baseline", "size=smoke"),
+    "gate": ("experiment=idea_gate/main", *SMALL),
+    "lift": ("experiment=idea_gate/branch_lift", *SMALL, "model.start_from=null"),
+    "plain": ("experiment=idea_gate/baseline", *SMALL),
+    "graphmax": ("experiment=graphmax/main", *SMALL),
+}
+STOCK = ("plain", "graphmax")
+# the same classes in another arm: tried with -m slow
+SELDOM = ("code_token", "nnlm_transformer", "fusion_baseline", "gate")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in MODELS]
+
+# what the fresh process does: load, compare, and generate alone and padded in a batch
+FRESH = """
+import json, sys
+sys.modules["lit_ctg"] = None  # any import of it fails
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+torch.manual_seed(0)
+for name, stock in json.loads(sys.argv[1]).items():
+    folder = f"{sys.argv[2]}/{name}"
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=not stock).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=not stock)
+    known = load_file(f"{folder}.safetensors")
+    ids, ours = known.pop("ids"), known.pop("scores")
+    with torch.no_grad():
+        theirs = model(input_ids=ids, **known).logits
+        change = float((ours - theirs).abs().max() / max(1.0, float(ours.abs().max())))
+        # rows that begin with padding say what they say alone
+        mask = torch.ones_like(ids)
+        mask[1, :3] = 0
+        # of GPT-2 only generate() turns the mask into positions
+        known_places = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if hasattr(model, "transformer") else {}
+        masked = model(input_ids=ids, attention_mask=mask, **known_places, **known).logits[1, 3:]
+        alone = model(input_ids=ids[1:, 3:], **{key: value[1:] for key, value in known.items()}).logits[0]
+        padded = float((masked - alone).abs().max() / max(1.0, float(ours.abs().max())))
+    options = dict(do_sample=False, max_new_tokens=5, pad_token_id=0, eos_token_id=None)
+    batch = model.generate(ids[:, :6], attention_mask=mask[:, :6], **options, **known)[1, 6:].tolist()
+    own = {key: value[1:] for key, value in known.items()}
+    single = model.generate(ids[1:, 3:6], **options, **own)[0, 3:].tolist()
+    loss = float(model(input_ids=ids, labels=ids, **known).loss)
+    print(json.dumps({"name": name, "change": change, "padded": padded, "same": batch == single, "loss": loss,
+                      "kind": type(model).__module__.split(".")[0], "fast": tokenizer.is_fast,
+                      "words": len(tokenizer)}), flush=True)
+"""
+
+
+def built(words: tuple[str, ...]) -> tuple[Any, Any, Any]:
+    """Return configuration, data and a model whose weights are large enough to matter."""
+    cfg = compose(words)
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.2)
+    return cfg, datamodule, module
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Packed corpora of all tests here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIT_CTG_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def told(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache: None
+) -> dict[str, dict[str, Any]]:
+    """What the fresh process says of every model that a test asks for."""
+    asked = {item.callspec.params.get("name") for item in request.session.items if "told" in item.fixturenames}
+    place = tmp_path_factory.mktemp("exports")
+    with torch.no_grad():
+        for name, words in MODELS.items():
+            if name not in asked:
+                continue
+            cfg, datamodule, module = built(words)
+            made = portable(cfg.paper, module, datamodule)
+            compare(made, place / name)
+            (place / name).mkdir()
+            write(made, module, place / name, plain(cfg), None)
+            ids = torch.randint(0, made.model.config.vocab_size, (2, 12), generator=torch.Generator().manual_seed(2))
+            saved = {"ids": ids, "scores": made.ours(ids).contiguous(), **made.options}
+            save_file(saved, place / f"{name}.safetensors")
+    fresh = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            FRESH,
+            json.dumps({name: name in STOCK for name in MODELS if name in asked}),
+            str(place),
+        ],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HF_HOME": str(place / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        cwd=place,
+    )
+    assert fresh.returncode == 0, fresh.stderr[-3000:]
+    lines = [json.loads(line) for line in fresh.stdout.splitlines() if line.startswith("{")]
+    return {line["name"]: {**line, "folder": str(place / line["name"])} for line in lines}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fresh_process_has_our_logits(told: dict[str, dict[str, Any]], name: str) -> None:
+    found = told[name]
+    assert found["change"] <= TOLERANCE and found["padded"] <= TOLERANCE
+    assert found["same"], "a padded row of a batch generates what it generates alone"
+    assert 0 < found["loss"] < float("inf")
+    assert found["kind"] == ("transformers" if name in STOCK else "transformers_modules")
+    assert found["fast"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name: str) -> None:
+    folder = Path(told[name]["folder"])
+    files = {path.name for path in folder.iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"} <= files
+    assert not [file for file in files if file.endswith((".bin", ".pt", ".ckpt", ".pkl"))]
+    code = [file for file in files if file.endswith(".py")]
+    assert len(code) == (name not in STOCK)
+    for file in code:
+        text = (folder / file).read_text()
+        assert "import lit_ctg" not in text and "from lit_ctg" not in text
+        assert "trust_remote_code=True" in (folder / "README.md").read_text()
+    assert json.loads((folder / "generation_config.json").read_text())["do_sample"] is True
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    (("experiment=semantic_fusion/main", "regime=as_published", "size=smoke"), "sees the tokens that it foretells"),
+    (("experiment=control_code/transformer", "regime=as_published", *SMALL), "position=batch_row"),
+    (("experiment=graphmax/bayesian", *SMALL), "Bayesian softmax"),
+])  # fmt: skip
+def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cache: None) -> None:
+    cfg, datamodule, module = built(words)
+    with pytest.raises(UserError, match=line):
+        portable(cfg.paper, module, datamodule)
+
+
+@pytest.mark.parametrize(("paper", "line"), [
+    ("graphmax", "translates: it is no causal language model"),
+    ("nslm", "Table 7"),
+    ("semantic_fusion", "is a control"),
+    ("none", "has no portable.py"),
+])  # fmt: skip
+def test_other_models_of_a_paper_are_refused(paper: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        portable(paper, object(), None)
+
+
+def test_a_model_that_says_something_else_is_not_written(tmp_path: Path) -> None:
+    cfg, datamodule, module = built(("experiment=semantic_fusion/baseline", "size=smoke"))
+    made = portable(cfg.paper, module, datamodule)
+    with torch.no_grad():
+        made.model.embedding.weight[3] += 0.01
+        with pytest.raises(UserError, match=r"differ from the run's by .*: not written"):
+            compare(made, tmp_path)
+
+
+def test_a_missing_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="checkpoint"):
+        main(str(tmp_path))
