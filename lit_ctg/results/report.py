@@ -42,7 +42,7 @@ from lit_ctg.results.render import (
     visible,
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
-from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results, gather, twins
+from lit_ctg.results.table import ALL, AUTO, Cell, Results, Row, Table, all_results, gather, twins
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"
@@ -98,7 +98,7 @@ def write_report(
     """
     top = root if root is not None else experiments_root(None if paper in (None, "all") else paper)
     results, left_out = gather(paper, size, records, top, every_size=True)
-    write_atomic(Path(out), page(parts(results, top, size or AUTO), left_out))
+    write_atomic(Path(out), page(parts(results, top, AUTO if size in (None, ALL) else str(size)), left_out))
     return Path(out)
 
 
