@@ -463,8 +463,6 @@ def _e(text: str) -> str:
 
 # --- the filter -----------------------------------------------------------------------------------------------------
 
-ALL = "all"
-
 
 def runs_words(result: Results) -> str:
     """Return how many runs a paper has, and of which size."""
