@@ -562,7 +562,8 @@ def main(
         made = write_sweep(paper, out)
         shown.print(f"sweep: {made}; wandb sweep {made}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    made = write_report(Path(out) if out is not None else DEFAULT_OUT, paper, size, records)
+    with shown.status("reading records"):  # on a terminal only
+        made = write_report(Path(out) if out is not None else DEFAULT_OUT, paper, size, records)
     shown.print(f"report: {made}", markup=False, highlight=False, soft_wrap=True)
     return 0
 

@@ -293,6 +293,8 @@ def effect_words(nats: float) -> str:
     """Return an effect in words: ``x 2.7 (+1.00)``."""
     if not math.isfinite(nats):
         return "only with controls" if nats > 0 else "excluded" if nats < 0 else "undefined"
+    if abs(nats) < 0.005:
+        return "as likely"
     factor = math.exp(min(abs(nats), 300.0))
     sign = "\N{MULTIPLICATION SIGN}" if nats >= 0 else "\N{DIVISION SIGN}"
     return f"{sign} {factor:,.3g} ({nats:+.2f})"

@@ -126,6 +126,7 @@ CURVE = {"values": [0.0, 1.0], "controlled": [-1.0, -0.5], "bare": [-1.0, -math.
 def test_effects_in_words() -> None:
     assert play.effect_words(math.log(2)) == "× 2 (+0.69)"
     assert play.effect_words(-math.log(2)) == "÷ 2 (-0.69)"
+    assert play.effect_words(-1e-9) == "as likely"
     assert play.effect_words(math.inf) == "only with controls" and play.effect_words(-math.inf) == "excluded"
     html = play.table_html(session_of(TokenEffect(" a", 1, -math.inf, -0.5, {"up": math.inf})))
     assert "<td>0</td><td>0.607</td><td>only with controls</td><td>only with controls</td>" in html
