@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 111
 
-.PHONY: help venv reproduce tables test test-slow lint format bench clean
+.PHONY: help venv reproduce tables docs test test-slow lint format bench clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
 	@echo "make tables     the committed tables and figures and the README's results, from the committed records"
+	@echo "make docs       the pages of docs/ as a site in outputs/site, links checked"
 	@echo "make test       environment, the default test suite (CPU, offline)"
 	@echo "make lint       ruff, format check, mypy over lit_ctg"
 	@echo "make test-slow  the tests that take minutes"
@@ -43,6 +44,11 @@ tables: venv
 	  format=md size=all records=$$results out=experiments/$$paper/tables.md && $(BIN)/lit-ctg figure paper=$$paper \
 	  records=$$results out=experiments/$$paper/figures || exit 1; done
 	$(BIN)/python -m lit_ctg.results.readme README.md
+
+# the extra docs is not in the lock: nothing else needs it
+docs: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5" "mkdocstrings[python]>=0.27"
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 # the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and
 # without compiled kernels; and with AVX2 at most

@@ -169,7 +169,10 @@ def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
     Raises:
         UserError: an unknown setting, or layers that the model does not have.
     """
-    from peft import LoraConfig, inject_adapter_in_model
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError("backbone.lora needs peft: pip install 'lit-ctg[lora]'") from error
 
     known = {"rank", "alpha", "dropout", "targets"}
     if set(lora) - known or not {"rank", "alpha"} <= set(lora):

@@ -42,7 +42,7 @@ from lit_ctg.results.render import (
     visible,
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
-from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results, gather, twins
+from lit_ctg.results.table import ALL, AUTO, Cell, Results, Row, Table, all_results, gather, twins
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"
@@ -98,7 +98,7 @@ def write_report(
     """
     top = root if root is not None else experiments_root(None if paper in (None, "all") else paper)
     results, left_out = gather(paper, size, records, top, every_size=True)
-    write_atomic(Path(out), page(parts(results, top, size or AUTO), left_out))
+    write_atomic(Path(out), page(parts(results, top, AUTO if size in (None, ALL) else str(size)), left_out))
     return Path(out)
 
 
@@ -463,8 +463,6 @@ def _e(text: str) -> str:
 
 # --- the filter -----------------------------------------------------------------------------------------------------
 
-ALL = "all"
-
 
 def runs_words(result: Results) -> str:
     """Return how many runs a paper has, and of which size."""
@@ -564,7 +562,8 @@ def main(
         made = write_sweep(paper, out)
         shown.print(f"sweep: {made}; wandb sweep {made}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    made = write_report(Path(out) if out is not None else DEFAULT_OUT, paper, size, records)
+    with shown.status("reading records"):  # on a terminal only
+        made = write_report(Path(out) if out is not None else DEFAULT_OUT, paper, size, records)
     shown.print(f"report: {made}", markup=False, highlight=False, soft_wrap=True)
     return 0
 

@@ -13,6 +13,7 @@ from hydra.errors import InstantiationException
 from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
@@ -20,11 +21,13 @@ from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import plain
 from lit_ctg.core.batch import Corpus
+from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
+from lit_ctg.run.waiting import prepared
 
 # of Hydra 1.4; 1.3 builds any class that a configuration names
 ALLOW_LIST = "_execution_whitelist_"
@@ -119,6 +122,8 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
         UserError: a value that some part refuses.
     """
     datamodule = build_datamodule(cfg)
+    if isinstance(datamodule, CorpusDataModule):
+        prepared(datamodule, Console(stderr=True))
     module = build_model(cfg, datamodule)
     corpus = fingerprint(datamodule)
     callbacks = _callbacks(cfg, folder)

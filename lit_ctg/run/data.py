@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.run.build import build_datamodule
+from lit_ctg.run.waiting import prepared
 
 ACTIONS = ("prepare", "info", "sample")
 
@@ -113,31 +113,9 @@ def _generated(action: str, datamodule: GeneratedCorpus, console: Console, n: in
 
 def prepare(datamodule: CorpusDataModule, console: Console) -> None:
     """Fetch and pack a corpus with progress bars, then say where it is."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
-               TimeElapsedColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def task(name: str) -> TaskID:
-            if name not in tasks:
-                tasks[name] = bars.add_task(escape(name), total=None, done="")
-            return tasks[name]
-
-        def fetching(name: str, done: int, total: int | None) -> None:
-            bars.update(task(name), completed=done, total=total, done=_megabytes(done, total))
-
-        def packing(name: str, documents: int) -> None:
-            bars.update(task(name), completed=documents, done=f"{documents:,} documents")
-
-        datamodule.fetching = fetching
-        packed = datamodule.prepare(packing)
-        datamodule.fetching = None
+    packed = prepared(datamodule, console)
     total = sum(split["tokens"] for split in packed.meta["splits"].values())
     console.print(f"{datamodule.name}: {total:,} tokens in {escape(str(packed.folder))}", soft_wrap=True)
-
-
-def _megabytes(done: int, total: int | None) -> str:
-    return f"{done / 1e6:.1f} MB" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
 
 
 def info(datamodule: CorpusDataModule, console: Console) -> None:

@@ -13,6 +13,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.steer import is_steering, steer
+from lit_ctg.run.waiting import tokens
 
 
 def main(words: list[str]) -> None:
@@ -51,13 +52,15 @@ def generate(words: list[str]) -> list[GeneratedText]:
         UserError: no checkpoint, an unknown control, a value out of range, a prompt the model cannot take.
     """
     cfg, generator = load(words)
-    texts = generator.generate(
-        cfg.n,
-        prompt=cfg.prompt,
-        control=plain(cfg)["control"],
-        routes=cfg.decoding.get("routes"),
-        seed=cfg.seed,
-    )
+    with tokens(getattr(generator, "max_new_tokens", 0), Console(stderr=True)) as watch:
+        texts = generator.generate(
+            cfg.n,
+            prompt=cfg.prompt,
+            control=plain(cfg)["control"],
+            routes=cfg.decoding.get("routes"),
+            seed=cfg.seed,
+            watch=watch,
+        )
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
         console.print(text.text, markup=False)

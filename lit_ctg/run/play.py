@@ -293,6 +293,8 @@ def effect_words(nats: float) -> str:
     """Return an effect in words: ``x 2.7 (+1.00)``."""
     if not math.isfinite(nats):
         return "only with controls" if nats > 0 else "excluded" if nats < 0 else "undefined"
+    if abs(nats) < 0.005:
+        return "as likely"
     factor = math.exp(min(abs(nats), 300.0))
     sign = "\N{MULTIPLICATION SIGN}" if nats >= 0 else "\N{DIVISION SIGN}"
     return f"{sign} {factor:,.3g} ({nats:+.2f})"
@@ -307,7 +309,7 @@ def shown_token(text: str) -> str:
 
 def tokens_html(session: Session) -> str:
     """Return the controlled text with each token in the colour of what the controls did to it."""
-    spans = [f'<span class="given">{escape(session.prompt)}</span>'] if session.prompt else []
+    spans = [f'<span class="given">{escape(visible(session.prompt))}</span>'] if session.prompt else []
     for token in session.comparison.tokens:
         share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
         kind = "up" if token.raised > 0 else "down"

@@ -290,46 +290,52 @@ def build(root: Path, run: Path | None = None) -> Any:
 def _run_page(gr: Any, player: Player) -> None:
     """Lay out the page of one run."""
     gr.Markdown(f"## {player.title}")
-    prompt = gr.Textbox(label="prompt", value=str(player.cfg.get("prompt") or ""), elem_id="prompt")
     with gr.Row():
-        seed = gr.Number(0, label="seed", precision=0, elem_id="seed")
-        longest = player.new_tokens
-        length = gr.Slider(1, longest, value=min(longest, 40), step=1, label="tokens", elem_id="tokens")
-    routes = []
-    if player.generator.routes:
-        info = "the ways the controls take"
-        on = list(player.generator.checked_routes(None))
-        routes = [gr.CheckboxGroup(list(player.generator.routes), value=on, label="path", info=info)]
-    controls = widgets(gr, player)
-    if not controls:
-        gr.Markdown("This model follows no control (a baseline): both texts are the same.")
-    go = gr.Button("Generate", variant="primary", elem_id="go")
-    message = gr.HTML(elem_id="message")
-    with gr.Row():
-        with gr.Column():
-            gr.Markdown("### With controls")
-            controlled = gr.HTML(elem_id="controlled")
-        with gr.Column():
-            gr.Markdown("### Bare")
-            bare = gr.HTML(elem_id="bare")
-    gr.Markdown("### What the controls did, token by token")
-    tokens = gr.HTML(elem_id="effects")
-    table = gr.HTML(elem_id="table")
-    session = gr.State(None)
-    names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
-    if names:
-        gr.Markdown("### Over the strength of one control")
-        with gr.Row():
-            over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
-            draw = gr.Button("Draw", elem_id="draw", scale=1)
-        curve = gr.HTML(elem_id="curve")
-        draw.click(
-            lambda found, name: drawn(player, found, name), [session, over], [curve, session], api_visibility="private"
-        )
-    gr.Markdown("### The same elsewhere")
-    command = gr.Code(label="command line", language="shell", elem_id="command", interactive=False)
-    python = gr.Code(label="Python", language="python", elem_id="python", interactive=False)
-    export = gr.DownloadButton("Save this session as JSON", elem_id="export")
+        with gr.Column(scale=2, min_width=320):
+            prompt = gr.Textbox(label="prompt", value=str(player.cfg.get("prompt") or ""), elem_id="prompt")
+            with gr.Row():
+                seed = gr.Number(0, label="seed", precision=0, elem_id="seed", min_width=100)
+                longest = player.new_tokens
+                length = gr.Slider(1, longest, value=min(longest, 40), step=1, label="tokens", elem_id="tokens")
+            routes = []
+            if player.generator.routes:
+                info = "the ways the controls take"
+                on = list(player.generator.checked_routes(None))
+                routes = [gr.CheckboxGroup(list(player.generator.routes), value=on, label="path", info=info)]
+            controls = widgets(gr, player)
+            if not controls:
+                gr.Markdown("This model follows no control (a baseline): both texts are the same.")
+        with gr.Column(scale=3, min_width=320):
+            go = gr.Button("Generate", variant="primary", elem_id="go")
+            message = gr.HTML(elem_id="message")
+            with gr.Row():
+                with gr.Column(min_width=200):
+                    gr.Markdown("### With controls")
+                    controlled = gr.HTML(elem_id="controlled")
+                with gr.Column(min_width=200):
+                    gr.Markdown("### Bare")
+                    bare = gr.HTML(elem_id="bare")
+            gr.Markdown("### What the controls did, token by token")
+            tokens = gr.HTML(elem_id="effects")
+            table = gr.HTML(elem_id="table")
+            session = gr.State(None)
+            names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
+            if names:
+                gr.Markdown("### Over the strength of one control")
+                with gr.Row():
+                    over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
+                    draw = gr.Button("Draw", elem_id="draw", scale=1)
+                curve = gr.HTML(elem_id="curve")
+                draw.click(
+                    lambda found, name: drawn(player, found, name),
+                    [session, over],
+                    [curve, session],
+                    api_visibility="private",
+                )
+            gr.Markdown("### The same elsewhere")
+            command = gr.Code(label="command line", language="shell", elem_id="command", interactive=False)
+            python = gr.Code(label="Python", language="python", elem_id="python", interactive=False)
+            export = gr.DownloadButton("Save this session as JSON", elem_id="export")
     outputs = [message, controlled, bare, tokens, table, command, python, session]
     inputs = [prompt, seed, length, *routes, *controls]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,9 @@ def _capped(forward):
 def test_adapters_that_do_not_fit(gpt2, options, message):
     with pytest.raises(UserError, match=message):
         HuggingFaceBackbone(path=gpt2, **options)
+
+
+def test_without_peft_the_extra_is_named(gpt2: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"backbone\.lora needs peft: pip install 'lit-ctg\[lora\]'"):
+        HuggingFaceBackbone(path=gpt2, frozen=False, lora={"rank": 2, "alpha": 4})

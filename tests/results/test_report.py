@@ -13,6 +13,7 @@ from lit_ctg.results import report
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.report import main, write_report
 from lit_ctg.results.verdict import LABELS
+from tests.results.conftest import SEEDS, build_record
 
 PAPER = "semantic_fusion"
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -52,10 +53,15 @@ class Page(HTMLParser):
 TABLES = len(list((Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "tables").glob("*.yaml")))
 
 
-@pytest.fixture
-def page(write_records, tmp_path: Path) -> str:
-    folder = write_records()
-    return write_report(tmp_path / "report.html", PAPER, records=[folder]).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("report")
+    for name in ("main", "baseline"):
+        for regime in ("as_published", "corrected"):
+            for seed in SEEDS:
+                path = folder / "outputs" / f"{name}-{regime}-{seed}" / "run.json"
+                write_record(build_record(name, regime, seed), path)
+    return write_report(folder / "report.html", PAPER, records=[folder / "outputs"]).read_text(encoding="utf-8")
 
 
 def test_page_has_every_section(page: str) -> None:
@@ -129,7 +135,7 @@ def test_own_runs_stand_beside_the_committed_ones_and_agree_or_not(tmp_path: Pat
     assert text.count("<article") == 5 and "1 of your own, " in text
     record.metrics["val/perplexity"]["value"] *= 1.01
     write_record(record, tmp_path / "run.json")
-    text = write_report(tmp_path / "r.html", None, records=[tmp_path], root=EXPERIMENTS).read_text(encoding="utf-8")
+    text = write_report(tmp_path / "r.html", PAPER, records=[tmp_path], root=EXPERIMENTS).read_text(encoding="utf-8")
     assert re.search(r"1 of \d+ numbers differ, most of all val/perplexity \(1%\)", text)
 
 
@@ -160,7 +166,7 @@ def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monk
 
 
 def test_the_same_records_give_the_same_page(write_records, tmp_path: Path) -> None:
-    folder = write_records()
+    folder = write_records(seeds=(111,))
     pages = [write_report(tmp_path / name, PAPER, records=[folder]).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
 
@@ -168,7 +174,7 @@ def test_the_same_records_give_the_same_page(write_records, tmp_path: Path) -> N
 def test_command(write_records, tmp_path: Path) -> None:
     console = Console(file=StringIO())
     out = tmp_path / "page.html"
-    assert main(records=[write_records()], out=out, console=console) == 0
+    assert main(PAPER, records=[write_records(seeds=(111,))], out=out, console=console) == 0
     assert f"report: {out}" in console.file.getvalue()  # type: ignore[attr-defined]
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 

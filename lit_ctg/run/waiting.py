@@ -1,0 +1,52 @@
+"""Bars for what takes long, on a terminal only: a pipe or a file gets nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+
+from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.packing import PackedCorpus
+
+
+def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
+    """Fetch and pack a corpus, if that has not been done, with a bar for each file and split."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def task(name: str) -> TaskID:
+            if name not in tasks:
+                tasks[name] = bars.add_task(escape(name), total=None, done="")
+            return tasks[name]
+
+        def fetching(name: str, done: int, total: int | None) -> None:
+            bars.update(task(name), completed=done, total=total, done=_megabytes(done, total))
+
+        def packing(name: str, documents: int) -> None:
+            bars.update(task(name), completed=documents, done=f"{documents:,} documents")
+
+        datamodule.fetching = fetching
+        try:
+            return datamodule.prepare(packing)
+        finally:
+            datamodule.fetching = None
+
+
+def _megabytes(done: int, total: int | None) -> str:
+    return f"{done / 1e6:.1f} MB" if total is None else f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
+
+
+@contextmanager
+def tokens(most: int, console: Console) -> Iterator[Callable[[Tensor], None]]:
+    """Give what ``Generator.generate`` is to tell of its tokens (``watch``): a bar up to ``most`` of them."""
+    columns = (SpinnerColumn(), TextColumn("generating"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task("", total=most)
+        yield lambda ids_BT: bars.advance(task)

@@ -1,0 +1,140 @@
+"""The playground without a browser: sessions, their other forms, what is told of bad settings."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.core.generation import ControlSetting, GeneratedText
+from lit_ctg.core.trace import Comparison, TokenEffect
+from lit_ctg.errors import UserError
+from lit_ctg.run import play
+from lit_ctg.run.play import Draft, Player, Session, read_weights, runs
+
+PROMPT = "Carol starts the model,"
+CONTROL = {"pos_high": 0.95, "str_high": 0.9}
+
+
+@pytest.fixture(scope="module")
+def player(smoke_run: Path) -> Player:
+    return Player.open(smoke_run)
+
+
+def test_finished_runs_are_found(smoke_run: Path, tmp_path: Path) -> None:
+    root = smoke_run.parents[2]
+    assert runs(root) == [smoke_run] and runs(tmp_path) == []
+    other = tmp_path / "a" / "run.json"
+    other.parent.mkdir()
+    other.write_text('{"status": "FAILED"}')
+    assert runs(tmp_path) == []
+
+
+def test_a_session_says_what_each_control_did_and_repeats_itself(player: Player, run_cli) -> None:
+    session = player.play(PROMPT, CONTROL, seed=3)
+    found = session.comparison
+    assert found.controlled.text.startswith(PROMPT) and found.tokens
+    assert all(set(token.by) == set(CONTROL) for token in found.tokens)
+    # the adjective is the positive controls' doing
+    assert max(token.by["pos_high"] for token in found.tokens) > 0.1
+    # the forms to copy give the same text
+    names: dict = {"print": lambda *words: None}
+    exec(session.python, names)
+    assert names["found"] == found
+    words = shlex.split(session.command)
+    assert words[:2] == ["lit-ctg", "generate"]
+    code, out, err = run_cli(*words[1:])
+    assert code == 0, err
+    assert out.splitlines()[0] == found.controlled.text
+
+
+def test_a_session_can_be_saved(player: Player) -> None:
+    session = player.play(PROMPT, {"pos_high": 0.9}, seed=1, routes=["hard"])
+    session.curves["pos_high"] = player.curve(session, "pos_high")
+    told = json.loads(json.dumps(session.export(), allow_nan=False))
+    assert told["control"] == {"pos_high": 0.9} and told["routes"] == ["hard"] and told["seed"] == 1
+    assert [token["text"] for token in told["tokens"]] == [token.text for token in session.comparison.tokens]
+    assert len(told["curves"]["pos_high"]["values"]) == play.CURVE_POINTS
+    assert told["controlled"]["text"] == session.comparison.controlled.text and "path=[hard]" in told["command"]
+
+
+def test_texts_are_given_while_they_grow(player: Player) -> None:
+    *drafts, session = player.stream(PROMPT, CONTROL, seed=3)
+    assert isinstance(session, Session) and drafts and all(isinstance(draft, Draft) for draft in drafts)
+    lengths = [len(draft.controlled) for draft in drafts if isinstance(draft, Draft)]
+    assert lengths == sorted(lengths) and lengths[-1] <= len(session.comparison.controlled.text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"control": {"pos_high": 2.0}}, r"control\.pos_high=2\.0: give a number from 0 to 1"),
+        ({"control": {"pos": 1.0}}, "unknown control 'pos'; did you mean 'pos_"),
+        ({"prompt": "Klaus", "control": {}}, "Klaus"),
+        ({"seed": -1}, "seed=-1: give a whole number from 0"),
+        ({"new_tokens": 0}, "tokens=0: give a whole number from 1"),
+        ({"routes": ["hart"]}, "unknown control route 'hart'; did you mean 'hard'"),
+    ],
+)
+def test_bad_settings_are_one_line(player: Player, settings: dict, said: str) -> None:
+    given = {"prompt": PROMPT, "control": CONTROL, "seed": 0, **settings}
+    with pytest.raises(UserError, match=said):
+        list(player.stream(given.pop("prompt"), given.pop("control"), **given))
+
+
+def test_a_curve_needs_a_number(player: Player) -> None:
+    session = player.play(PROMPT, {}, seed=0)
+    curve = player.curve(session, "pos_high")
+    assert curve["values"][0] == 0.0 and curve["values"][-1] == 1.0
+    at_zero = sum(token.bare for token in session.comparison.tokens) / len(session.comparison.tokens)
+    assert curve["controlled"][0] == pytest.approx(at_zero, abs=1e-6)
+    with pytest.raises(UserError, match="a curve needs a control that is a number, not 'mood'"):
+        player.curve(session, "mood")
+
+
+def test_open_ends_of_a_slider_leave_room_above_the_default(player: Player) -> None:
+    assert player.range_of(ControlSetting("alpha", "", 0.5, low=0.0)) == (0.0, 5.0)
+    assert player.range_of(ControlSetting("beta", "", -4.0, high=0.0)) == (-16.0, 0.0)
+    assert player.range_of(ControlSetting("x", "", None, 0.0, 1.0)) == (0.0, 1.0)
+
+
+def test_weights_are_read_or_refused() -> None:
+    assert read_weights(" news=0.5, blog = 1 ,") == {"news": 0.5, "blog": 1.0}
+    for bad in ("news", "news=", "=1", "news=a"):
+        with pytest.raises(UserError, match="give weights as name"):
+            read_weights(bad)
+
+
+def session_of(*tokens: TokenEffect, prompt: str = "") -> Session:
+    text = GeneratedText("".join(token.text for token in tokens), tuple(token.id for token in tokens))
+    return Session("run", prompt, {}, None, 0, 5, Comparison(text, text, tokens))
+
+
+def test_what_a_model_says_stays_text_on_the_page() -> None:
+    evil = "<script>alert(1)</script>\x1b"
+    session = session_of(TokenEffect(evil, 1, -1.0, -0.5, {"<b>": 0.5}), prompt=evil)
+    for html in (play.tokens_html(session), play.table_html(session), play.curve_svg("<b>", CURVE)):
+        assert "<script" not in html and "<b>" not in html and "\x1b" not in html
+
+
+CURVE = {"values": [0.0, 1.0], "controlled": [-1.0, -0.5], "bare": [-1.0, -math.inf]}
+
+
+def test_effects_in_words() -> None:
+    assert play.effect_words(math.log(2)) == "× 2 (+0.69)"
+    assert play.effect_words(-math.log(2)) == "÷ 2 (-0.69)"
+    assert play.effect_words(-1e-9) == "as likely"
+    assert play.effect_words(math.inf) == "only with controls" and play.effect_words(-math.inf) == "excluded"
+    html = play.table_html(session_of(TokenEffect(" a", 1, -math.inf, -0.5, {"up": math.inf})))
+    assert "<td>0</td><td>0.607</td><td>only with controls</td><td>only with controls</td>" in html
+    assert play.table_html(session_of()) == "<p>The text ends with its prompt.</p>"
+
+
+def test_the_curve_leaves_out_what_a_value_excludes() -> None:
+    svg = play.curve_svg("x", CURVE)
+    assert svg.count("<circle") == 3 and "the bare text" in svg
+    nothing = {key: [-math.inf, -math.inf] if key != "values" else values for key, values in CURVE.items()}
+    assert "excludes a token" in play.curve_svg("x", nothing)

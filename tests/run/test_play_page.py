@@ -1,0 +1,219 @@
+"""The playground's page: its parts by themselves, and in a browser the way from a slider to a changed text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.errors import UserError
+from lit_ctg.run import play_page
+from lit_ctg.run.play import Player, Session
+from lit_ctg.run.play_page import NONE, answers, control_of, drawn, main, saved, smoke_groups, train_smoke
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PROMPT = "Carol starts the model,"
+
+
+@pytest.fixture(scope="module")
+def player(smoke_run: Path) -> Player:
+    return play_page.opened(str(smoke_run))
+
+
+def values_of(player: Player, **control: float) -> list[Any]:
+    """Return what the page's widgets hold: prompt, seed, tokens, routes, then a switch and a slider a control."""
+    widgets = [part for s in player.generator.controls for part in (s.name in control, control.get(s.name, 0.5))]
+    return [PROMPT, 0, 10, list(player.generator.routes), *widgets]
+
+
+def test_widgets_become_controls() -> None:
+    settings = [ControlSetting("alpha", "", 0.5), ControlSetting("high", "", low=0, high=1),
+                ControlSetting("source", "", choices=("a", "b")), ControlSetting("mix", "", of_names=True)]  # fmt: skip
+    assert control_of(settings, [0.7, False, 0.9, NONE, ""]) == {"alpha": 0.7}
+    given = {"alpha": 0.0, "high": 0.9, "source": "b", "mix": {"a": 1.0}}
+    assert control_of(settings, [0.0, True, 0.9, "b", "a=1"]) == given
+
+
+def test_answers_grow_and_end_with_the_session(player: Player) -> None:
+    found = list(answers(player, values_of(player, pos_high=0.95)))
+    assert len(found) > 2 and {len(each) for each in found} == {8}
+    message, controlled, bare, tokens, table, command, python, session = found[-1]
+    assert message == "" and PROMPT in controlled and PROMPT in bare and "pos_high alone" in table
+    assert 'class="token' in tokens and command.startswith("lit-ctg generate") and "Player.open" in python
+    assert isinstance(session, Session)
+    assert all(each[-1] is None for each in found[:-1])
+    told = json.loads(Path(saved(session) or "").read_text(encoding="utf-8"))
+    assert told["control"] == {"pos_high": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [(0, "Klaus <b>", "Klaus &lt;b&gt;"), (1, 0.5, "seed=0.5: give a whole number"), (2, 0, "tokens=0")],
+)
+def test_bad_settings_are_told_in_place(player: Player, place: int, value: Any, said: str) -> None:
+    given = values_of(player, pos_high=0.9)
+    given[place] = value
+    ((message, *rest),) = answers(player, given)
+    assert said in message and 'role="alert"' in message and set(rest) <= {"", None}
+
+
+def test_a_curve_needs_a_text_first(player: Player) -> None:
+    assert "generate a text first" in drawn(player, None, "pos_high")[0]
+    *_, last = answers(player, values_of(player, pos_high=0.95))
+    svg, session = drawn(player, last[-1], "pos_high")
+    assert svg.startswith("<svg") and session is not None and set(session.curves) == {"pos_high"}
+    assert saved(None) is None
+
+
+def test_every_paper_has_a_smoke_run_to_train() -> None:
+    found = {group.paper: group for group in smoke_groups()}
+    assert len(found) >= 5
+    assert all(group.size == "smoke" and len(group.seeds) == 1 for group in found.values())
+
+
+def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = smoke_groups()[:2]
+    codes = iter([(0, ""), (2, "one\nlit-ctg: no disk")])
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert command[1:5] == ["-m", "lit_ctg.cli", "train", "-m"] and "output_root=here" in command
+        code, error = next(codes)
+        return subprocess.CompletedProcess(command, code, "", error)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    lines = list(train_smoke("here", groups))
+    assert "training ..." in lines[0] and len(lines) == 4
+    assert lines[-1].splitlines()[0].endswith(": trained")
+    assert lines[-1].splitlines()[1].endswith(": failed: lit-ctg: no disk")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"run": "nowhere"}, "run=nowhere: no run"), ({"port": "x"}, "port=x"), ({"port": "70000"}, "port=70000"),
+     ({"open": "yes"}, "open=yes: true or false")],
+)  # fmt: skip
+def test_bad_words_of_the_command_are_one_line(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        main(**settings)
+
+
+def test_without_gradio_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gradio", None)
+    with pytest.raises(UserError, match=r"pip install 'lit-ctg\[play\]'"):
+        main()
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium here")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that serves the page of a folder of runs and gives its address."""
+    pytest.importorskip("gradio", reason="no gradio here")
+    pages: list[Any] = []
+
+    def start(root: Path) -> str:
+        addresses: list[str] = []
+        main(output_root=str(root), port=free_port(), wait=False,
+             opened_at=lambda address, page: (addresses.append(address), pages.append(page)))  # fmt: skip
+        return addresses[0]
+
+    yield start
+    for page in pages:
+        page.close()
+
+
+def watched(browser: Any, address: str, **options: Any) -> tuple[Any, list[str], list[str]]:
+    """Open the page; return it, the requests that left this machine, and what went wrong in it."""
+    page = browser.new_page(**options)
+    foreign: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: None if _local(request.url) else foreign.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(address)
+    return page, foreign, wrong
+
+
+def _local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "data:", "blob:", "ws://127.0.0.1:"))
+
+
+def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_path: Path) -> None:
+    address = serve(smoke_run.parents[2])
+    assert address.startswith("http://127.0.0.1:")
+    page, foreign, wrong = watched(browser, address, viewport={"width": 1100, "height": 1600})
+    page.set_default_timeout(60_000)
+    page.get_by_label("prompt").fill(PROMPT)
+    page.locator("#go").click()
+    page.wait_for_function("document.querySelector('#command').innerText.includes('lit-ctg generate')")
+    controlled, bare = (page.locator(f"#{name} .draft").inner_text() for name in ("controlled", "bare"))
+    assert controlled == bare and controlled.startswith(PROMPT)
+    page.get_by_label("neg_high on").check()
+    slider = page.get_by_role("slider", name="neg_high")
+    slider.evaluate("(s) => { s.value = 0.95; s.dispatchEvent(new Event('input', {bubbles: true})); }")
+    slider.evaluate("(s) => s.dispatchEvent(new Event('pointerup', {bubbles: true}))")
+    page.locator("#go").click()
+    page.wait_for_function("document.querySelector('#table').innerText.includes('neg_high alone')")
+    assert "control.neg_high=0.95" in page.locator("#command").inner_text()
+    page.wait_for_function("document.querySelectorAll('#effects .token').length > 1")
+    page.locator("#draw").click()
+    page.wait_for_selector("#curve svg circle")
+    with page.expect_download() as download:
+        page.locator("#export").click()
+    download.value.save_as(tmp_path / "session.json")
+    assert json.loads((tmp_path / "session.json").read_text())["control"] == {"neg_high": 0.95}
+    # what cannot be continued is told where the text would be
+    page.get_by_label("prompt").fill("Klaus und Klara")
+    page.locator("#go").click()
+    page.wait_for_selector("#message [role=alert]")
+    assert "Klaus" in page.locator("#message").inner_text()
+    assert foreign == [] and wrong == []
+    page.close()
+
+
+def test_without_runs_it_offers_to_train(
+    browser: Any, serve: Any, smoke_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training itself stands in for: a run that is there is put where it would have left it."""
+    root = tmp_path / "outputs"
+
+    def train(folder: str) -> Iterator[str]:
+        yield "semantic_fusion/main: training ..."
+        shutil.copytree(smoke_run.parents[2], folder)
+        yield "semantic_fusion/main: trained"
+
+    monkeypatch.setattr(play_page, "train_smoke", train)
+    page, foreign, wrong = watched(browser, serve(root), viewport={"width": 390, "height": 900})
+    page.set_default_timeout(60_000)
+    page.wait_for_selector("#none")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#train").click()
+    page.wait_for_selector("#go")
+    assert "trained" in page.get_by_label("training").input_value()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert foreign == [] and wrong == []
+    page.close()

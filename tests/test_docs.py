@@ -1,0 +1,78 @@
+"""Links between the pages of the repository lead somewhere, headings included; the site's own part needs no MkDocs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*/*.md")])
+CODE = re.compile(r"^```.*?^```", re.S | re.M)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "docs" / "_site.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings as GitHub and MkDocs make them."""
+    found: set[str] = set()
+    for line in CODE.sub("", page.read_text(encoding="utf-8")).splitlines():
+        if heading := re.match(r"#+ +(.*)", line):
+            words = re.sub(r"[`*]|\]\([^)]*\)|\[", "", heading[1]).lower()
+            found.add(re.sub(r" +", "-", re.sub(r"[^\w\- ]", "", words).strip()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = []
+    for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            dead.append(target)
+    assert dead == []
+
+
+def test_pages_are_found() -> None:
+    assert len(PAGES) > 15
+
+
+def test_links_hold_in_the_site(site: ModuleType) -> None:
+    text = "[a](docs/data.md#hub) [b](lit_ctg/cli.py) [c](https://x.y) ![d](experiments/nslm/figures/headline.svg)"
+    assert site.relinked(text, "index.md") == (
+        "[a](data.md#hub) b (`lit_ctg/cli.py`) [c](https://x.y) ![d](experiments/nslm/figures/headline.svg)"
+    )
+    text = "[a](../../experiments/nslm/tables.md) [b](../data.md) [README](../../README.md)\n```\n[x](y.md)\n```\n"
+    assert site.relinked(text, "papers/nslm.md") == (
+        "[a](../experiments/nslm/tables.md) [b](../data.md) [README](../index.md)\n```\n[x](y.md)\n```\n"
+    )
+    assert site.relinked("[a](../../docs/data.md)", "experiments/nslm/README.md") == "[a](../../data.md)"
+
+
+def test_the_reference_has_every_public_module(site: ModuleType) -> None:
+    text = "\n".join(site.reference().values())
+    for module in ("lit_ctg.core.generation", "lit_ctg.papers.graphmax.solver", "lit_ctg.figure"):
+        assert f"::: {module}\n" in text
+    assert ".__init__" not in text and "skeleton" not in text
+
+
+def test_every_page_of_the_navigation_is_in_the_site(site: ModuleType) -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    made = {site.in_site(path) for path in site.beside()} | set(site.reference())
+    named = re.findall(r": ([\w/]+\.md)$", text, re.M)
+    assert len(named) > 15
+    assert [page for page in named if page not in made and not (ROOT / "docs" / page).is_file()] == []
