@@ -17,7 +17,7 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.figure import sheet
 from lit_ctg.files import write_atomic
-from lit_ctg.results.plot import headline_picture, legend_for, plots_for, training_curves
+from lit_ctg.results.plot import has_ours, headline_picture, legend_for, plots_for, training_curves
 from lit_ctg.results.record import REGIMES
 from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.table import Results, gather
@@ -35,7 +35,7 @@ def pictures(sizes: Sequence[Results]) -> dict[str, str]:
             svg, legend = headline
             found[HEADLINE] = sheet([svg], legend, f"{results.title}: {_words(svg)}{about}")
         for table in results.tables:
-            if plots := plots_for(table):
+            if has_ours(table) and (plots := plots_for(table)):
                 found[f"{start}{table.spec.name}.svg"] = sheet(plots, legend_for(table), table.title + about)
         if curves := training_curves(results.pool):
             legend = [

@@ -267,6 +267,11 @@ def _axis_title(metric: str, unit: str) -> str:
 # --- the one picture of a paper -------------------------------------------------------------------------------------
 
 
+def has_ours(table: Table) -> bool:
+    """Tell whether a table holds a number of ours: printed ones alone are no picture."""
+    return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
+
+
 def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | None:
     """Return the picture that a paper's manifest names, and its legend; None where no run has anything to draw.
 
@@ -284,6 +289,8 @@ def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | No
         raise UserError(f"{where}: no table '{wanted['table']}'{did_you_mean(str(wanted['table']), tables)}")
     table = tables[wanted["table"]]
     panels = panels_for(table)
+    if not has_ours(table):
+        return None
     if wanted["panel"] not in panels:
         known = ", ".join(panels) or "none"
         raise UserError(f"{where}: {table.spec.name} has no panel '{wanted['panel']}'; there are: {known}")
