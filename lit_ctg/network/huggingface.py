@@ -148,6 +148,8 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()  # it would print control codes into the log
+    # one process holds the whole model: that its layers are not spread over several is no news
+    logging.get_logger("transformers.distributed.tensor_parallel").setLevel(logging.ERROR)
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
         raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
