@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
+
+from lit_ctg.core.model import LMOutput
 
 PAD = 0
 
@@ -15,23 +17,19 @@ PAD = 0
 def make_batch():
     """Factory of (output, batch): sentences of random length, right-padded with id 0, as the data module gives them."""
 
-    def make(seed=0, sentences=10, positions=9, vocabulary=13, features=4, scale=3.0, dtype=torch.float32):
+    def make(seed=0, sentences=10, positions=9, vocabulary=13, scale=3.0, dtype=torch.float32):
         gen = torch.Generator().manual_seed(seed)
         lengths = torch.randint(3, positions + 2, (sentences,), generator=gen)
         ids = torch.randint(1, vocabulary, (sentences, positions + 1), generator=gen)
         ids[torch.arange(positions + 1) >= lengths[:, None]] = PAD
         scores = torch.randn(sentences, positions, vocabulary, generator=gen) * scale
-        extras = {
-            "aux_BTF": torch.rand(sentences, positions, features, generator=gen).to(dtype),
-            "aux_target_BTF": torch.rand(sentences, positions, features, generator=gen).to(dtype),
-        }
         batch = {
             "input_ids_BT": ids[:, :-1],
             "target_ids_BT": ids[:, 1:],
             "mask_input_BT": ids[:, :-1] != PAD,
             "mask_target_BT": ids[:, 1:] != PAD,
         }
-        return SimpleNamespace(scores_BTV=scores.to(dtype), extras=extras), batch
+        return LMOutput(scores.to(dtype), scores), batch
 
     return make
 
@@ -71,9 +69,7 @@ def split():
     def cut(output, batch, size):
         for start in range(0, len(batch["target_ids_BT"]), size):
             rows = slice(start, start + size)
-            part = SimpleNamespace(
-                scores_BTV=output.scores_BTV[rows], extras={k: v[rows] for k, v in output.extras.items()}
-            )
+            part = dataclasses.replace(output, **{k: v[rows] for k, v in vars(output).items()})
             yield part, {k: v[rows] for k, v in batch.items()}
 
     return cut
