@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
-from lit_ctg.core.model import LMOutput
+from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
 PAD = 0
 
@@ -17,19 +16,20 @@ PAD = 0
 def make_batch():
     """Factory of (output, batch): sentences of random length, right-padded with id 0, as the data module gives them."""
 
-    def make(seed=0, sentences=10, positions=9, vocabulary=13, scale=3.0, dtype=torch.float32):
+    def make(seed=0, sentences=10, positions=9, vocabulary=13, features=4, scale=3.0, dtype=torch.float32):
         gen = torch.Generator().manual_seed(seed)
         lengths = torch.randint(3, positions + 2, (sentences,), generator=gen)
         ids = torch.randint(1, vocabulary, (sentences, positions + 1), generator=gen)
         ids[torch.arange(positions + 1) >= lengths[:, None]] = PAD
         scores = torch.randn(sentences, positions, vocabulary, generator=gen) * scale
+        aux, target = (torch.rand(sentences, positions, features, generator=gen).to(dtype) for _ in range(2))
         batch = {
             "input_ids_BT": ids[:, :-1],
             "target_ids_BT": ids[:, 1:],
             "mask_input_BT": ids[:, :-1] != PAD,
             "mask_target_BT": ids[:, 1:] != PAD,
         }
-        return LMOutput(scores.to(dtype), scores), batch
+        return FusionOutput(scores.to(dtype), scores, target, aux, target), batch
 
     return make
 
@@ -69,7 +69,7 @@ def split():
     def cut(output, batch, size):
         for start in range(0, len(batch["target_ids_BT"]), size):
             rows = slice(start, start + size)
-            part = dataclasses.replace(output, **{k: v[rows] for k, v in vars(output).items()})
+            part = FusionOutput(**{k: v[rows] for k, v in vars(output).items()})
             yield part, {k: v[rows] for k, v in batch.items()}
 
     return cut

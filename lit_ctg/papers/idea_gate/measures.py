@@ -23,7 +23,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
-from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
+from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 CHUNK = 1 << 22  # idea logits turned into float64 at a time
@@ -324,26 +324,18 @@ def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
     return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}))
 
 
-class MassMean(SampleMean):
+class MassMean(GivenMean):
     """Mean over windows of the probability of the domain's terms, by document."""
 
     unit = "probability a token"
     direction = "higher"
 
-    def update(self, values: Sequence[float], group: int = 0) -> None:
-        """Add the windows of one document."""
-        self.add_samples(values, group)
 
-
-class ClassifiedShare(SampleMean):
-    """Share of texts that the classifier takes for the right domain's."""
+class ClassifiedShare(GivenMean):
+    """Share of texts that the classifier takes for the right domain's: 1 where it is right, else 0."""
 
     unit = "share of texts"
     direction = "higher"
-
-    def update(self, hits: Sequence[float], group: int = 0) -> None:
-        """Add the texts of one prompt: 1 where it is right, else 0."""
-        self.add_samples(hits, group)
 
 
 class TopicMass(Callback):

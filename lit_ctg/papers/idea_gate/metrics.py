@@ -373,6 +373,14 @@ class SampleMean(LitMetric):
         return MetricResult(float(value_N.nanmean()), self.unit, self.direction, count, interval, self.version)
 
 
+class GivenMean(SampleMean):
+    """``SampleMean`` of numbers that the caller has."""
+
+    def update(self, values: Sequence[float], group: int = 0) -> None:
+        """Add the samples of one group (prompt, document); NaN where one has no value."""
+        self.add_samples(values, group)
+
+
 class Stickiness(SampleMean):
     """Share of a sample's content words that are in the domain's list; mean over samples.
 
@@ -456,15 +464,11 @@ def span_name(span: Span) -> str:
     return f"{span[0]}-{span[1]}"
 
 
-class StickinessFall(SampleMean):
-    """By how much the stickiness of a sample falls between two spans; mean over samples."""
+class StickinessFall(GivenMean):
+    """By how much the stickiness of a sample falls between two spans (NaN: one has no words); mean over samples."""
 
     unit = "share of content words"
     direction = "lower"
-
-    def update(self, falls_N: Sequence[float], group: int = 0) -> None:
-        """Add the falls of one prompt's samples; NaN where one of the spans has no words."""
-        self.add_samples(falls_N, group)
 
 
 class TopicDrift(LitMetric):

@@ -344,11 +344,7 @@ class TextGenerator(Generator[LexiconText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         if not self.module.has_channel:
             return ()
-        return tuple(
-            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
-            for group, names in self.module.bank.groups.items()
-            for name in names
-        )
+        return self.module.bank.settings
 
     def prompt_ids(self, text: str) -> list[int]:
         ids = list(self.vocabulary.encode(text)) if text else []

@@ -11,9 +11,7 @@ from lit_ctg.network.transformer import TransformerBackbone
 from lit_ctg.papers.semantic_fusion import SemanticFusionModule
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.corpus import ClauseDataModule
-from lit_ctg.papers.semantic_fusion.model import FusionOutput
-from tests.metric.conftest import counted_nlls, nll, split  # noqa: F401 - fixtures
-from tests.metric.conftest import make_batch as plain_batch  # noqa: F401 - the same
+from tests.metric.conftest import counted_nlls, make_batch, nll, split  # noqa: F401 - fixtures
 
 PUBLISHED = {
     "causal": False,
@@ -51,21 +49,6 @@ SHARED = {
     "warmup_fraction": 0.1,
     "seed": 5,
 }
-
-
-@pytest.fixture
-def make_batch(plain_batch):  # noqa: F811 - the fixture
-    """Factory of (output, batch) with an auxiliary head's output of four features."""
-
-    def make(seed=0, **changes):
-        output, batch = plain_batch(seed, **changes)
-        gen = torch.Generator().manual_seed(seed + 1000)
-        shape = (*batch["target_ids_BT"].shape, 4)
-        aux, target = (torch.rand(shape, generator=gen).to(output.scores_BTV.dtype) for _ in range(2))
-        parts = {"features_BTF": target, "aux_BTF": aux, "aux_target_BTF": target}
-        return FusionOutput(**vars(output), **parts), batch
-
-    return make
 
 
 @pytest.fixture(scope="session")
