@@ -33,9 +33,9 @@ from rich.console import Console
 from lit_ctg.command import folders as folders_of
 from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
-from lit_ctg.results.table import OUTPUTS
 from lit_ctg.run.directory import FINAL
 
 _KEYS = ("experiment", "regime", "seed", "set", "data", "priority")

@@ -493,10 +493,10 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
     mask_1T = torch.ones_like(ids_1T, dtype=torch.bool)
     batch = {"input_ids_BT": ids_1T, "target_ids_BT": ids_1T, "mask_input_BT": mask_1T, "mask_target_BT": mask_1T}
     output = module(batch)
-    idea_BTV = output.extras.get("idea_logits")
+    idea_BTV = output.idea_BTV
     if idea_BTV is None:
         return None
-    before_V = output.extras["token_logits"][0, -1].cpu().double().softmax(-1)
+    before_V = output.token_BTV[0, -1].cpu().double().softmax(-1)
     after_V = output.scores_BTV[0, -1].cpu().double().softmax(-1)
     idea_V = idea_BTV[0, -1]
     clamped = float(module.form.clamped(idea_V, module.alpha, module.beta, module.base_rate).double().mean())

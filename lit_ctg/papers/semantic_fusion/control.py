@@ -56,12 +56,7 @@ class FeatureChannel(Control):
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         meaning = "share of what the channel adds to the embedding; 0: the model without it"
-        asked = (
-            ControlSetting(name, f"feature {name} of the group {group}", None, low=0.0, high=1.0)
-            for group, members in self.bank.groups.items()
-            for name in members
-        )
-        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *asked)
+        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *self.bank.settings)
 
     def bind(self, tokenizer: Any) -> None:
         self.bank.bind(HuggingFaceTokenizer.of(tokenizer))
