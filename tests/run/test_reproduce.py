@@ -49,7 +49,7 @@ def test_every_run_of_a_table_is_listed(paper: str, records: list) -> None:
 
 
 def test_missing_and_estimate(records: list) -> None:
-    groups = load_groups(ROOT, "semantic_fusion", "paper")
+    groups = [g for g in load_groups(ROOT, "semantic_fusion", "paper") if g.name in ("main", "baseline")]
     assert missing(groups, records) == []
     main = next(group for group in groups if group.name == "main" and group.regime == "corrected")
     left = [r for r in records if not (r.name == "main" and r.regime == "corrected" and r.seed == 113)]
@@ -123,6 +123,7 @@ def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_pat
         ("smoke: [{experiment: main, set: {data.root: '{lokal}/x'}}]", "only '{local}/<folder>' can stand there"),
         ("smoke: [{experiment: main, set: {data.root: 'x/{local}'}}]", "only '{local}/<folder>' can stand there"),
         ("smoke: [{experiment: main, sed: 3}]", "did you mean 'seed'"),
+        ("smoke: [{experiment: main, priority: high}]", "priority must be a whole number, not 'high'"),
         ("smoke: [{regime: corrected}]", "needs 'experiment'"),
         ("tiny: []", "keys among smoke"),
         ("small: []", "no runs of size=smoke"),
