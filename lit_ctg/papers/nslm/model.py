@@ -235,7 +235,8 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
-        corpus: the data module; classes that do not occur in its training text are left out with a message. None: no class is.
+        corpus: the data module; classes that do not occur in its training text are left out with a message. None: none
+            is.
 
     Attributes:
         table: classes over the vocabulary.
