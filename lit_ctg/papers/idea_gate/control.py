@@ -1,4 +1,4 @@
-"""The idea gate as a control that can be carried: the head that foretells the coming words, and the gate (Eq. 2-6)."""
+"""The idea gate as a control that can be carried: the head that predicts the coming words, and the gate (Eq. 2-6)."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class HistoryCache(RatioMetric):
         self.add_rows(total_2[None], torch.full((1, 2), len(tokens_PK), device=total_2.device))
 
     def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
-        """Return the ranking's scores [P, V]: how often each token stands in the row up to each place."""
+        """Return the ranking's scores [P, V]: how often each token occurs in the row up to each place."""
         assert self.frequency_V is not None, "call bind(datamodule, module) first"
         frequency_V = self.frequency_V.to(ids_T.device)
         read_PT = torch.arange(len(ids_T), device=ids_T.device) <= places_P[:, None]

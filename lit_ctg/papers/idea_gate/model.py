@@ -465,7 +465,7 @@ class IdeaGateModule(LitLanguageModel):
         return cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
 
     def window(self, target_ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Return the tokens to foretell at each position [B, T, K], -1 beyond the row; see ``future_window``."""
+        """Return the tokens to predict at each position [B, T, K], -1 beyond the row; see ``future_window``."""
         return future_window(target_ids_BT, mask_BT, size=self.window_size, start=self.window_start)
 
     def future_window(self, batch: Batch) -> Tensor:
@@ -600,7 +600,7 @@ def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
     """Return V; a backbone with a head of its own must have room for every token of the corpus.
 
     Raises:
-        UserError: it has not.
+        UserError: it has fewer.
     """
     size = getattr(backbone, "vocabulary_size", len(vocabulary))
     if size < len(vocabulary):

@@ -155,7 +155,7 @@ class TopicTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
@@ -504,7 +504,7 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
 
 
 def first_token(vocabulary: Any, word: str) -> int:
-    """Return the first token of a word as it stands inside a sentence (a blank before it)."""
+    """Return the first token of a word inside a sentence (a blank before it)."""
     return int(vocabulary.encode(f" {word}")[0])
 
 

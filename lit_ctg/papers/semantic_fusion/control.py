@@ -364,7 +364,7 @@ class _FromTheStart(ScoreRule):
         outside_N = ~(allowed_NV.any(1) | row_values(self.off_B, len(scores)).to(scores.device))
         if bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
-        # behind the end only padding is allowed: the row is finished, and whoever generates pads it
+        # behind the end only padding is allowed: the row is finished, and generation pads it
         free_N1 = allowed_NV[:, -1:] | ~allowed_NV.any(1, keepdim=True)
         # a model's head may have more rows than there are tokens
         allowed_NV = nn.functional.pad(allowed_NV[:, :-1], (0, scores.shape[1] - allowed_NV.shape[1] + 1), value=False)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import load_domain
@@ -51,7 +50,7 @@ def test_the_margin_is_bigram_less_model_over_counted_targets() -> None:
     batch = batch_of(torch.randint(SIZE, (3, 9), generator=generator))
     scores = torch.randn(3, 8, SIZE, generator=generator)
     metric = BigramLoss().bind(data_of(TEXT))
-    metric.update_from(LMOutput(scores, scores), batch)
+    metric.update_from(output_of(None, scores), batch)
     result = metric.result()
     kept = batch["mask_target_BT"]
     first, second = batch["input_ids_BT"][kept].numpy(), batch["target_ids_BT"][kept].numpy()
