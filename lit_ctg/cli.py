@@ -308,13 +308,15 @@ COMMANDS = {
             _play,
             (
                 Setting("run", "a run directory; default: the newest in outputs/"),
+                Setting("model", "in place of runs: a Hugging Face model, folder or hub name"),
+                Setting("controls", "the bundles that steer it, [folder,folder]"),
                 Setting("host", "the address to listen on, 127.0.0.1 (this machine alone) by default"),
                 Setting("port", "7860 by default"),
                 Setting("output_root", "where runs are looked for, outputs by default"),
                 Setting("open", "true opens a browser"),
             ),
             notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
-            examples=("play open=true",),
+            examples=("play open=true", "play model=<folder> controls=[<folder>,<folder>]"),
         ),
         Command(
             "table",

@@ -105,7 +105,7 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
             named = [value for value in values if isinstance(value, Path)]
             folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
             chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
-            name, words = _name([*chosen, *own]), [*chosen, *data, *own]
+            name, words = _name((*chosen, *own)), [*chosen, *data, *own]
             for regime in _list(entry.get("regime", REGIMES)):
                 seeds = tuple(_list(entry.get("seed", [0])))
                 asked = (*words, f"regime={regime}")
@@ -139,7 +139,8 @@ def _placed(value: Any, local: str, path: Path) -> Any:
     return Path(local) / value.removeprefix("{local}/")
 
 
-def _name(words: Sequence[str]) -> str:
+@functools.cache
+def _name(words: tuple[str, ...]) -> str:
     """Return the name that a configuration gives itself; a grid's cells share what is composed for all of them."""
     from lit_ctg.config import compose, config_folder
 

@@ -15,6 +15,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
@@ -403,7 +404,7 @@ class GraphmaxTrial(Callback):
                         self.results[key]["folds"] = values
 
     def _measure(self, fold: Fold, module: LightningModule, measured: dict[str, list[Measure]]) -> None:
-        for part in self.parts_by_name.values():
+        for part in steps(self.parts_by_name.values(), f"{fold.scene}, part {fold.number + 1}"):
             if part.first_fold_only and fold.number > 0:
                 continue
             numbers, samples = part.measure(fold, module)

@@ -17,6 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
@@ -179,7 +180,7 @@ class TopicTrial(Callback):
                 continue
             texts = {
                 domain.name: self._texts(generator, datamodule.vocabulary, index, control)
-                for index, domain in enumerate(self.domains)
+                for index, domain in steps(enumerate(self.domains), f"topics, {arm}")
             }
             measured[arm] = self._measure(arm, texts)
             if judge is not None:

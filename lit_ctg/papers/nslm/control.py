@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
-from lit_ctg.decoding.rule import ScoreRule, per_row
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import (
     CONTEXTS,
@@ -358,6 +358,7 @@ class WordReader:
         self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in spelled]
         self._below: dict[tuple[int, int], Below] = {}
         self._groups: dict[tuple[int, int], list[np.ndarray]] = {}
+        self._asked: tuple[Contexts | None, dict[int, np.ndarray]] = None, {}
         start = self.tracker.start(1)
         contexts, _ = self.tracker.read(np.array([[len(self.word_of)]]), None, start)
         self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
@@ -460,11 +461,20 @@ class WordReader:
             share_W = np.zeros(len(self.class_W))
             weights = np.array([max(self.classes[number].count, 1e-9) for number in numbers])
             for number, weight in zip(numbers, weights / weights.sum(), strict=True):
-                evidence = contexts.evidence(int(number), np.ones_like(contexts.state_BT, dtype=bool))
                 own = slice(self.first_W[number], self.first_W[number + 1])
-                share_W[own] += weight * np.exp(self.classes[number].model.log_prob(evidence)[-1])
+                share_W[own] += weight * self._chances(int(number), contexts)
             found.append(share_W)
         return found
+
+    def _chances(self, number: int, contexts: Contexts) -> np.ndarray:
+        """Return the members' probabilities [K] of one class; both forms of a member ask for those of one context."""
+        if self._asked[0] is not contexts:
+            self._asked = contexts, {}
+        known = self._asked[1]
+        if number not in known:
+            evidence = contexts.evidence(number, np.ones_like(contexts.state_BT, dtype=bool))
+            known[number] = np.exp(self.classes[number].model.log_prob(evidence)[-1])
+        return known[number]
 
 
 def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
@@ -511,14 +521,17 @@ class DealtOut(ScoreRule):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
-        log_NV = scores.double().log_softmax(-1)
-        dealt_NV = log_NV.cpu().numpy().copy()
+        own_NV = scores.double().log_softmax(-1).cpu().numpy()
+        mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
-            self._deal(dealt_NV[row], reading)
-        strength_N1 = per_row(self.strength_B, log_NV)
-        dealt = torch.from_numpy(dealt_NV).to(log_NV)
-        mixed_NV = torch.logaddexp(dealt + strength_N1.log(), log_NV + torch.log1p(-strength_N1))
-        return mixed_NV.to(scores.dtype)
+            self._deal(mixed_NV[row], reading)
+        # where nothing was dealt out the mixture is the model's own: nearly everywhere
+        changed = np.nonzero(mixed_NV != own_NV)
+        strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
+        with np.errstate(divide="ignore"):
+            dealt, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
+        mixed_NV[changed] = np.logaddexp(dealt, own)
+        return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
 
     def _deal(self, log_V: np.ndarray, reading: Reading) -> None:
         reader = self.reader

@@ -323,20 +323,19 @@ class TextGenerator(Generator[LexiconText]):
             raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
         speller = Speller(vocabulary)
         self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
-        spare = {self.start_id, self.eos_id}
-        self.pad_id = next(i for i in range(len(vocabulary)) if i not in spare)
+        self.pad_id = self.eos_id  # behind the end anything may stand
         return compile_grammar(
             where,
             content,
             Lexis(
-                tokens=vocabulary.tokens,
+                tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
                 # one spelling each: a sentence's words have a space before them
                 spell=lambda word: speller.spell(word)[:1],
                 groups={kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})},
                 agreement={},
                 bos_id=self.start_id,
                 eos_id=self.eos_id,
-                pad_id=self.pad_id,
+                pad_id=len(vocabulary),
             ),
         )
 

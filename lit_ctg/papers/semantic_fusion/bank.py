@@ -168,12 +168,11 @@ class Recent(Feature):
 
     def values(self, reading: Reading) -> Tensor:
         value_BT, word_BT = self.graded.values(reading), (reading.word_BT >= 0).float()
-        kept = 0.5 ** (1 / self.half_life)
-        total_B, weight_B, columns = torch.zeros_like(value_BT[:, 0]), torch.zeros_like(value_BT[:, 0]), []
-        for t in range(value_BT.shape[1]):
-            total_B, weight_B = kept * total_B + value_BT[:, t], kept * weight_B + word_BT[:, t]
-            columns.append(total_B / weight_B.clamp(min=1e-9))
-        return torch.stack(columns, dim=1)
+        # what is left at t of a word read at s: as one product, a step of a decoding reads whole prefixes
+        age_TT = torch.arange(value_BT.shape[1], device=value_BT.device)
+        age_TT = age_TT.unsqueeze(0) - age_TT.unsqueeze(1)
+        kept_TT = torch.where(age_TT >= 0, 0.5 ** (age_TT.clamp(min=0) / self.half_life), 0.0).to(value_BT)
+        return ((value_BT @ kept_TT) / (word_BT @ kept_TT).clamp(min=1e-9)).clamp(max=1.0)
 
 
 @dataclass(frozen=True)
