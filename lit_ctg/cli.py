@@ -162,6 +162,12 @@ def _reproduce(words: list[str]) -> int:
     return reproduce(words)
 
 
+def _lab(words: list[str]) -> int:
+    from lit_ctg.run.lab import main as lab
+
+    return lab(words)
+
+
 def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
@@ -372,6 +378,25 @@ COMMANDS = {
                 _RECORDS,
             ),
             examples=("reproduce paper=all size=small dry_run=true",),
+        ),
+        Command(
+            "lab",
+            "start|stop|status|collect: what reproduce would run, in the background, one worker a core",
+            _lab,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                Setting("size", "paper (default), small or smoke"),
+                Setting("local", "folder with the real corpora"),
+                Setting("output_root", "where runs go, outputs by default; the only setting but for start"),
+                Setting("workers", "how many, default: the cores"),
+                Setting("nice", "0 to 19 (default): how far others come first"),
+                Setting("retry", "true: what failed is tried again"),
+            ),
+            notes=(
+                "start goes on after a stop, a crash or a restart of the machine, with the settings it had",
+                "collect copies finished records to experiments/",
+            ),
+            examples=("lab start paper=control_code local=<folder>", "lab status", "lab stop"),
         ),
         Command(
             "data",

@@ -21,8 +21,8 @@ from rich.console import Console
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.figure import style_sheet
+from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
-from lit_ctg.results.table import OUTPUTS
 from lit_ctg.run.play import (
     Draft,
     Player,

@@ -103,8 +103,8 @@ class NeuronCodes(_Codes):
         found = [path] if path in known else [name for name in known if name.endswith(f".{path}")]
         if len(found) != 1:
             raise UserError(
-                f"control {self.name} feeds the layer {path}, which this model has not{did_you_mean(path, known)}: "
-                "use the model it was made for"
+                f"control {self.name} feeds the layer {path}, which this model does not have"
+                f"{did_you_mean(path, known)}: use the model it was made for"
             )
         return known[found[0]]
 

@@ -284,7 +284,7 @@ def logits_of(module: LightningModule, rows: Sequence[Sequence[int]], length: in
 
 
 def pretty(strength: float) -> str:
-    """Return a strength as it stands in names: 0.1, 1, 10."""
+    """Return a strength as names spell it: 0.1, 1, 10."""
     return f"{strength:g}"
 
 
@@ -376,7 +376,7 @@ class GraphmaxTrial(Callback):
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer).vocabulary)
 

@@ -37,7 +37,16 @@ from lit_ctg.papers.nslm.classes import (
     UnitTable,
 )
 from lit_ctg.papers.nslm.corpus import JOINER
-from lit_ctg.papers.nslm.micro_model import DENSITIES, METRICS, Blend, Density, MicroModel, Repeat, mixture_weights
+from lit_ctg.papers.nslm.micro_model import (
+    DENSITIES,
+    METRICS,
+    Blend,
+    Density,
+    Frequency,
+    MicroModel,
+    Repeat,
+    mixture_weights,
+)
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 
@@ -169,7 +178,7 @@ class MicroModels(Control):
             found[f"{number}.attributes"] = torch.from_numpy(np.ascontiguousarray(each.attributes_KD, dtype=np.float64))
             for place, part in enumerate(_parts(each.model)):
                 found[f"{number}.{place}.fallback"] = torch.from_numpy(np.ascontiguousarray(part.fallback_K))
-                if hasattr(part.metric, "count_K"):
+                if isinstance(part.metric, Frequency):
                     found[f"{number}.{place}.count"] = torch.from_numpy(np.array(part.metric.count_K))
         return found
 
@@ -233,8 +242,12 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
 
     def build(part: Mapping[str, Any]) -> AnyModel:
         if "blend" in part:
-            models = [build(each) for each in part["blend"]]
-            blend = Blend(models, np.array(part["weights"]), least=0.0)  # type: ignore[arg-type]
+            models: list[MicroModel | Repeat] = []
+            for each in map(build, part["blend"]):
+                if isinstance(each, Blend):
+                    raise ValueError("a mixture of mixtures")
+                models.append(each)
+            blend = Blend(models, np.array(part["weights"]), least=0.0)
             blend.weight_P = np.array(part["weights"])
             return blend
         if "repeat" in part:
@@ -250,8 +263,8 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
 
 def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray], place: int) -> MicroModel:
     metric = METRICS[part["metric"]]().fit(members, np.zeros(0, dtype=np.int64))
-    if f"{place}.count" in own:
-        metric.count_K = own[f"{place}.count"]  # type: ignore[attr-defined]
+    if isinstance(metric, Frequency):
+        metric.count_K = own[f"{place}.count"]
     density: Density = DENSITIES[part["density"]]()
     for name, value in part["density_values"].items():
         setattr(density, name, np.array(value) if isinstance(value, list) else value)

@@ -29,6 +29,7 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import (
     ChannelSetting,
     FusionModule,
+    FusionOutput,
     GatedFusion,
     auxiliary_head,
     auxiliary_loss,
@@ -175,14 +176,16 @@ class TextFusionModule(FusionModule):
         """Score every position; features are the text's own, no control."""
         features_BTF = self.bank(batch["input_ids_BT"]) if self.fusion else None
         hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], features_BTF))
-        extras: dict[str, Any] = {}
-        if features_BTF is not None:
-            extras = {
-                "features_BTF": features_BTF,
-                "aux_BTF": torch.sigmoid(self.auxiliary(hidden_BTD)),
-                "aux_target_BTF": features_BTF,
-            }
-        return LMOutput(self._logits(hidden_BTD), hidden_BTD, extras)
+        scores_BTV = self._logits(hidden_BTD)
+        if features_BTF is None:
+            return LMOutput(scores_BTV, hidden_BTD)
+        return FusionOutput(
+            scores_BTV,
+            hidden_BTD,
+            features_BTF=features_BTF,
+            aux_BTF=torch.sigmoid(self.auxiliary(hidden_BTD)),
+            aux_target_BTF=features_BTF,
+        )
 
     # training ------------------------------------------------------------------------------------------------------
 
@@ -340,11 +343,7 @@ class TextGenerator(Generator[LexiconText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         if not self.module.has_channel:
             return ()
-        return tuple(
-            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
-            for group, names in self.module.bank.groups.items()
-            for name in names
-        )
+        return self.module.bank.settings
 
     def prompt_ids(self, text: str) -> list[int]:
         ids = list(self.vocabulary.encode(text)) if text else []

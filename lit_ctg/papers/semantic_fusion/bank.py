@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import membership
@@ -231,6 +232,15 @@ class FeatureBank(nn.Module):
         if len(set(names)) < len(names):
             raise UserError(f"model.bank.features: two features have a column of one name ({', '.join(names)})")
         self.names = tuple(names)
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        """The features that a user can ask for: those with a group."""
+        return tuple(
+            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
+            for group, names in self.groups.items()
+            for name in names
+        )
 
     def bind(self, vocabulary: Any) -> None:
         """Tie the bank to a tokenizer and probe every feature.

@@ -108,7 +108,7 @@ class ControlTrial(Callback):
             self.run(trainer, pl_module, prefix=UNTRAINED)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(trainer, pl_module)
 
