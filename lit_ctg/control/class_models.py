@@ -61,9 +61,7 @@ class Reader:
             )
             self._log_p_NV = out.logits[:, -1].float().log_softmax(-1)
         else:
-            out = self.model(
-                input_ids=given_NT, attention_mask=real_NT.long(), position_ids=place_NT, use_cache=True
-            )
+            out = self.model(input_ids=given_NT, attention_mask=real_NT.long(), position_ids=place_NT, use_cache=True)
             log_p_NTV = out.logits.float().log_softmax(-1)
             said_NT = log_p_NTV[:, :-1].gather(2, given_NT[:, 1:].unsqueeze(2)).squeeze(2)
             self._total_N = said_NT.masked_fill(~real_NT[:, :-1], 0.0).sum(1)
@@ -115,7 +113,9 @@ class ClassModels(ClassControl):
         for name, told in config["models"].items():
             told = dict(told)
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(told.pop("model_type"), **told))
-            model.load_state_dict({k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")})
+            model.load_state_dict(
+                {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+            )
             models[name] = model
         return cls(models)
 
@@ -154,7 +154,12 @@ class _OfModels(ScoreRule):
         found = [reader(input_ids) for reader in self.readers]
         shares_NC = row_values(self.shares_BC, len(scores)).to(scores)
         strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
-        return torch.stack([log_p for log_p, _ in found], 1), torch.stack([t for _, t in found], 1), shares_NC, strength_N1
+        return (
+            torch.stack([log_p for log_p, _ in found], 1),
+            torch.stack([t for _, t in found], 1),
+            shares_NC,
+            strength_N1,
+        )
 
 
 class _Expert(_OfModels):

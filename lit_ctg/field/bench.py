@@ -21,7 +21,16 @@ import torch
 from lit_ctg.control import Steered
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.field.judge import Judge, Proof, train_judges
+from lit_ctg.field.judge import (
+    BagJudge,
+    Judge,
+    NeuralJudge,
+    Proof,
+    WordJudge,
+    judging_texts,
+    prove,
+    proving_texts,
+)
 from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
@@ -124,7 +133,9 @@ class Bench:
     @cached_property
     def base_folder(self) -> Path | None:
         """Folder of the base model that is trained here, in Hugging Face's form; None where ``model`` names another."""
-        return None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
+        return (
+            None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
+        )
 
     def _language_model(self, name: str, split: str, steps: int) -> Path:
         options = {**self.base_options, "steps": steps}
@@ -238,15 +249,22 @@ class Bench:
     @cached_property
     def judges(self) -> tuple[list[Judge], list[Proof]]:
         """The two judges and how they did on held-out human texts."""
-        longest = int(self.decode_options["new_tokens"])
-        return train_judges(
-            self.task,
-            seed=int(self.judge_options["seed"]),
-            steps=int(self.judge_options["steps"]),
-            shortest=max(4, longest // 2),
-            longest=longest,
-            each=int(self.judge_options["each"]),
-        )
+        longest, options = int(self.decode_options["new_tokens"]), self.judge_options
+        shortest, seed = max(4, longest // 2), int(options["seed"])
+        judges: list[Judge]
+        if self.task.exact:
+            judges = [WordJudge(self.task.labels, inflected) for inflected in (False, True)]
+        else:
+            known = judging_texts(self.task, shortest, longest, int(options["each"]), seed)
+
+            def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+                NeuralJudge(known, seed, steps=int(options["steps"])).save(folder)
+                return {"texts": len(known)}
+
+            key = {"texts": self._identity, "options": {**options, "least_accuracy": None}, "longest": longest}
+            judges = [BagJudge(known, seed), NeuralJudge.load(self.parts.get("judge", key, make))]
+        pieces = proving_texts(self.task, shortest, longest)
+        return judges, [prove(judge, pieces) for judge in judges]
 
     @cached_property
     def overlap(self) -> Overlap:

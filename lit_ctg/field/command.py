@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -134,6 +133,7 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 def run_all(words: Sequence[str]) -> int:
     """Run every combination, a failure being told at once and not stopping the rest; return 0, or 1 if one failed."""
+    from lit_ctg.field.bench import Bench
     from lit_ctg.field.run import run
 
     words = [f"{key}={','.join(options(key))}" if value == "all" and key in GROUPS else word
@@ -141,9 +141,10 @@ def run_all(words: Sequence[str]) -> int:
     jobs = combinations(words)
     configs = [compose(job) for job in jobs]  # all of them compose before the first one runs
     console, failed = Console(soft_wrap=True, highlight=False), 0
+    benches: dict[str, Bench] = {}
     for number, cfg in enumerate(configs, start=1):
         try:
-            status = run(cfg).status
+            status = run(cfg, benches).status
         except UserError as error:
             if len(configs) == 1:
                 raise
@@ -152,8 +153,3 @@ def run_all(words: Sequence[str]) -> int:
             console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {status.lower()}", markup=False)
         failed += status == "BUSY"
     return 1 if failed else 0
-
-
-def skeleton_root() -> Path:
-    """Return the checkout (or package folder) in which a new method's files are written."""
-    return config_folder().parent

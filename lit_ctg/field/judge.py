@@ -6,18 +6,21 @@ decides nothing (a failed manipulation check).
 
 from __future__ import annotations
 
+import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.task import Example, words_of
+from lit_ctg.field.task import Example, Task, words_of
 from lit_ctg.field.tune import optimise
+from lit_ctg.files import write_atomic
 from lit_ctg.statistics import Interval, wilson_interval
 
 
@@ -120,7 +123,7 @@ class BagJudge(Judge):
 
 def _words_and_pairs(text: str) -> list[str]:
     words = words_of(text)
-    return words + [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
+    return words + [f"{a} {b}" for a, b in itertools.pairwise(words)]
 
 
 class _Network(nn.Module):
@@ -188,6 +191,24 @@ class NeuralJudge(Judge):
         optimise(self.network.parameters(), loss_of, steps=steps, learning_rate=2e-3, seed=seed)
         self.network.eval()
 
+    def save(self, folder: Path) -> None:
+        """Write the judge to a folder."""
+        told = {"ids": self.ids, "labels": self.labels, "longest": self.longest}
+        write_atomic(folder / "judge.json", json.dumps(told))
+        torch.save(self.network.state_dict(), folder / "weights.pt")
+
+    @classmethod
+    def load(cls, folder: Path) -> NeuralJudge:
+        """Read a judge that ``save`` wrote."""
+        made = cls.__new__(cls)
+        told = json.loads((folder / "judge.json").read_text(encoding="utf-8"))
+        made.ids, made.labels, made.longest = told["ids"], told["labels"], told["longest"]
+        weights = torch.load(folder / "weights.pt", weights_only=True)
+        made.network = _Network(len(made.ids) + 2, len(made.labels), weights["embedding.weight"].shape[1])
+        made.network.load_state_dict(weights)
+        made.network.eval()
+        return made
+
     def _ids(self, texts: Sequence[str]) -> Tensor:
         rows = [[self.ids.get(word, 1) for word in words_of(text)[: self.longest]] or [1] for text in texts]
         width = max(map(len, rows))
@@ -230,20 +251,12 @@ def successes(judge: Judge, texts: Sequence[str], targets: Sequence[str]) -> lis
     return [found == target for found, target in zip(judge.judge(texts), targets, strict=True)]
 
 
-def train_judges(
-    task: Any, *, seed: int, steps: int, shortest: int, longest: int, each: int
-) -> tuple[list[Judge], list[Proof]]:
-    """Return the two judges of a task and how they did on held-out human texts."""
-    held_out = snippets(task.examples("held_out"), shortest, longest, 1, 0)
-    judges: list[Judge]
-    if task.exact:
-        judges = [WordJudge(task.labels, inflected) for inflected in (False, True)]
-        held_out = [
-            Example(example.text, task.label_of_passage(example.text, None))
-            for example in held_out
-            if task.label_of_passage(example.text, None) is not None
-        ]
-    else:
-        known = balanced(snippets(task.examples("judge"), shortest, longest, each, seed), seed)
-        judges = [BagJudge(known, seed), NeuralJudge(known, seed, steps=steps)]
-    return judges, [prove(judge, held_out) for judge in judges]
+def judging_texts(task: Task, shortest: int, longest: int, each: int, seed: int) -> list[Example]:
+    """Return what judges learn from: pieces of human passages as long as continuations, as many of every class."""
+    return balanced(snippets(task.examples("judge"), shortest, longest, each, seed), seed)
+
+
+def proving_texts(task: Task, shortest: int, longest: int) -> list[Example]:
+    """Return the held-out human pieces on which judges prove themselves, of a task of words whole passages."""
+    held_out = task.examples("held_out")
+    return held_out if task.exact else snippets(held_out, shortest, longest, 1, 0)

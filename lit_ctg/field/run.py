@@ -28,7 +28,7 @@ from lit_ctg.field.measure import distinct, repetition, word_share
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.files import write_atomic, write_samples
-from lit_ctg.results.record import RunRecord, config_hash, environment, write_record
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, environment, write_record
 from lit_ctg.run.build import instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
@@ -39,8 +39,12 @@ SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
 HUMAN = "human"
 
 
-def run(cfg: DictConfig) -> Outcome:
+def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     """Run one configuration of ``conf/field`` and leave ``run.json`` and ``samples.jsonl`` in its run directory.
+
+    Args:
+        cfg: composed by ``command.compose``.
+        benches: where runs of a sweep that differ in nothing but the method find their bench, by its hash.
 
     Raises:
         UserError: bad input; the record says FAILED and why.
@@ -72,7 +76,7 @@ def run(cfg: DictConfig) -> Outcome:
     began = time.monotonic()
     try:
         with quiet():
-            measured = measure(cfg, directory)
+            measured = measure(cfg, directory, {} if benches is None else benches)
         record.status, record.error = "DONE", None
         record.metrics, record.parameters, record.corpus = measured
         record.wall_time_s = round(time.monotonic() - began, 3)
@@ -87,26 +91,41 @@ def run(cfg: DictConfig) -> Outcome:
     return Outcome("DONE", directory.path)
 
 
-def build(cfg: DictConfig) -> tuple[Bench, Method]:
-    """Build bench and method of a configuration."""
+def build_bench(cfg: DictConfig) -> Bench:
+    """Build the bench of a configuration: all of it but the method."""
     config = plain(cfg)
     task = instantiate(cfg.task, "task", data=instantiate(cfg.data, "data"))
-    bench = Bench(
+    return Bench(
         task=task,
         parts=Parts(Path(cfg.output_root) / PAPER / "parts"),
         model=cfg.model,
         seed=cfg.seed,
         **{part: config[part] for part in ("base", "fluency", "judges", "tune", "decode")},
     )
+
+
+def build_method(cfg: DictConfig) -> Method:
+    """Build the method of a configuration.
+
+    Raises:
+        UserError: it names something else.
+    """
     method = instantiate(cfg.method, "method")
     if not isinstance(method, Method):
         raise UserError(f"method: a {type(method).__name__} is no method of the field")
-    return bench, method
+    return method
 
 
-def measure(cfg: DictConfig, directory: RunDirectory) -> tuple[dict[str, Any], int, dict[str, str]]:
+def measure(
+    cfg: DictConfig, directory: RunDirectory, benches: dict[str, Bench]
+) -> tuple[dict[str, Any], int, dict[str, str]]:
     """Learn, write, judge; return the record's metrics, the method's parameters and what the texts depend on."""
-    bench, method = build(cfg)
+    method, key = build_method(cfg), config_hash(plain(cfg), without=[*HASH_IGNORED, "method", "name"])
+    if key not in benches:
+        benches.clear()  # one at a time: models take memory
+        benches[key] = build_bench(cfg)
+    bench = benches[key]
+    bench.training_seconds = 0.0
     metrics: dict[str, dict[str, Any]] = {}
 
     def put(name: str, result: MetricResult) -> None:
@@ -190,8 +209,10 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
     found = {f"success/{name}": (sum(row[name] for row in rows) / count, "", "higher") for name in judges}
     cost = sum(row["nats"] for row in rows) / tokens if tokens else math.nan
     found["perplexity"] = (math.exp(min(cost, 700.0)) if tokens else math.nan, "", "lower")
-    texts = [str(row["text"]) for row in rows]
-    found |= {f"distinct_{order}": (distinct(texts, order), "", "higher") for order in (1, 2, 3)}
+    # class by class: what is the same for two classes (the bare model's) repeats nothing
+    groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
+    for order in (1, 2, 3):
+        found[f"distinct_{order}"] = (sum(distinct(group, order) for group in groups) / len(groups), "", "higher")
     for name, direction in (("repetition", "lower"), ("overlap", "lower"), ("attribute_words", "none")):
         found[name] = (sum(row[name] for row in rows) / count, "", direction)
     return {name: MetricResult(value, unit, way, count, None, 1) for name, (value, unit, way) in found.items()}

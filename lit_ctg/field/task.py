@@ -143,6 +143,11 @@ class Task:
         for split, end in zip(SPLITS, ends, strict=True):
             dealt[split] = [kept[place] for place in order[first:end]]
             first = end
+            own = {self.label_of(document) for document in dealt[split]}
+            if lacking := [label for label in self.labels if label not in own and not self.exact]:
+                raise UserError(
+                    f"task {self.name}: the split {split} got no document of {', '.join(lacking)}: give more text"
+                )
         return dealt
 
     def texts(self, split: str) -> list[str]:
