@@ -11,7 +11,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,7 @@ class Bench:
 
     @cached_property
     def base_folder(self) -> Path | None:
-        """Folder of the base model that is trained here, in Hugging Face's form; None where ``model`` names another."""
+        """Folder of the base model trained here, in Hugging Face's form; None where ``model`` names another."""
         return (
             None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
         )
@@ -312,12 +311,12 @@ class Bench:
                 texts += [self.tokenizer.decode(row, skip_special_tokens=True) for row in new.tolist()]
         return texts, time.process_time() - began, tokens
 
+    @property
+    def context(self) -> int:
+        """Positions that the base model was trained on: of another one than ours all that it has."""
+        whole = int(self.model.config.max_position_embeddings)
+        return whole if self.model_name is not None else min(whole, int(self.base_options["length"]))
+
     def _cut(self, ids: list[int]) -> list[int]:
         """Return a prompt that leaves room for the continuation: of a longer one the end."""
-        room = int(self.model.config.max_position_embeddings) - int(self.decode_options["new_tokens"])
-        with suppress(TypeError):
-            return ids[-max(1, room - self._reserved) :]
-        return ids
-
-    # columns that soft prompts take
-    _reserved = 16
+        return ids[-max(1, self.context - int(self.decode_options["new_tokens"])) :]

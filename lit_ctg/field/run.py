@@ -218,12 +218,12 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
     return {name: MetricResult(value, unit, way, count, None, 1) for name, (value, unit, way) in found.items()}
 
 
-def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats: int = 3) -> MetricResult:
-    """Return CPU seconds a token of a method as a multiple of the bare model's: the median of alternating pairs."""
+def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats: int = 2) -> MetricResult:
+    """Return CPU seconds a token of a method as a multiple of the bare model's: the mean of alternating pairs."""
     arm, strength = next(iter(arms.values())), method.strengths[len(method.strengths) // 2]
     ratios = []
     for _ in range(1 if bench.decode_options["prompts"] < 10 else repeats):
         _, bare_seconds, bare_tokens = bench.write(Arm(bench.model), 1.0)
         _, own_seconds, own_tokens = bench.write(arm, strength)
         ratios.append((own_seconds / max(own_tokens, 1)) / (bare_seconds / max(bare_tokens, 1)))
-    return MetricResult(statistics.median(ratios), "", "lower", len(ratios), None, 1)
+    return MetricResult(statistics.fmean(ratios), "", "lower", len(ratios), None, 1)
