@@ -297,15 +297,18 @@ class Bench:
         rows = list(range(len(self.prompts) * samples))
         texts: list[str] = []
         tokens, began = 0, time.process_time()
+        settings = arm.settings(strength)
+        given = steered.settings_of(settings)
+        taken = sum(control.columns(given[control.name], 1) for control in steered.controls)  # by soft prompts
         with arm.at(strength):
             for first in range(0, len(rows), batch):
                 chosen = rows[first : first + batch]
                 prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
                 ids = [self.tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts]
                 made = steered.generate(
-                    [self._cut(row) for row in ids], arm.settings(strength), seed=self.seed, rows=chosen, **options
+                    [self._cut(row, taken) for row in ids], settings, seed=self.seed, rows=chosen, **options
                 )
-                new = made[:, max(len(self._cut(row)) for row in ids) :]
+                new = made[:, max(len(self._cut(row, taken)) for row in ids) :]
                 ends = (new == self.tokenizer.eos_token_id).int()
                 tokens += int(((ends.cumsum(1) - ends) == 0).sum())
                 texts += [self.tokenizer.decode(row, skip_special_tokens=True) for row in new.tolist()]
@@ -317,6 +320,6 @@ class Bench:
         whole = int(self.model.config.max_position_embeddings)
         return whole if self.model_name is not None else min(whole, int(self.base_options["length"]))
 
-    def _cut(self, ids: list[int]) -> list[int]:
+    def _cut(self, ids: list[int], taken: int) -> list[int]:
         """Return a prompt that leaves room for the continuation: of a longer one the end."""
-        return ids[-max(1, self.context - int(self.decode_options["new_tokens"])) :]
+        return ids[-max(1, self.context - taken - int(self.decode_options["new_tokens"])) :]

@@ -78,6 +78,12 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (config_folder() / "field" / group).glob("*.yaml"))
 
 
+def complete(group: str) -> list[str]:
+    """Return the tasks or methods that need nothing more to be said: what ``all`` stands for."""
+    folder = config_folder() / "field" / group
+    return [name for name in options(group) if "???" not in (folder / f"{name}.yaml").read_text(encoding="utf-8")]
+
+
 def compose(words: Sequence[str]) -> DictConfig:
     """Compose ``conf/field/config.yaml`` with overrides.
 
@@ -100,7 +106,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=[*overrides, *extra])
-        OmegaConf.to_container(cfg, resolve=True)
+        OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     finally:
@@ -136,7 +142,7 @@ def run_all(words: Sequence[str]) -> int:
     from lit_ctg.field.bench import Bench
     from lit_ctg.field.run import run
 
-    words = [f"{key}={','.join(options(key))}" if value == "all" and key in GROUPS else word
+    words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
              for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
     jobs = combinations(words)
     configs = [compose(job) for job in jobs]  # all of them compose before the first one runs

@@ -50,6 +50,8 @@ class Task:
         passage_words: longest passage.
         prompt_words: words of a held-out passage that make a prompt.
         split_seed: of the shuffle.
+        unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
+            class); None deals whole documents.
 
     Raises:
         UserError: classes without documents, or shares that are no shares.
@@ -67,6 +69,7 @@ class Task:
         passage_words: int,
         prompt_words: int,
         split_seed: int = 0,
+        unit_words: int | None = None,
     ) -> None:
         if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
@@ -75,6 +78,7 @@ class Task:
         self.name, self.data, self.column = name, data, column
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
         self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed
+        self.unit_words = unit_words
         self.passage_words, self.prompt_words = passage_words, prompt_words
         self._documents: dict[str, list[Document]] | None = None
 
@@ -100,6 +104,7 @@ class Task:
             "per_label": self.per_label,
             "passage_words": self.passage_words,
             "split_seed": self.split_seed,
+            **({} if self.unit_words is None else {"unit_words": self.unit_words}),
         }
 
     def label_of(self, document: Document) -> str | None:
@@ -122,10 +127,18 @@ class Task:
             self._documents = self._dealt()
         return self._documents[split]
 
+    def _units(self) -> Iterator[Document]:
+        for document in self.data.documents("train"):
+            if self.unit_words is None:
+                yield document
+            else:
+                for text in passages(clean(document.text), self.unit_words):
+                    yield Document(text, document.source, document.meta)
+
     def _dealt(self) -> dict[str, list[Document]]:
         counts: dict[str | None, int] = {}
         kept = []
-        for document in self.data.documents("train"):
+        for document in self._units():
             label = self.label_of(document)
             if self.per_label is not None and counts.get(label, 0) >= self.per_label:
                 continue

@@ -60,8 +60,15 @@ def test_stars_are_classes_and_three_stars_none() -> None:
 
 
 def test_per_label_cuts_every_class() -> None:
-    kept = task(per_label=4)
-    assert sum(len(kept.documents(split)) for split in SPLITS) == 12
+    kept = task(per_label=10)
+    assert sum(len(kept.documents(split)) for split in SPLITS) == 30
+
+
+def test_books_are_dealt_by_units() -> None:
+    whole = task(unit_words=4)
+    units = [document.text for split in SPLITS for document in whole.documents(split)]
+    assert all(len(text.split()) <= 4 for text in units) and len(units) > 40
+    assert whole.identity()["unit_words"] == 4 and "unit_words" not in task().identity()
 
 
 def test_a_word_is_a_class_of_passages() -> None:

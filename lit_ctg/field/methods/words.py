@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from lit_ctg.control import Control
 from lit_ctg.control.bundle import kind_named
 from lit_ctg.control.memory import Memory
 from lit_ctg.control.token_bias import TokenBias, log_odds
@@ -56,6 +58,34 @@ class WordList(Method):
                    "classes": [target] * len(words)}  # fmt: skip
         control = kind_named("lexicon").restore({"lexicon": lexicon, "gain": 1.0}, {})
         return Arm(bench.model, [control], lambda s: {"lexicon.strength": s, f"lexicon.to_{target}": 1})
+
+
+class ClassGraph(Method):
+    """Graphmax, or another of its output layers, over the word pairs of the class's training texts.
+
+    Args:
+        strengths: of lambda.
+        variant: output layer, ``graphmax`` or a name that the graphmax control knows.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], variant: str) -> None:
+        super().__init__(strengths=strengths)
+        self.variant = variant
+        self.controls: dict[str, Control] = {}
+
+    def fit(self, bench: Bench) -> None:
+        size = int(bench.model.get_output_embeddings().weight.shape[0])
+        graphmax: Any = kind_named("graphmax")
+        for label in bench.task.targets:
+            texts = [example.text for example in bench.task.examples("train", label)]
+            rows = bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            self.controls[label] = graphmax.counted(rows, size, variant=self.variant)
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        return Arm(bench.model, [self.controls[target]], lambda s: {"graphmax.strength": s})
+
+    def parameters(self) -> int:
+        return sum(value.numel() for control in self.controls.values() for value in control.tensors().values())
 
 
 class ClassMemory(Method):
