@@ -158,6 +158,8 @@ class Steered:
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
 
+        Behind the prompt's text they read on as the tokenizer writes them, with the space between two words.
+
         Raises:
             UserError: also where there is no tokenizer.
         """
@@ -166,8 +168,18 @@ class Steered:
         encoded = self._encoded(prompts)
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
-        new = sequences[:, encoded[0].shape[1] :].tolist()
-        return [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in new]
+        start, rows = encoded[0].shape[1], sequences.tolist()
+        # n sequences of a prompt stand together
+        copies = len(rows) // len(encoded[0])
+        return [self._continuation(ids[:start], ids[start:], encoded[1][row // copies]) for row, ids in enumerate(rows)]
+
+    def _continuation(self, prompt: list[int], new: list[int], mask_T: Tensor) -> str:
+        """Return new tokens as text: alone, the first of a sentence's words would lack the space before it."""
+        read = [token for token, kept in zip(prompt, mask_T.tolist(), strict=True) if kept]
+        before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (read, read + new))
+        if whole.startswith(before):
+            return whole[len(before) :]
+        return str(self.tokenizer.decode(new, skip_special_tokens=True))
 
     # prompts and options ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
 def raise_tokens() -> Any:
     """The class that the page shows."""
     names: dict[str, Any] = {}
-    exec(BLOCKS[1], names)
+    exec(next(block for block in BLOCKS if "class RaiseTokens" in block), names)
     return names["RaiseTokens"]
 
 
@@ -33,7 +33,7 @@ def test_the_page_s_control_steers_and_leaves_the_model_as_it_was(
     plain, acid = steered.write(
         ["the war began", "in 1914 the war"], {"raise_tokens.strength": [0, 500]}, max_new_tokens=4
     )
-    assert acid == "acid acid acid acid"
+    assert acid == " acid acid acid acid", "it reads on behind the prompt"
     assert plain == Steered(model, [], tokenizer=tokenizer).write("the war began", max_new_tokens=4)[0] != acid
     assert (set(model.__dict__), len(model._forward_hooks)) == before
 

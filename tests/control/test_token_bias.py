@@ -33,7 +33,7 @@ def test_the_share_of_classes_is_a_mean_and_none_is_off(model: torch.nn.Module, 
     acid, metal, plain = steered.write(
         ["the war"] * 3, {"token_bias.to_a": [1, None, None], "token_bias.to_b": [None, 1, None]}, max_new_tokens=2
     )
-    assert (acid, metal) == ("acid acid", "metal metal")
+    assert (acid, metal) == (" acid acid", " metal metal")
     assert plain == Steered(model, [], tokenizer=tokenizer).write("the war", max_new_tokens=2)[0]
 
 

@@ -126,7 +126,7 @@ def damage(path: Path, rng: random.Random) -> None:
     path.write_text("\n".join(lines if rng.random() < 0.9 else lines[:place]) + "\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_configuration_files(count: int, run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config_folder()
     name, rng = "semantic_fusion/main", random.Random(count)
@@ -179,7 +179,7 @@ def spoil(data: bytes, rng: random.Random) -> bytes:
     )
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_checkpoints(count: int, run_cli: Any, tmp_path: Path) -> None:
     """To evaluate, to generate from and to resume from: each is told by its name, and is neither taken nor lost."""
     root = tmp_path / "runs"
@@ -203,7 +203,7 @@ def test_damaged_checkpoints(count: int, run_cli: Any, tmp_path: Path) -> None:
             assert last.read_bytes() == before
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def test_damaged_records(count: int, run_cli: Any, tmp_path: Path) -> None:
     """A table over a damaged record names the file; a run beside it is neither lost nor skipped for it."""
     source = next((Path(__file__).parents[2] / "experiments" / "semantic_fusion" / "results").rglob("*-seed*.json"))
