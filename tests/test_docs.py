@@ -74,6 +74,12 @@ def test_pages_are_found() -> None:
     assert len(PAGES) > 15
 
 
+def test_notebooks_are_pages(site: ModuleType) -> None:
+    page = site.page_of(ROOT / "docs" / "tour.ipynb")
+    assert page.startswith("# The tour") and page.count("```python") > 5 and page.count("```") % 2 == 0
+    assert site.relinked("[a](tour.ipynb)", "your_data.md") == "[a](tour.md)"
+
+
 def test_links_hold_in_the_site(site: ModuleType) -> None:
     text = "[a](docs/data.md#hub) [b](lit_ctg/cli.py) [c](https://x.y) ![d](experiments/nslm/figures/headline.svg)"
     assert site.relinked(text, "index.md") == (

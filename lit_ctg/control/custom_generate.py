@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from transformers.utils import cached_file
@@ -73,10 +74,10 @@ def generate_under(
 
 def _asked_for() -> str | None:
     """Return what ``generate`` was given as ``custom_generate``: transformers runs a copy and hands it to nobody."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_locals.get("custom_generate")
         if frame.f_code.co_name == "generate" and isinstance(name, str):
             return name
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None

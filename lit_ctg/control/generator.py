@@ -96,7 +96,9 @@ class SteeredGenerator(Generator[GeneratedText]):
         prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
         length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         self.check_room(max(map(len, prompts), default=0), length)
-        drawn = {"do_sample": False} if seed is None else {"do_sample": True, "seed": seed, "rows": rows}
+        drawn: dict[str, Any] = {"do_sample": False}
+        if seed is not None:
+            drawn = {"do_sample": True, "seed": seed, "rows": rows}
         watching = [] if watch is None else [Watched(RuleList(), watch)]
         made = self.steered.generate(
             prompts, columns(checked), max_new_tokens=length, logits_processor=watching, num_beams=1, **drawn
