@@ -272,6 +272,10 @@ def test_values_outside_the_domain_get_the_plain_interval() -> None:
         mean_interval([1.0, math.nan])
 
 
+def test_values_that_are_all_at_the_end_of_a_log_scale_have_no_factor() -> None:
+    assert next_interval([0.0, 0.0, 0.0], Domain(0.0, log=True)) == (0.0, 0.0)
+
+
 # --- repeatability --------------------------------------------------------------------------------------------------
 
 
