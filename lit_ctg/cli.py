@@ -189,6 +189,12 @@ def _memory(words: list[str]) -> int:
     return 0
 
 
+def _field(words: list[str]) -> int:
+    from lit_ctg.field.command import main as field
+
+    return field(words)
+
+
 def _new(words: list[str]) -> int:
     from lit_ctg.run.skeleton import new
 
@@ -439,6 +445,28 @@ COMMANDS = {
             examples=(
                 "memory build model=gpt2 data.root=texts out=memory",
                 "memory fit memory=memory model=gpt2 data.root=texts",
+            ),
+        ),
+        Command(
+            "field",
+            "run: measure control methods on one model, task and judges; report: who wins; add: a new method's files",
+            _field,
+            (
+                Setting("task", "run: sentiment, topic, ...; commas and all sweep"),
+                Setting("method", "run: bare, prefix, dexperts, ...; commas and all sweep"),
+                Setting("model", "run: a Hugging Face model in place of the one trained here"),
+                Setting("size", "smoke, small (default) or paper"),
+                Setting("seed", "run: 0, 1, ..."),
+                Setting("records", "report: folders of records, with commas"),
+                Setting("out", "report: a folder to write tables and picture to"),
+                Setting("name", "add: of the new method"),
+            ),
+            overrides=True,
+            examples=(
+                "field run task=sentiment method=bare,prefix,dexperts size=smoke",
+                "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
+                "field report",
+                "field add name=my_method",
             ),
         ),
         Command(

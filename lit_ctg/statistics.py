@@ -301,3 +301,20 @@ def exp_or_inf(nats: float) -> float:
         return math.exp(nats)
     except OverflowError:
         return math.inf
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number, in their order (Holm, 1979): the k-th smallest of m times m - k + 1.
+
+    Raises:
+        ValueError: a value is not between 0 and 1.
+    """
+    data = _finite(p_values)
+    if data.size and (data.min() < 0 or data.max() > 1):
+        raise ValueError(f"p-values lie between 0 and 1, got {data.tolist()}")
+    adjusted, least = np.empty(data.size), 0.0
+    for place, number in enumerate(np.argsort(data, kind="stable")):
+        # never below that of a smaller one
+        least = max(least, min(1.0, float(data[number]) * (data.size - place)))
+        adjusted[number] = least
+    return adjusted.tolist()

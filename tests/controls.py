@@ -7,7 +7,10 @@ from typing import Any
 import torch
 
 from lit_ctg.control import Control
+from lit_ctg.control.class_models import Experts, GenerativeClassifier
+from lit_ctg.control.future import Future, FutureClassifier
 from lit_ctg.control.memory import Memory
+from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
@@ -22,6 +25,7 @@ from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded, Recent
 from lit_ctg.papers.semantic_fusion.control import FeatureChannel, Grammar, LexiconSteering
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.model import GatedFusion
+from tests.conftest import make_model
 
 V, D = 14, 16
 
@@ -30,6 +34,23 @@ def lexicon() -> Lexicon:
     return Lexicon.of(
         ["good", "bad", "acid"], {"polarity": [1, -1, 0], "strength": [0, 0, 0]}, ["praise", "blame", "thing"]
     )
+
+
+def class_models() -> dict[str, Any]:
+    """Two random models of classes that disagree."""
+    models = {"good": make_model(V), "bad": make_model(V)}
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(7)
+        models["bad"].transformer.wte.weight.copy_(4 * torch.randn(V, D, generator=generator))
+    return models
+
+
+def classifier() -> FutureClassifier:
+    """Random, sure of itself."""
+    torch.manual_seed(8)
+    made = FutureClassifier(V, 2, 6)
+    torch.nn.init.normal_(made.head.weight, std=8.0)
+    return made
 
 
 def controls() -> dict[str, Control]:
@@ -73,5 +94,9 @@ def controls() -> dict[str, Control]:
         FeatureChannel(fuse, bank),
         NeuronCodes(["news", "blog"], torch.randn(2, 4), layers),
         Memory(NgramModel.count(texts, V, order=3)),
+        TokenBias({"good": torch.randn(V), "bad": torch.randn(V)}),
+        Experts(class_models()),
+        GenerativeClassifier(class_models()),
+        Future(classifier(), ["good", "bad"], candidates=V),
     ]
     return {control.name: control for control in made}

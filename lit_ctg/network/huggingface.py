@@ -71,7 +71,7 @@ class HuggingFaceBackbone(nn.Module):
         if frozen:
             self.model.requires_grad_(False)
         if lora is not None:
-            _add_adapters(self.model, lora)
+            add_adapters(self.model, lora)
         self.model.train(not frozen)
 
     @torch.no_grad()
@@ -165,7 +165,7 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         raise UserError(f"{where}={path} {kind}: {reason}") from error
 
 
-def _add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
+def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
     """Put LoRA adapters (Hu et al. 2021) into the model in place; nothing else of it is trained then.
 
     Raises:

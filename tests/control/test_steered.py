@@ -29,6 +29,10 @@ ON: dict[str, dict[str, Any]] = {
     "feature_channel": {"strength": 1, "pos": 1},
     "neuron_codes": {"strength": 2, "news": 1, "blog": 0.5},
     "memory": {"strength": 4},
+    "token_bias": {"strength": 2, "to_good": 1},
+    "experts": {"strength": 0.5, "to_good": 1},
+    "generative_classifier": {"strength": 8, "to_bad": 1},
+    "future": {"strength": 2, "to_good": 1},
 }
 STRENGTH = {"idea_gate": "alpha"}
 
@@ -105,7 +109,8 @@ def test_all_together_alone_and_in_a_batch_cached_and_not(
 def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
-    chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory"]
+    chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory",
+              "token_bias", "experts", "generative_classifier", "future"]  # fmt: skip
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}

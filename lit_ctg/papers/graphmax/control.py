@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -52,6 +53,17 @@ class Graphmax(Control):
         if variant == "algorithm_one" and published is None:
             raise UserError("variant=algorithm_one: give its numbers (published=AlgorithmOne(...))")
         self.graph, self.lam, self.published = graph, lam, published
+
+    @classmethod
+    def counted(cls, texts: Sequence[Sequence[int]], size: int, **options: Any) -> Graphmax:
+        """Return the control over the word pairs of texts.
+
+        Args:
+            texts: token ids of each.
+            size: of the vocabulary.
+            options: see the class.
+        """
+        return cls(CooccurrenceGraph.from_token_ids(texts, size), **options)
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:

@@ -1,0 +1,180 @@
+"""Language models of a class each, as experts (DExperts) or as a generative classifier (GeDi).
+
+DExperts (Liu et al., 2021, Eq. 1): softmax(z + alpha (z+ - z-)); of more than two classes z- is the mean of the others.
+GeDi (Krause et al., 2021): p(x_t) p(c | x_1..x_t)^omega, where Bayes' rule gives p(c | x_1..x_t), proportional to
+p(x_1..x_t | c)^(1/t), the classes being equally likely beforehand.
+
+Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, model_shape, row_values
+from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError
+
+ClassModelsT = TypeVar("ClassModelsT", bound="ClassModels")
+
+
+class Reader:
+    """Reads prefixes with a causal language model; what it has read of them already is not read again.
+
+    A prefix that is not the last one with a token more (another batch, beams that moved) is read from its beginning,
+    so the result depends on the prefixes alone.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._seen_NT: Tensor | None = None
+        self._cache: Any = None
+        self._log_p_NV = torch.empty(0)
+        self._total_N = torch.empty(0)
+
+    @torch.no_grad()
+    def __call__(self, ids_NT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log-probabilities of the next token [N, V], log-likelihood of the prefix after its first token [N]).
+
+        Args:
+            ids_NT: prefixes, ``NO_TOKEN`` at padding (on the left).
+        """
+        real_NT = ids_NT != NO_TOKEN
+        place_NT = (real_NT.long().cumsum(1) - 1).clamp(min=0)
+        given_NT = ids_NT.where(real_NT, 0)
+        seen_NT = self._seen_NT
+        longer = seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
+        if longer:
+            new_N1 = given_NT[:, -1:]
+            self._total_N = self._total_N + self._log_p_NV.gather(1, new_N1).squeeze(1)
+            out = self.model(
+                input_ids=new_N1,
+                attention_mask=real_NT.long(),
+                position_ids=place_NT[:, -1:],
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+            self._log_p_NV = out.logits[:, -1].float().log_softmax(-1)
+        else:
+            out = self.model(input_ids=given_NT, attention_mask=real_NT.long(), position_ids=place_NT, use_cache=True)
+            log_p_NTV = out.logits.float().log_softmax(-1)
+            said_NT = log_p_NTV[:, :-1].gather(2, given_NT[:, 1:].unsqueeze(2)).squeeze(2)
+            self._total_N = said_NT.masked_fill(~real_NT[:, :-1], 0.0).sum(1)
+            self._log_p_NV = log_p_NTV[:, -1]
+        self._cache, self._seen_NT = out.past_key_values, ids_NT.clone()
+        return self._log_p_NV, self._total_N
+
+
+class ClassModels(ClassControl):
+    """Holds a causal language model of each class, with the vocabulary of the model that is steered.
+
+    Args:
+        models: class -> model, in evaluation mode.
+        name: see ``Control``.
+
+    Raises:
+        UserError: fewer than two classes, or models of different vocabularies.
+    """
+
+    stage = Stage.LOGITS
+
+    def __init__(self, models: Mapping[str, Any], *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.classes = check_classes(list(models))
+        self.models = {each: model.eval().requires_grad_(False) for each, model in models.items()}
+        sizes = {model_shape(model)["vocab_size"] for model in self.models.values()}
+        if len(sizes) > 1:
+            raise UserError(f"control {self.name}: its models have different vocabularies ({sorted(sizes)} tokens)")
+        self.size = sizes.pop()
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.size}
+
+    def config(self) -> dict[str, Any]:
+        return {"models": {name: _plain(model.config) for name, model in self.models.items()}}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{name}/{key}": value.clone()  # a tied head is the embedding's tensor, which a file may not hold twice
+            for name, model in self.models.items()
+            for key, value in model.state_dict().items()
+        }
+
+    @classmethod
+    def restore(cls: type[ClassModelsT], config: dict[str, Any], tensors: dict[str, Tensor]) -> ClassModelsT:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        models = {}
+        for name, told in config["models"].items():
+            told = dict(told)
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(told.pop("model_type"), **told))
+            model.load_state_dict(
+                {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+            )
+            models[name] = model
+        return cls(models)
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """Return the values of a Hugging Face configuration that differ from its class's defaults, and its type."""
+    told = config.to_diff_dict()
+    return {key: value for key, value in told.items() if key not in ("architectures", "transformers_version", "dtype")}
+
+
+class Experts(ClassModels):
+    """Adds strength times the difference between the expert of a class and the mean of the others (DExperts)."""
+
+    kind = "experts"
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        return _Expert(self.models, class_shares(self.classes, values), values["strength"])
+
+
+class GenerativeClassifier(ClassModels):
+    """Multiplies the model's distribution by p(class | text so far)^strength, from models of the classes (GeDi)."""
+
+    kind = "generative_classifier"
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        return _Bayes(self.models, class_shares(self.classes, values), values["strength"])
+
+
+class _OfModels(ScoreRule):
+    def __init__(self, models: Mapping[str, Any], shares_BC: Tensor, strength_B: Tensor) -> None:
+        self.readers = [Reader(model) for model in models.values()]
+        self.shares_BC, self.strength_B = shares_BC, strength_B
+
+    def read(self, input_ids: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return log-probabilities [N, C, V], log-likelihoods [N, C], shares [N, C] and strengths [N, 1]."""
+        found = [reader(input_ids) for reader in self.readers]
+        shares_NC = row_values(self.shares_BC, len(scores)).to(scores)
+        strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
+        return (
+            torch.stack([log_p for log_p, _ in found], 1),
+            torch.stack([t for _, t in found], 1),
+            shares_NC,
+            strength_N1,
+        )
+
+
+class _Expert(_OfModels):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        log_p_NCV, _, shares_NC, strength_N1 = self.read(input_ids, scores)
+        others_NC = (1 - shares_NC) / (shares_NC.shape[1] - 1)  # shares sum to 1, so these do too
+        pull_NV = torch.einsum("nc,ncv->nv", shares_NC - others_NC, log_p_NCV.to(scores))
+        return scores + strength_N1 * pull_NV
+
+
+class _Bayes(_OfModels):
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        log_p_NCV, total_NC, shares_NC, strength_N1 = self.read(input_ids, scores)
+        # of a text of t tokens the first has no probability of its own, the next one is the t-th
+        length_N11 = (input_ids != NO_TOKEN).sum(1).clamp(min=1).view(-1, 1, 1)
+        posterior_NCV = ((total_NC.unsqueeze(2) + log_p_NCV) / length_N11).log_softmax(1)
+        wanted_NV = torch.einsum("nc,ncv->nv", shares_NC, posterior_NCV.to(scores))
+        return scores.log_softmax(-1) + strength_N1 * wanted_NV

@@ -1,0 +1,134 @@
+"""A classifier of what a text will become, asked of every likely next token (FUDGE, Yang and Klein, 2021, Eq. 2).
+
+p(x_t | x_<t, a) is proportional to p(x_t | x_<t) p(a | x_1..x_t)^strength; the classifier was trained on prefixes. As
+in their sec. 3.3, only the ``candidates`` likeliest tokens are looked at, and the others are left out.
+
+Shape letters: B prompts, N rows, T prefix tokens, K candidates, V vocabulary, E embedding, H state, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, row_values
+from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError
+
+
+class FutureClassifier(nn.Module):
+    """p(class | prefix) by a gated recurrent cell over token embeddings.
+
+    Args:
+        size: vocabulary V.
+        classes: C.
+        dim: of embedding and state.
+    """
+
+    def __init__(self, size: int, classes: int, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size, dim)
+        self.cell = nn.GRUCell(dim, dim)
+        self.head = nn.Linear(dim, classes)
+
+    def step(self, ids_N: Tensor, state_NH: Tensor) -> Tensor:
+        """Return the states [N, H] after one token more; a row whose token is ``NO_TOKEN`` keeps its state."""
+        real_N = ids_N != NO_TOKEN
+        new_NH = self.cell(self.embedding(ids_N.where(real_N, 0)), state_NH)
+        return torch.where(real_N.unsqueeze(1), new_NH, state_NH)
+
+    def start(self, rows: int) -> Tensor:
+        """Return the states [N, H] before the first token."""
+        return self.embedding.weight.new_zeros(rows, self.cell.hidden_size)
+
+    def forward(self, ids_NT: Tensor) -> Tensor:
+        """Return log p(class | prefix) after each token, [N, T, C]."""
+        state_NH, states = self.start(len(ids_NT)), []
+        for ids_N in ids_NT.unbind(1):
+            state_NH = self.step(ids_N, state_NH)
+            states.append(state_NH)
+        return self.head(torch.stack(states, dim=1)).log_softmax(-1)
+
+
+class Future(ClassControl):
+    """Weighs the likeliest next tokens by the class that they make likely.
+
+    Args:
+        classifier: over the ids of the language model.
+        classes: names of its classes, in order.
+        candidates: tokens looked at, at each step.
+        name: see ``Control``.
+
+    Raises:
+        UserError: another number of classes than the classifier has, or no candidate.
+    """
+
+    kind, stage = "future", Stage.LOGITS
+
+    def __init__(
+        self, classifier: FutureClassifier, classes: Sequence[str], *, candidates: int = 200, name: str | None = None
+    ) -> None:
+        super().__init__(name=name)
+        self.classes, self.candidates = check_classes(classes), candidates
+        self.classifier = classifier.eval().requires_grad_(False)
+        if classifier.head.out_features != len(self.classes) or candidates < 1:
+            raise UserError(
+                f"control {self.name}: {len(self.classes)} classes for a classifier of {classifier.head.out_features}, "
+                f"{candidates} candidates"
+            )
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        return _Foreseen(self.classifier, class_shares(self.classes, values), values["strength"], self.candidates)
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.classifier.embedding.num_embeddings}
+
+    def config(self) -> dict[str, Any]:
+        return {"classes": list(self.classes), "candidates": self.candidates}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.classifier.state_dict())
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Future:
+        size, dim = tensors["embedding.weight"].shape
+        classifier = FutureClassifier(size, len(config["classes"]), dim)
+        classifier.load_state_dict(tensors)
+        return cls(classifier, config["classes"], candidates=config["candidates"])
+
+
+class _Foreseen(ScoreRule):
+    def __init__(self, classifier: FutureClassifier, shares_BC: Tensor, strength_B: Tensor, candidates: int) -> None:
+        self.classifier, self.shares_BC, self.strength_B = classifier, shares_BC, strength_B
+        self.candidates = candidates
+        self._seen_NT: Tensor | None = None
+        self._state_NH = torch.empty(0)
+
+    def _state(self, ids_NT: Tensor) -> Tensor:
+        """Return the states after the prefixes; only the newest token is read where the rest was read before."""
+        seen_NT = self._seen_NT
+        longer = seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
+        state_NH = self._state_NH if longer else self.classifier.start(len(ids_NT))
+        for ids_N in (ids_NT[:, -1:] if longer else ids_NT).unbind(1):
+            state_NH = self.classifier.step(ids_N, state_NH)
+        self._seen_NT, self._state_NH = ids_NT.clone(), state_NH
+        return state_NH
+
+    @torch.no_grad()
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        state_NH = self._state(input_ids)
+        log_p_NV = scores.log_softmax(-1)
+        best_NK, ids_NK = log_p_NV.topk(min(self.candidates, scores.shape[1]), dim=-1)
+        many = ids_NK.shape[1]
+        after_XH = self.classifier.step(ids_NK.flatten(), state_NH.repeat_interleave(many, dim=0))
+        log_class_NKC = self.classifier.head(after_XH).log_softmax(-1).view(len(scores), many, -1)
+        shares_NC = row_values(self.shares_BC, len(scores)).to(log_class_NKC)
+        strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
+        gain_NK = torch.einsum("nc,nkc->nk", shares_NC, log_class_NKC).to(scores)
+        # what earlier rules forbid stays forbidden
+        weighed_NK = best_NK + strength_N1 * gain_NK
+        return torch.full_like(log_p_NV, -torch.inf).scatter(1, ids_NK, weighed_NK)

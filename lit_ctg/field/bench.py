@@ -1,0 +1,325 @@
+"""The bench on which all methods of a task stand: splits, base model, independent model, judges, decoding, measures.
+
+What is made once for many runs (models, judges' proofs) is a part: a folder named after what it depends on, made by
+whoever needs it first and read by everybody else.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_ctg.control import Steered
+from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.field.judge import (
+    BagJudge,
+    Judge,
+    NeuralJudge,
+    Proof,
+    WordJudge,
+    judging_texts,
+    prove,
+    proving_texts,
+)
+from lit_ctg.field.measure import Overlap, text_cost
+from lit_ctg.field.method import Arm
+from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
+from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model
+from lit_ctg.files import replacing, try_lock, write_atomic
+from lit_ctg.network.huggingface import load_model
+
+PART = "part.json"
+# words that tell a class, for methods and for counting them apart
+WORDS = 50
+
+
+class Parts:
+    """Folders of what several runs share.
+
+    Args:
+        root: where they lie.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def get(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
+        """Return the folder of a part, made now if it is not there.
+
+        Args:
+            name: what it is.
+            key: plain values that it depends on.
+            make: (folder to fill, place for a checkpoint) -> plain facts, kept in ``part.json``.
+
+        Raises:
+            UserError: another process is making it.
+        """
+        text = json.dumps(key, sort_keys=True, default=str)
+        folder = self.root / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        if (folder / PART).is_file():
+            return folder
+        lock = try_lock(folder.with_name(f".{folder.name}.lock"), remedy="set output_root=...")
+        if lock is None:
+            raise UserError(f"{folder} is being made by another process: wait for it, then give the command again")
+        try:
+            if not (folder / PART).is_file():
+                with replacing(folder) as temporary:
+                    temporary.mkdir()
+                    began = time.monotonic()
+                    facts = dict(make(temporary, folder.with_name(f".{folder.name}.ckpt")))
+                    facts.setdefault("seconds", round(time.monotonic() - began, 3))
+                    write_atomic(temporary / PART, json.dumps({"key": json.loads(text), **facts}, indent=1) + "\n")
+        finally:
+            lock.release()
+        return folder
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """Return what is kept of a part: its key, ``seconds`` and what its maker told."""
+    told: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
+    return told
+
+
+class Bench:
+    """All that methods of one task share.
+
+    Args:
+        task: texts and classes.
+        parts: store of what is made once.
+        base: ``layers``, ``dim``, ``heads``, ``vocabulary``, ``steps``, ``batch``, ``length``, ``learning_rate`` of the
+            base model that is trained here.
+        fluency: ``steps`` of the independent language model, which else is like the base.
+        judges: ``steps`` (of the neural one), ``each`` (snippets a passage), ``least_accuracy``, ``seed``.
+        tune: ``steps``, ``batch``, ``learning_rate`` of what methods fine-tune.
+        decode: ``prompts``, ``samples`` (of each prompt and class), ``new_tokens``, ``top_p``, ``batch``.
+        seed: of methods' training and of sampling.
+        model: a Hugging Face model (folder or hub name) in place of the base model trained here.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        parts: Parts,
+        base: Mapping[str, Any],
+        fluency: Mapping[str, Any],
+        judges: Mapping[str, Any],
+        tune: Mapping[str, Any],
+        decode: Mapping[str, Any],
+        seed: int,
+        model: str | None = None,
+    ) -> None:
+        self.task, self.parts, self.seed, self.model_name = task, parts, seed, model
+        self.base_options, self.fluency_options = dict(base), dict(fluency)
+        self.judge_options, self.tune_options, self.decode_options = dict(judges), dict(tune), dict(decode)
+        self.training_seconds = 0.0  # of what a method learns, also where it was learned before
+
+    # models ----------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return self.task.identity()
+
+    @cached_property
+    def base_folder(self) -> Path | None:
+        """Folder of the base model trained here, in Hugging Face's form; None where ``model`` names another."""
+        return (
+            None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
+        )
+
+    def _language_model(self, name: str, split: str, steps: int) -> Path:
+        options = {**self.base_options, "steps": steps}
+        key = {"texts": self.task.checksum(split), "options": options}  # tasks over the same texts share their models
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            texts = self.task.texts(split)
+            tokenizer = make_tokenizer(texts, options["vocabulary"])
+            model = make_gpt2(
+                len(tokenizer),
+                layers=options["layers"],
+                dim=options["dim"],
+                heads=options["heads"],
+                positions=options["positions"],
+                end=tokenizer.eos_token_id,
+                seed=0,
+            )
+            stream = Stream(tokenizer, texts, options["length"])
+            told = train_model(
+                model,
+                stream,
+                steps=steps,
+                batch=options["batch"],
+                learning_rate=options["learning_rate"],
+                seed=0,
+                checkpoint=checkpoint,
+            )
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            return {**told, "tokens": len(stream.ids), "parameters": model.num_parameters()}
+
+        return self.parts.get(name, key, make)
+
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        where = self.model_name if self.base_folder is None else str(self.base_folder)
+        tokenizer = load_tokenizer(str(where), None, "model")
+        model = load_model(str(where), where="model").eval().requires_grad_(False)
+        return model, tokenizer
+
+    @property
+    def model(self) -> Any:
+        """The base model, frozen; whoever changes it must put it back (or take ``copy``)."""
+        return self._loaded[0]
+
+    @property
+    def tokenizer(self) -> Any:
+        """The base model's tokenizer."""
+        return self._loaded[1]
+
+    def copy(self) -> Any:
+        """Return a copy of the base model that can be trained."""
+        return copy.deepcopy(self.model).requires_grad_(True)
+
+    @cached_property
+    def _independent(self) -> tuple[Any, Any]:
+        folder = str(self._language_model("fluency", "fluency", self.fluency_options["steps"]))
+        model = load_model(folder, where="fluency").eval().requires_grad_(False)
+        return model, load_tokenizer(folder, None, "fluency")
+
+    # what methods learn ----------------------------------------------------------------------------------------------
+
+    def learned(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
+        """Return the folder of what a method learns on this bench (see ``Parts.get``); its seconds are counted."""
+        base = {"model": self.model_name} if self.base_folder is None else {"base": self.base_folder.name}
+        whole = {**base, "texts": self._identity, "tune": self.tune_options, "seed": self.seed, **key}
+        folder = self.parts.get(name, whole, make)
+        self.training_seconds += float(facts(folder)["seconds"])
+        return folder
+
+    def tuned(self, label: str, *, prepare: Callable[[Any], Any] | None = None, name: str = "tuned") -> Any:
+        """Return the base model fine-tuned on the training texts of one class.
+
+        Args:
+            label: the class.
+            prepare: changes what is trained (LoRA) before training; the part keeps what asks for gradients.
+            name: of the part; another one for another ``prepare``.
+        """
+        model = self.copy()
+        if prepare is not None:
+            model = prepare(model)
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            stream = self.stream(label)
+            told = train_model(model, stream, **self.tune_options, seed=self.seed, checkpoint=checkpoint)
+            state = {key: value.detach() for key, value in model.named_parameters() if value.requires_grad}
+            torch.save(state, folder / "weights.pt")
+            return {**told, "tokens": len(stream.ids)}
+
+        folder = self.learned(name, {"label": label}, make)
+        state = torch.load(folder / "weights.pt", weights_only=True)
+        model.load_state_dict(state, strict=False)
+        return model.eval().requires_grad_(False)
+
+    def stream(self, label: str | None = None) -> Stream:
+        """Return the training texts (of one class) as a stream of the base model's ids."""
+        texts = [example.text for example in self.task.examples("train", label)]
+        length = min(int(self.base_options["length"]), int(self.model.config.max_position_embeddings) - 1)
+        return Stream(self.tokenizer, texts, length)
+
+    @cached_property
+    def word_lists(self) -> dict[str, list[str]]:
+        """Class -> the words that most set it apart in the training texts; of a task of words, the words."""
+        if self.task.exact:
+            return {label: list(forms) for label, forms in self.task.labels.items()}
+        counts = class_counts(self.task.examples("train"))
+        return {label: log_odds_words(counts, label, WORDS) for label in self.task.targets}
+
+    # judging ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def judges(self) -> tuple[list[Judge], list[Proof]]:
+        """The two judges and how they did on held-out human texts."""
+        longest, options = int(self.decode_options["new_tokens"]), self.judge_options
+        shortest, seed = max(4, longest // 2), int(options["seed"])
+        judges: list[Judge]
+        if self.task.exact:
+            judges = [WordJudge(self.task.labels, inflected) for inflected in (False, True)]
+        else:
+            known = judging_texts(self.task, shortest, longest, int(options["each"]), seed)
+
+            def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+                NeuralJudge(known, seed, steps=int(options["steps"])).save(folder)
+                return {"texts": len(known)}
+
+            key = {"texts": self._identity, "options": {**options, "least_accuracy": None}, "longest": longest}
+            judges = [BagJudge(known, seed), NeuralJudge.load(self.parts.get("judge", key, make))]
+        pieces = proving_texts(self.task, shortest, longest)
+        return judges, [prove(judge, pieces) for judge in judges]
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """Measures what was copied of the training texts."""
+        return Overlap(self.task.texts("train"))
+
+    def cost(self, prompts: Sequence[str], texts: Sequence[str]) -> list[tuple[float, int]]:
+        """Return (nats, tokens) of continuations under the independent language model."""
+        model, tokenizer = self._independent
+        return text_cost(model, tokenizer, prompts, texts)
+
+    # decoding --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def prompts(self) -> list[tuple[str, Example]]:
+        """The prompts and the human passage that each begins."""
+        return self.task.prompts(int(self.decode_options["prompts"]))
+
+    def write(self, arm: Arm, strength: float) -> tuple[list[str], float, int]:
+        """Continue every prompt under an arm.
+
+        Row ``place * samples + copy`` draws the same random numbers for every method and strength.
+
+        Returns:
+            texts, prompts' order with their samples next to each other; CPU seconds; tokens written.
+        """
+        samples, batch = int(self.decode_options["samples"]), int(self.decode_options["batch"])
+        steered = Steered(arm.model, list(arm.controls), tokenizer=self.tokenizer)
+        options: dict[str, Any] = {"max_new_tokens": int(self.decode_options["new_tokens"]), "do_sample": True}
+        options |= {"top_p": float(self.decode_options["top_p"]), "top_k": 0}
+        rows = list(range(len(self.prompts) * samples))
+        texts: list[str] = []
+        tokens, began = 0, time.process_time()
+        settings = arm.settings(strength)
+        given = steered.settings_of(settings)
+        taken = sum(control.columns(given[control.name], 1) for control in steered.controls)  # by soft prompts
+        with arm.at(strength):
+            for first in range(0, len(rows), batch):
+                chosen = rows[first : first + batch]
+                prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
+                ids = [self.tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts]
+                made = steered.generate(
+                    [self._cut(row, taken) for row in ids], settings, seed=self.seed, rows=chosen, **options
+                )
+                new = made[:, max(len(self._cut(row, taken)) for row in ids) :]
+                ends = (new == self.tokenizer.eos_token_id).int()
+                tokens += int(((ends.cumsum(1) - ends) == 0).sum())
+                texts += [self.tokenizer.decode(row, skip_special_tokens=True) for row in new.tolist()]
+        return texts, time.process_time() - began, tokens
+
+    @property
+    def context(self) -> int:
+        """Positions that the base model was trained on: of another one than ours all that it has."""
+        whole = int(self.model.config.max_position_embeddings)
+        return whole if self.model_name is not None else min(whole, int(self.base_options["length"]))
+
+    def _cut(self, ids: list[int], taken: int) -> list[int]:
+        """Return a prompt that leaves room for the continuation: of a longer one the end."""
+        return ids[-max(1, self.context - taken - int(self.decode_options["new_tokens"])) :]

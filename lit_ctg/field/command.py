@@ -1,0 +1,161 @@
+"""`lit-ctg field run|report|add`: measure methods on tasks, tables and page of the records, a new method's files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
+from lit_ctg.errors import UserError, did_you_mean, one_line
+
+ACTIONS = ("run", "report", "add")
+GROUPS = ("task", "method")
+
+
+@dataclass
+class FieldConfig:
+    """Root schema of ``conf/field``: a key that is not here (or in the chosen options) is an error."""
+
+    task: Any = None
+    method: Any = None
+    data: Any = None
+    base: Any = None
+    fluency: Any = None
+    judges: Any = None
+    tune: Any = None
+    decode: Any = None
+    name: str = ""
+    model: str | None = None
+    # what the data's options ask for; the field has one regime
+    regime: Regime = Regime.corrected
+    size: Size = Size.small
+    seed: int = 0
+    output_root: str = "outputs"
+    skip_completed: bool = True
+    debug: bool = False
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what ``lit-ctg field <action> ...`` asks for; return the exit code.
+
+    Raises:
+        UserError: no such action, or bad input of it.
+    """
+    action, rest = (words[0], list(words[1:])) if words else ("", [])
+    if action not in ACTIONS:
+        raise UserError(f"lit-ctg field {action}{did_you_mean(action, ACTIONS)}: one of {', '.join(ACTIONS)}")
+    if action == "run":
+        return run_all(rest)
+    from lit_ctg.command import settings
+
+    if action == "add":
+        from lit_ctg.field.skeleton import add
+
+        found = settings(rest, "field add", ("name",))
+        for path in add(found.get("name", "")):
+            print(path)
+        print(f"next: lit-ctg field run task=sentiment method={found['name']} size=smoke; docs/field.md says the rest")
+        return 0
+    from lit_ctg.field.page import report
+
+    found = settings(rest, "field report", ("records", "out", "size"))
+    return report(**found, console=Console(soft_wrap=True, highlight=False))
+
+
+def options(group: str) -> list[str]:
+    """Return the tasks or methods there are."""
+    return sorted(path.stem for path in (config_folder() / "field" / group).glob("*.yaml"))
+
+
+def complete(group: str) -> list[str]:
+    """Return the tasks or methods that need nothing more to be said: what ``all`` stands for."""
+    folder = config_folder() / "field" / group
+    return [name for name in options(group) if "???" not in (folder / f"{name}.yaml").read_text(encoding="utf-8")]
+
+
+def compose(words: Sequence[str]) -> DictConfig:
+    """Compose ``conf/field/config.yaml`` with overrides.
+
+    Raises:
+        UserError: an override, option, key or value that does not exist or does not fit.
+    """
+    register()
+    ConfigStore.instance().store(name="schema", node=FieldConfig, provider="lit_ctg.field")
+    GlobalHydra.instance().clear()
+    overrides = prepare_overrides(words)
+    chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
+    for group, name in chosen.items():
+        if name not in options(group):
+            raise UserError(f"no {group} '{name}'{did_you_mean(name, options(group))}; "
+                            f"there are: {', '.join(options(group))}")  # fmt: skip
+    label = f"{chosen.get('task', 'sentiment')}-{chosen.get('method', 'bare')}"
+    extra = [f"hydra.searchpath=['file://{config_folder()}']"]
+    if not any(word.startswith("name=") for word in overrides):
+        extra.append(f"name={label}")
+    try:
+        with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
+            cfg = hydra.compose("config", overrides=[*overrides, *extra])
+        OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(error)) from error
+    finally:
+        # the schema of the trainings has the same name
+        ConfigStore.instance().repo.pop("schema.yaml", None)
+        register.cache_clear()
+        GlobalHydra.instance().clear()
+    if cfg.seed < 0:
+        raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
+    return cfg
+
+
+def combinations(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of every run that words with commas stand for, the last key changing fastest.
+
+    Raises:
+        UserError: a word that cannot be read.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(prepare_overrides(words))
+    except HydraException as error:
+        raise UserError(explain(error)) from error
+    choices = []
+    for word, override in zip(words, parsed, strict=True):
+        swept = override.is_discrete_sweep()
+        key = word.partition("=")[0]
+        choices.append([f"{key}={value}" for value in override.sweep_string_iterator()] if swept else [word])
+    return [list(each) for each in itertools.product(*choices)]
+
+
+def run_all(words: Sequence[str]) -> int:
+    """Run every combination, a failure being told at once and not stopping the rest; return 0, or 1 if one failed."""
+    from lit_ctg.field.bench import Bench
+    from lit_ctg.field.run import run
+
+    words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
+             for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
+    jobs = combinations(words)
+    configs = [compose(job) for job in jobs]  # all of them compose before the first one runs
+    console, failed = Console(soft_wrap=True, highlight=False), 0
+    benches: dict[str, Bench] = {}
+    for number, cfg in enumerate(configs, start=1):
+        try:
+            status = run(cfg, benches).status
+        except UserError as error:
+            if len(configs) == 1:
+                raise
+            status, failed = f"FAILED: {one_line(error)}", failed + 1
+        if len(configs) > 1:
+            console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {status.lower()}", markup=False)
+        failed += status == "BUSY"
+    return 1 if failed else 0

@@ -1,0 +1,95 @@
+"""What a method of the field is: for each class an arm, a model under controls whose strength can be swept.
+
+A new method is one file in ``lit_ctg/field/methods`` and one in ``conf/field/method`` (``lit-ctg field add name=...``
+writes both).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lit_ctg.control import Control
+from lit_ctg.errors import UserError
+
+if TYPE_CHECKING:
+    from lit_ctg.field.bench import Bench
+
+
+@contextlib.contextmanager
+def _unchanged(strength: float) -> Iterator[None]:
+    yield
+
+
+@dataclass
+class Arm:
+    """How a method steers towards one class.
+
+    Attributes:
+        model: a Hugging Face causal language model.
+        controls: put on it.
+        settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
+        prefix: (strength, prompt's place) -> what is put in front of the prompt and is no part of the text.
+        at: strength -> context in which the model is as that strength wants it (weights that are moved).
+    """
+
+    model: Any
+    controls: Sequence[Control] = ()
+    settings: Callable[[float], Mapping[str, Any]] = field(default=lambda strength: {})
+    prefix: Callable[[float, int], str] = field(default=lambda strength, place: "")
+    at: Callable[[float], AbstractContextManager[None]] = _unchanged
+
+
+class Method(ABC):
+    """One way of steering.
+
+    Args:
+        strengths: what is swept, ascending, all above 0.
+
+    Attributes:
+        ngram: it learns n-grams of text, so a judge or fluency model of n-grams would favour it (none of ours is one).
+    """
+
+    def __init__(self, *, strengths: Sequence[float]) -> None:
+        self.strengths = tuple(float(value) for value in strengths)
+        if not self.strengths or min(self.strengths) <= 0 or list(self.strengths) != sorted(set(self.strengths)):
+            raise UserError(f"method.strengths={list(self.strengths)}: give numbers above 0, ascending, each once")
+
+    @abstractmethod
+    def fit(self, bench: Bench) -> None:
+        """Learn what is to be learned from the training split; called once, before any ``arm``."""
+
+    @abstractmethod
+    def arm(self, bench: Bench, target: str) -> Arm:
+        """Return the arm for one class."""
+
+    def parameters(self) -> int:
+        """Return how many numbers were learned, over all classes, beside the base model."""
+        return 0
+
+
+def move_towards(model: Any, base: Mapping[str, Any], tuned: Mapping[str, Any]) -> Callable[[float], Any]:
+    """Return ``at`` of an arm whose weights are base + strength (tuned - base) (Ilharco et al., 2023, sec. 2).
+
+    Args:
+        model: whose weights are set, and set back to the base's.
+        base, tuned: weights by name, as ``state_dict`` gives them.
+    """
+
+    @contextlib.contextmanager
+    def at(strength: float) -> Iterator[None]:
+        moved = {
+            name: value + strength * (tuned[name] - value) if value.is_floating_point() else value
+            for name, value in base.items()
+        }
+        model.load_state_dict(moved)
+        try:
+            yield
+        finally:
+            model.load_state_dict(base)
+
+    return at

@@ -1,0 +1,100 @@
+"""Several methods at once, and controls that were made elsewhere and carried here as bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lit_ctg.control import Control
+from lit_ctg.control.bundle import load
+from lit_ctg.errors import UserError
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm, Method
+
+
+class Combined(Method):
+    """Puts the controls of several methods on the model together; at strength s each has s times its unit.
+
+    Args:
+        parts: name -> method.
+        units: name -> its strength where the combination's is 1.
+
+    Raises:
+        UserError: other names in ``units`` than in ``parts``.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], parts: Mapping[str, Method], units: Mapping[str, float]) -> None:
+        super().__init__(strengths=strengths)
+        self.parts, self.units = dict(parts), dict(units)
+        if set(self.parts) != set(self.units) or len(self.parts) < 2:
+            named = f"parts {', '.join(self.parts)} and units {', '.join(self.units)}"
+            raise UserError(f"method: {named}: give the same two names or more")
+
+    def fit(self, bench: Bench) -> None:
+        for part in self.parts.values():
+            part.fit(bench)
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        arms = {name: part.arm(bench, target) for name, part in self.parts.items()}
+        # at most one part may bring a model of its own
+        changed = [name for name, arm in arms.items() if arm.model is not bench.model]
+        if len(changed) > 1:
+            raise UserError(
+                f"method: {' and '.join(changed)} both bring a model of their own: combine one with controls"
+            )
+        leading = arms[changed[0]] if changed else next(iter(arms.values()))
+        unit = self.units[changed[0]] if changed else 1.0
+
+        def settings(strength: float) -> dict[str, Any]:
+            return {
+                key: value
+                for name, arm in arms.items()
+                for key, value in arm.settings(strength * self.units[name]).items()
+            }
+
+        def prefix(strength: float, place: int) -> str:
+            return "".join(arm.prefix(strength * self.units[name], place) for name, arm in arms.items())
+
+        controls = [control for arm in arms.values() for control in arm.controls]
+        return Arm(leading.model, controls, settings, prefix, lambda strength: leading.at(strength * unit))
+
+    def parameters(self) -> int:
+        return sum(part.parameters() for part in self.parts.values())
+
+
+class Carried(Method):
+    """A control that ``lit-ctg export`` (or ``save_pretrained``) wrote: whatever the controls' page lists.
+
+    Args:
+        bundle: its folder or hub name; ``TARGET`` in it stands for the class.
+        swept: settings that are multiplied by the strength, setting -> value at strength 1.
+        fixed: further settings; ``TARGET`` in a name stands for the class.
+    """
+
+    def __init__(
+        self,
+        *,
+        strengths: Sequence[float],
+        bundle: str,
+        swept: Mapping[str, float],
+        fixed: Mapping[str, Any],
+    ) -> None:
+        super().__init__(strengths=strengths)
+        self.bundle, self.swept, self.fixed = bundle, dict(swept), dict(fixed)
+        self.controls: dict[str, Control] = {}
+
+    def fit(self, bench: Bench) -> None:
+        """Nothing is learned here."""
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        folder = self.bundle.replace("TARGET", target)
+        control = self.controls.setdefault(folder, load(folder))
+        fixed = {f"{control.name}.{key.replace('TARGET', target)}": value for key, value in self.fixed.items()}
+        return Arm(
+            bench.model,
+            [control],
+            lambda s: {**fixed, **{f"{control.name}.{key}": value * s for key, value in self.swept.items()}},
+        )
+
+    def parameters(self) -> int:
+        return sum(value.numel() for control in self.controls.values() for value in control.tensors().values())

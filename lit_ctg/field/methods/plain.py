@@ -1,0 +1,48 @@
+"""What needs no learning: the bare model, and a few examples put in front of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.task import first_words
+
+
+class Bare(Method):
+    """The base model as it is: what every other method is held against. Its one strength changes nothing."""
+
+    def fit(self, bench: Bench) -> None:
+        """Nothing to learn."""
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        return Arm(bench.model)
+
+
+class Prefix(Method):
+    """Puts training passages of the class in front of the prompt; the strength is how many.
+
+    Args:
+        strengths: whole numbers.
+        words: of each passage.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], words: int) -> None:
+        super().__init__(strengths=strengths)
+        self.words = words
+
+    def fit(self, bench: Bench) -> None:
+        """Nothing to learn."""
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        texts = [first_words(example.text, self.words) for example in bench.task.examples("train", target)]
+
+        def prefix(strength: float, place: int) -> str:
+            # every prompt has examples of its own, the same ones first at every strength
+            chosen = np.random.default_rng([bench.seed, place]).permutation(len(texts))[: int(strength)]
+            end = bench.tokenizer.eos_token
+            return "".join(texts[number] + end for number in chosen)
+
+        return Arm(bench.model, prefix=prefix)

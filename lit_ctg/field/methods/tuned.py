@@ -1,0 +1,103 @@
+"""Fine-tuned models of a class each, used as they are, as experts, or as a generative classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lit_ctg.control.class_models import ClassModels, Experts, GenerativeClassifier
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm, Method, move_towards
+
+
+class FineTuned(Method):
+    """The base model trained on the class, the upper bound; strength s: weights base + s (tuned - base)."""
+
+    def __init__(self, *, strengths: Sequence[float]) -> None:
+        super().__init__(strengths=strengths)
+        self.models: dict[str, Any] = {}
+
+    def fit(self, bench: Bench) -> None:
+        self.models = {label: bench.tuned(label) for label in bench.task.targets}
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        model = bench.copy().requires_grad_(False)
+        return Arm(model, at=move_towards(model, bench.model.state_dict(), self.models[target].state_dict()))
+
+    def parameters(self) -> int:
+        return sum(model.num_parameters() for model in self.models.values())
+
+
+class LoRA(Method):
+    """Low-rank adapters trained on the texts of the class, by peft; the strength multiplies what they add.
+
+    Args:
+        rank: of the adapters.
+        alpha: peft's ``lora_alpha``.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], rank: int, alpha: float) -> None:
+        super().__init__(strengths=strengths)
+        self.rank, self.alpha = rank, alpha
+        self.models: dict[str, Any] = {}
+
+    def fit(self, bench: Bench) -> None:
+        from lit_ctg.network.huggingface import add_adapters
+
+        options = {"rank": self.rank, "alpha": self.alpha, "dropout": 0.0, "targets": None}
+
+        def prepare(model: Any) -> Any:
+            model.requires_grad_(False)
+            add_adapters(model, options)
+            return model
+
+        name = f"lora{self.rank}-{self.alpha:g}"
+        self.models = {label: bench.tuned(label, prepare=prepare, name=name) for label in bench.task.targets}
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        # an adapter adds scale * B A: with B times the strength all of it is multiplied
+        model = self.models[target]
+        tuned = {name: value.clone() for name, value in model.state_dict().items()}
+        base = {name: value * 0 if "lora_B" in name else value for name, value in tuned.items()}
+        return Arm(model, at=move_towards(model, base, tuned))
+
+    def parameters(self) -> int:
+        return sum(
+            value.numel()
+            for model in self.models.values()
+            for name, value in model.named_parameters()
+            if "lora_" in name
+        )
+
+
+class OfClassModels(Method):
+    """What steers by a fine-tuned model of every class."""
+
+    kind: type[ClassModels]
+
+    def __init__(self, *, strengths: Sequence[float]) -> None:
+        super().__init__(strengths=strengths)
+        self.control: ClassModels | None = None
+
+    def fit(self, bench: Bench) -> None:
+        self.control = self.kind({label: bench.tuned(label) for label in bench.task.targets})
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        assert self.control is not None
+        name = self.control.name
+        return Arm(bench.model, [self.control], lambda s: {f"{name}.strength": s, f"{name}.to_{target}": 1})
+
+    def parameters(self) -> int:
+        return 0 if self.control is None else sum(m.num_parameters() for m in self.control.models.values())
+
+
+class DExperts(OfClassModels):
+    """The expert of the class against those of the others (Liu et al., 2021): ``control/class_models.py``."""
+
+    kind = Experts
+
+
+class GeDi(OfClassModels):
+    """The models of the classes as a generative classifier (Krause et al., 2021): ``control/class_models.py``."""
+
+    kind = GenerativeClassifier

@@ -1,0 +1,237 @@
+"""`lit-ctg field report`: tables, pictures and samples of the field's records (no torch)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.field.rank import (
+    BARE,
+    COST,
+    HUMAN,
+    Ranking,
+    Sweep,
+    bench_key,
+    curve,
+    deciding_judges,
+    describe,
+    ranking,
+    sweeps,
+    task_of,
+)
+from lit_ctg.figure import Bar, BarGroup, Line, bar_chart, line_chart, sheet
+from lit_ctg.files import write_atomic
+from lit_ctg.numbers import format_value
+from lit_ctg.results.record import SIZES, RunRecord, load_records
+
+PAPER, TABLES = "field", "tables.md"
+CURVES = 6  # classes of lines that the drawing library has
+LONGEST = 160  # letters of a sample
+
+
+def report(
+    records: str | None = None, out: str | None = None, size: str | None = None, *, console: Console | None = None
+) -> int:
+    """Print the tables of every task; with ``out`` write them and the pictures there.
+
+    Args:
+        records: folders, with commas; by default ``outputs/field``, or the committed records where there is none.
+        out: a folder.
+        size: of the runs; by default the largest that there are.
+        console: where to print.
+
+    Raises:
+        UserError: no records, or such as cannot be compared.
+    """
+    shown = console or Console(soft_wrap=True, highlight=False)
+    found = load(records)
+    chosen = size or next((each for each in reversed(SIZES) if any(record.size == each for record in found)), None)
+    found = [record for record in found if record.size == chosen]
+    if not found:
+        raise UserError(f"no record of the field{f' of size={size}' if size else ''}: lit-ctg field run makes some")
+    pages, pictures = [], {}
+    for task in sorted({task_of(record) for record in found}):
+        text, drawn = task_page(task, [record for record in found if task_of(record) == task])
+        pages.append(text)
+        pictures |= drawn
+    whole = "# The level field: measured\n\nWritten by `lit-ctg field report`; do not edit.\n\n" + "\n".join(pages)
+    if out is None:
+        shown.print(whole, markup=False)
+        return 0
+    write_atomic(Path(out) / TABLES, whole)
+    for name, svg in pictures.items():
+        write_atomic(Path(out) / "figures" / name, svg)
+    shown.print(f"{TABLES} and {len(pictures)} figures in {out}", markup=False)
+    return 0
+
+
+def load(records: str | None) -> list[RunRecord]:
+    """Return the finished records of the field in some folders."""
+    from lit_ctg.command import folders
+    from lit_ctg.results.spec import experiments_root
+
+    places = [Path(folder) for folder in folders(records) or ()]
+    for place in places:
+        if not place.exists():
+            raise UserError(f"no records at {place}: pass a folder of the field's runs with records=")
+    if not places:
+        places = [Path("outputs") / PAPER]
+        if not places[0].is_dir():
+            places = [experiments_root() / PAPER / "results"]
+    return [record for record in load_records(places) if record.paper == PAPER and record.status == "DONE"]
+
+
+def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, str]]:
+    """Return the page of one task as Markdown, and its pictures by file name.
+
+    Raises:
+        UserError: records of different benches.
+    """
+    if len({bench_key(record) for record in records}) > 1:
+        raise UserError(f"{task}: the records are of different models, prompts or judges: give records= of one of them")
+    deciding, failed = deciding_judges(records[0])
+    lines = [f"## {task}", "", *about(records), ""]
+    lines += [f"Judge {name}: {judge_line(records[0], name)}, decides." for name in deciding]
+    lines += [f"Judge {name}: {judge_line(records[0], name)}, below "
+              f"{records[0].config['judges']['least_accuracy']:g}: decides nothing." for name in failed]  # fmt: skip
+    if not deciding:
+        return "\n".join([*lines, "", "No judge knows human texts well enough: this task decides nothing.", ""]), {}
+    found = sweeps(records, deciding)
+    if BARE not in found:
+        return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
+    ranked = ranking(found)
+    lines += ["", *main_table(ranked, found), "", *cost_table(ranked, found), "", *pair_lines(ranked)]
+    lines += ["", *sample_lines(ranked, found), ""]
+    pictures = {f"{task}.svg": area_picture(task, ranked), f"{task}_curves.svg": curve_picture(task, ranked, found)}
+    return "\n".join(lines), pictures
+
+
+def about(records: Sequence[RunRecord]) -> list[str]:
+    """Return what was run, with its size."""
+    record = records[0]
+    decode, base = record.config["decode"], record.config["base"]
+    seeds = sorted({each.seed for each in records})
+    source = record.config["data"]["source"]
+    model = record.config["model"] or (
+        f"trained here ({base['layers']} layers of {base['dim']}, {base['vocabulary']} tokens, {base['steps']} steps)"
+    )
+    return [
+        f"Size {record.size}, texts: {source}, base model {model}; {decode['prompts']} prompts, {decode['samples']} "
+        f"texts of {decode['new_tokens']} tokens for each prompt, class and strength; training seeds "
+        f"{', '.join(map(str, seeds))}."
+    ]
+
+
+def judge_line(record: RunRecord, judge: str) -> str:
+    """Return how well a judge knows held-out human texts."""
+    accuracy = record.metrics[f"judge/{judge}/accuracy"]
+    own = record.metrics[f"judge/{judge}/balanced_accuracy"]["value"]
+    return f"balanced accuracy {own:.3f} on {accuracy['n']} held-out human texts"
+
+
+def main_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
+    """Return the ranking: area, rank, and the best strength within the stated cost."""
+    lines = [
+        f"Area: mean best success up to {COST:g} nats a token above the bare model, by the independent language model; "
+        f"[95% bootstrap over {ranked.prompts} prompts, their texts"
+        + (f" and {ranked.seeds} seeds].", "].")[ranked.seeds < 2],
+        "",
+        "| method | area | rank | best strength within the cost | success there | nats above bare |",
+        "|---|---|---|---|---|---|",
+    ]
+    for each in ranked.standings:
+        strength, success, cost = each.point
+        lines.append(
+            f"| {each.method} | {each.area:.3f} [{each.interval[0]:.3f}, {each.interval[1]:.3f}] "
+            f"| {each.rank:g} [{each.ranks[0]:g}, {each.ranks[1]:g}] | {'bare' if strength == 0 else f'{strength:g}'} "
+            f"| {success:.3f} | {format_value(cost, 3, signed=True)} |"
+        )
+    return lines
+
+
+MEASURES = ("perplexity", "distinct_2", "repetition", "overlap", "attribute_words")
+
+
+def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
+    """Return the other measures at each method's best strength within the cost, seeds averaged; and human texts."""
+    judges = [name.split("/")[1] for name in found[BARE].records[0].metrics if name.endswith("/balanced_accuracy")]
+    heads = [*(f"success ({judge})" for judge in judges), "perplexity", "distinct-2", "repetition", "copied 5-grams",
+             "attribute words", "CPU s/token, of bare", "parameters learned", "training s"]  # fmt: skip
+    lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for each in ranked.standings:
+        sweep = found[each.method]
+        # a method that gains nothing within the cost is shown at its weakest
+        strength = each.point[0] or sweep.strengths[0]
+        names = [*(f"success/{judge}" for judge in judges), *MEASURES]
+        cells = [_mean([describe(record, strength, name) for record in sweep.records]) for name in names]
+        ends = [_mean([record.metrics[f"cost/{name}"]["value"] for record in sweep.records])
+                for name in ("seconds_ratio", "parameters", "training_seconds")]  # fmt: skip
+        shown = [*(f"{cell:.3f}" if name != "perplexity" else f"{cell:.1f}"
+                   for cell, name in zip(cells, names, strict=True)),
+                 f"{ends[0]:.2f}", f"{ends[1]:,.0f}", f"{ends[2]:,.0f}"]  # fmt: skip
+        lines.append(f"| {each.method} {strength:g} | " + " | ".join(shown) + " |")
+    human = [row for record in found[BARE].records for row in record.samples if row.get("kind") == HUMAN]
+    if human:
+        tokens = sum(row["tokens"] for row in human)
+        cost = math.exp(sum(row["nats"] for row in human) / max(tokens, 1))
+        shown = [f"{sum(row[judge] for row in human) / len(human):.3f}" for judge in judges]
+        shown += [f"{cost:.1f}", ""]
+        shown += [
+            f"{sum(row[n] for row in human) / len(human):.3f}" for n in ("repetition", "overlap", "attribute_words")
+        ]
+        lines.append("| human text | " + " | ".join([*shown, "", "", ""]) + " |")
+    return lines
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def pair_lines(ranked: Ranking) -> list[str]:
+    """Return which differences of areas hold after Holm's correction for all pairs."""
+    sure = [f"{a} > {b} ({p:.3f})" for (a, b), p in ranked.p_values.items() if p < 0.05]
+    told = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
+    return [told + ("; ".join(sure) if sure else "none") + "."]
+
+
+def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> list[str]:
+    """Return texts of all methods from the same prompt side by side, each at its best strength within the cost.
+
+    The prompt is the first one, not one that was picked.
+    """
+    lines = [f"Texts at the best strength within {COST:g} nats, first prompt, first text of each class:", ""]
+    lines += ["| method | class | text |", "|---|---|---|"]
+    for each in ranked.standings:
+        strength = each.point[0] or found[each.method].strengths[0]
+        for row in found[each.method].records[0].samples:
+            if row.get("kind") != HUMAN and row["place"] < prompts and row["copy"] == 0 and row["strength"] == strength:
+                text = " ".join((row["prompt"] + row["text"]).split())
+                shown = (text if len(text) <= LONGEST else text[: LONGEST - 1] + "…").replace("|", "\\|")
+                lines.append(f"| {each.method} | {row['target']} | {shown} |")
+    return lines
+
+
+def area_picture(task: str, ranked: Ranking) -> str:
+    """Return the picture of the areas, best first, as SVG."""
+    groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.area, each.interval)])
+              for each in ranked.standings]  # fmt: skip
+    measure = f"mean best success within {COST:g} nats a token"
+    return sheet(
+        [bar_chart(f"Which control? {task}", groups, measure=measure, low=0.0, high=1.0)], (), f"field, {task}"
+    )
+
+
+def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> str:
+    """Return success over perplexity, of the best methods and the bare model, as SVG."""
+    best = [each.method for each in ranked.standings if each.method != BARE][: CURVES - 1]
+    lines = []
+    for place, method in enumerate([*best, BARE]):
+        costs, successes = curve(found[method])
+        points = sorted(zip(map(float, map(math.exp, costs)), map(float, successes), strict=True))
+        lines.append(Line(f"series{place}", [(x, y) for x, y in points], name=method))
+    drawn = line_chart(f"{task}: strength sweeps", lines, x="perplexity, independent model", y="success", limits=(0, 1))
+    return sheet([drawn], (), f"field, {task}: success over perplexity")

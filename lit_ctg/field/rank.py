@@ -1,0 +1,280 @@
+"""Curves, areas, pairwise tests and ranks of the methods of one task, from the texts of their records (no torch).
+
+Every method wrote from the same prompts with the same random numbers, so methods are compared within prompts: the
+bootstrap draws prompts, the samples of each prompt and class, and training seeds, the same prompts for all methods.
+
+Shape letters: Z seeds, S strengths, P prompts, C classes, K samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.record import RunRecord
+from lit_ctg.statistics import Interval, holm
+
+# nats a token under the independent model above the bare model's that a control may cost; exp(0.5) is 1.65 times its
+# perplexity
+COST = 0.5
+RESAMPLES = 1000
+BARE, HUMAN = "bare", "human"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What one method wrote, as numbers.
+
+    Attributes:
+        method: its name.
+        strengths: S.
+        success_ZSPCK: mean over the judges that decide, 0 to 1.
+        nats_ZSPCK, tokens_ZSPCK: under the independent language model.
+        records: one for each seed.
+    """
+
+    method: str
+    strengths: tuple[float, ...]
+    success_ZSPCK: np.ndarray
+    nats_ZSPCK: np.ndarray
+    tokens_ZSPCK: np.ndarray
+    records: tuple[RunRecord, ...]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one resampling takes: prompts [P], samples [P, C, K] and, for each method, seeds [Z]."""
+
+    prompts_P: np.ndarray
+    samples_PCK: np.ndarray
+    random: np.random.Generator | None
+
+
+def method_of(record: RunRecord) -> str:
+    """Return the method of a record named ``<task>-<method>``."""
+    return record.name.partition("-")[2]
+
+
+def task_of(record: RunRecord) -> str:
+    """Return the task of a record named ``<task>-<method>``."""
+    return record.name.partition("-")[0]
+
+
+def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:
+    """Return the judges that know enough of held-out human texts to decide, and those that do not."""
+    least = float(record.config["judges"]["least_accuracy"])
+    found = {
+        name.split("/")[1]: entry["value"]
+        for name, entry in record.metrics.items()
+        if name.startswith("judge/") and name.endswith("/balanced_accuracy")
+    }
+    return [name for name, value in found.items() if value >= least], [n for n, v in found.items() if not v >= least]
+
+
+def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Sweep]:
+    """Return what each method wrote, by name.
+
+    Args:
+        records: of one task, size and bench.
+        judges: whose verdicts are averaged.
+
+    Raises:
+        UserError: records of one method with other prompts, classes or strengths than each other or than the bare
+            model's.
+    """
+    by_method: dict[str, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda each: each.seed):
+        by_method.setdefault(method_of(record), []).append(record)
+    made: dict[str, Sweep] = {}
+    for method, own in by_method.items():
+        tables = [_table(record, judges) for record in own]
+        if len({(strengths, shape) for strengths, shape, _ in tables}) > 1:
+            raise UserError(f"{method}: its seeds have different strengths or prompts: run them with one configuration")
+        success, nats, tokens = (np.stack([each[2][part] for each in tables]) for part in range(3))
+        made[method] = Sweep(method, tables[0][0], success, nats, tokens, tuple(own))
+    shapes = {sweep.success_ZSPCK.shape[2:] for sweep in made.values()}
+    if len(shapes) > 1:
+        raise UserError("the methods wrote from different prompts: run them all with one configuration")
+    return made
+
+
+def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...], tuple[int, ...], list[np.ndarray]]:
+    rows = [row for row in record.samples if row.get("kind") != HUMAN]
+    if not rows:
+        raise UserError(f"{record.source}: no texts beside the record: run it again")
+    places = [tuple(sorted({row[key] for row in rows})) for key in ("strength", "place", "target", "copy")]
+    index = [{value: number for number, value in enumerate(values)} for values in places]
+    shape = tuple(map(len, places))
+    if len(rows) != math.prod(shape):
+        raise UserError(f"{record.source}: {len(rows)} texts where {math.prod(shape)} should be: run it again")
+    tables = [np.zeros(shape) for _ in range(3)]
+    for row in rows:
+        at = tuple(found[row[key]] for found, key in zip(index, ("strength", "place", "target", "copy"), strict=True))
+        tables[0][at] = sum(row[judge] for judge in judges) / len(judges)
+        tables[1][at], tables[2][at] = row["nats"], row["tokens"]
+    return tuple(map(float, places[0])), shape[1:], tables
+
+
+def curve(sweep: Sweep, draw: Draw | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return (nats a token [S], success [S]) of the strengths, of all texts or of those of a resampling."""
+    parts = [sweep.success_ZSPCK, sweep.nats_ZSPCK, sweep.tokens_ZSPCK]
+    if draw is not None:
+        seeds = len(parts[0])
+        if seeds > 1 and draw.random is not None:
+            chosen = draw.random.integers(0, seeds, size=seeds)
+            parts = [part[chosen] for part in parts]
+        prompts = draw.prompts_P[:, None, None]
+        classes = np.arange(parts[0].shape[3])[None, :, None]
+        parts = [part[:, :, prompts, classes, draw.samples_PCK] for part in parts]
+    success, nats, tokens = (part.sum(axis=(0, 2, 3, 4)) for part in parts)
+    count = parts[0][:, 0].size
+    return nats / np.maximum(tokens, 1), success / count
+
+
+def area(cost_S: np.ndarray, success_S: np.ndarray, bare: tuple[float, float], most: float = COST) -> float:
+    """Return the mean over c from 0 to ``most`` of the best success among strengths that cost at most c.
+
+    The bare model is a strength of every method, at cost 0. What costs less than the bare model costs 0. A step
+    function: between two strengths the weaker one is counted.
+
+    Args:
+        cost_S: nats a token.
+        success_S: from 0 to 1.
+        bare: nats a token and success of the bare model.
+        most: nats a token above the bare model's.
+    """
+    points = sorted([(0.0, bare[1]), *((max(0.0, c - bare[0]), s) for c, s in zip(cost_S, success_S, strict=True))])
+    total, best, at = 0.0, 0.0, 0.0
+    for cost, success in points:
+        if cost >= most:
+            break
+        total += best * (cost - at)
+        best, at = max(best, success), cost
+    return float((total + best * (most - at)) / most)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a method stands on a task.
+
+    Attributes:
+        method: its name.
+        area, interval: under its curve, with the 95% bootstrap interval.
+        rank, ranks: its rank by the area, and the 95% interval of its rank over resamplings.
+        point: the strength of the best success within ``COST`` (0: the bare model's), its success and its cost above
+            the bare model's, nats a token.
+    """
+
+    method: str
+    area: float
+    interval: Interval
+    rank: float
+    ranks: Interval
+    point: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The methods of a task, best first, and Holm-adjusted p-values of their differences, by pair in that order."""
+
+    standings: tuple[Standing, ...]
+    p_values: dict[tuple[str, str], float]
+    prompts: int
+    seeds: int
+
+
+def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
+    """Rank methods by the area under their curves.
+
+    A pair's p-value is twice the share of resamplings in which the difference has the other sign (or is 0), at least
+    2 / (resamples + 1), adjusted for all pairs.
+
+    Raises:
+        UserError: the bare model is missing.
+    """
+    if BARE not in found:
+        raise UserError("the ranking needs the bare model: lit-ctg field run task=... method=bare")
+    names = list(found)
+
+    def areas(draw: Draw | None) -> np.ndarray:
+        cost, success = curve(found[BARE], draw)
+        bare = (float(cost[0]), float(success[0]))
+        return np.array([bare[1] if name == BARE else area(*curve(found[name], draw), bare, most) for name in names])
+
+    generator = np.random.default_rng(seed)
+    _, _, prompts, classes, samples = found[BARE].success_ZSPCK.shape
+    drawn = np.stack(
+        [
+            areas(
+                Draw(
+                    generator.integers(0, prompts, size=prompts),
+                    generator.integers(0, samples, size=(prompts, classes, samples)),
+                    generator,
+                )
+            )
+            for _ in range(resamples)
+        ]
+    )
+    own = areas(None)
+    ranks_RM = np.stack([rankdata(-row) for row in drawn])
+    own_rank = rankdata(-own)
+    order = sorted(range(len(names)), key=lambda place: (own_rank[place], names[place]))
+    standings = tuple(
+        Standing(
+            names[m],
+            float(own[m]),
+            _interval(drawn[:, m]),
+            float(own_rank[m]),
+            _interval(ranks_RM[:, m]),
+            best_point(found, names[m], most),
+        )
+        for m in order
+    )
+    pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :]]
+    raw = []
+    for a, b in pairs:
+        difference = drawn[:, a] - drawn[:, b]
+        least = min(int((difference <= 0).sum()), int((difference >= 0).sum()))
+        raw.append(min(1.0, 2 * (least + 1) / (resamples + 1)))
+    adjusted = holm(raw)
+    p_values = {(names[a], names[b]): p for (a, b), p in zip(pairs, adjusted, strict=True)}
+    return Ranking(standings, p_values, prompts, len(found[BARE].success_ZSPCK))
+
+
+def best_point(found: Mapping[str, Sweep], method: str, most: float = COST) -> tuple[float, float, float]:
+    """Return (strength, success, cost above bare) of the best strength within ``most``; see ``Standing``."""
+    bare_cost, bare_success = curve(found[BARE])
+    points = [(float(bare_success[0]), 0.0, 0.0)]
+    if method != BARE:
+        costs, successes = curve(found[method])
+        points += [
+            (float(success), -float(cost - bare_cost[0]), strength)
+            for cost, success, strength in zip(costs, successes, found[method].strengths, strict=True)
+            if cost - bare_cost[0] <= most
+        ]
+    success, minus_cost, strength = max(points)
+    return strength, success, -minus_cost + 0.0
+
+
+def _interval(values: np.ndarray) -> Interval:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def bench_key(record: RunRecord) -> str:
+    """Return what records must share to be compared: all of their configuration but method, name and seed."""
+    from lit_ctg.results.record import HASH_IGNORED, config_hash
+
+    return config_hash(record.config, without=[*HASH_IGNORED, "method", "name", "seed"])
+
+
+def describe(record: RunRecord, strength: float, name: str) -> Any:
+    """Return a measure of a record at one strength, None where it has none."""
+    entry = record.metrics.get(f"{name}@{strength:g}")
+    return None if entry is None else entry["value"]

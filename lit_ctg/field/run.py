@@ -1,0 +1,229 @@
+"""One run of the field: a method, learned and swept over its strengths on a task, as a run record.
+
+Every text stands in ``samples.jsonl`` with what was measured of it; tables, curves and ranks are made of those
+(``field/rank.py``). A run that is killed goes on behind the last strength that was finished.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lit_ctg.config import plain
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError, one_line
+from lit_ctg.field.bench import Bench, Parts
+from lit_ctg.field.judge import successes
+from lit_ctg.field.measure import distinct, repetition, word_share
+from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.methods.plain import Bare
+from lit_ctg.files import write_atomic, write_samples
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, environment, write_record
+from lit_ctg.run.build import instantiate
+from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
+from lit_ctg.run.quiet import quiet
+from lit_ctg.run.train import Outcome
+
+PAPER = "field"
+SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
+HUMAN = "human"
+
+
+def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
+    """Run one configuration of ``conf/field`` and leave ``run.json`` and ``samples.jsonl`` in its run directory.
+
+    Args:
+        cfg: composed by ``command.compose``.
+        benches: where runs of a sweep that differ in nothing but the method find their bench, by its hash.
+
+    Raises:
+        UserError: bad input; the record says FAILED and why.
+    """
+    config = plain(cfg)
+    digest = config_hash(config)
+    stem = run_stem(Path(cfg.output_root), PAPER, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
+    console = Console(soft_wrap=True, highlight=False)
+    directory = claim(stem, cfg.skip_completed)
+    if isinstance(directory, Finished):
+        told = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
+        console.print(f"{told}: {directory.path}", markup=False)
+        return Outcome("BUSY" if directory.busy else "SKIPPED", directory.path)
+    record = RunRecord(
+        status="FAILED",
+        name=cfg.name,
+        paper=PAPER,
+        experiment=f"{PAPER}/{cfg.name}",
+        regime=cfg.regime.name,
+        size=cfg.size.name,
+        seed=cfg.seed,
+        config=config,
+        config_hash=digest,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        device="cpu",
+        threads=torch.get_num_threads(),
+        **environment(),
+    )
+    began = time.monotonic()
+    try:
+        with quiet():
+            measured = measure(cfg, directory, {} if benches is None else benches)
+        record.status, record.error = "DONE", None
+        record.metrics, record.parameters, record.corpus = measured
+        record.wall_time_s = round(time.monotonic() - began, 3)
+        write_record(record, directory.record)
+    except Exception as error:
+        record.error = one_line(error)
+        write_record(record, directory.record)
+        raise
+    finally:
+        directory.release()
+    console.print(f"record: {directory.record}", markup=False)
+    return Outcome("DONE", directory.path)
+
+
+def build_bench(cfg: DictConfig) -> Bench:
+    """Build the bench of a configuration: all of it but the method."""
+    config = plain(cfg)
+    task = instantiate(cfg.task, "task", data=instantiate(cfg.data, "data"))
+    return Bench(
+        task=task,
+        parts=Parts(Path(cfg.output_root) / PAPER / "parts"),
+        model=cfg.model,
+        seed=cfg.seed,
+        **{part: config[part] for part in ("base", "fluency", "judges", "tune", "decode")},
+    )
+
+
+def build_method(cfg: DictConfig) -> Method:
+    """Build the method of a configuration.
+
+    Raises:
+        UserError: it names something else.
+    """
+    method = instantiate(cfg.method, "method")
+    if not isinstance(method, Method):
+        raise UserError(f"method: a {type(method).__name__} is no method of the field")
+    return method
+
+
+def measure(
+    cfg: DictConfig, directory: RunDirectory, benches: dict[str, Bench]
+) -> tuple[dict[str, Any], int, dict[str, str]]:
+    """Learn, write, judge; return the record's metrics, the method's parameters and what the texts depend on."""
+    method, key = build_method(cfg), config_hash(plain(cfg), without=[*HASH_IGNORED, "method", "name"])
+    if key not in benches:
+        benches.clear()  # one at a time: models take memory
+        benches[key] = build_bench(cfg)
+    bench = benches[key]
+    bench.training_seconds = 0.0
+    metrics: dict[str, dict[str, Any]] = {}
+
+    def put(name: str, result: MetricResult) -> None:
+        metrics[name] = result.to_dict()
+
+    judges, proofs = bench.judges
+    for judge, proof in zip(judges, proofs, strict=True):
+        put(f"judge/{judge.name}/accuracy",
+            MetricResult(proof.right / proof.of, "", "higher", proof.of, proof.interval, 1))  # fmt: skip
+        put(f"judge/{judge.name}/balanced_accuracy", MetricResult(proof.balanced, "", "higher", proof.of, None, 1))
+    method.fit(bench)
+    arms = {target: method.arm(bench, target) for target in bench.task.targets}
+    rows: list[dict[str, Any]] = []
+    for strength in method.strengths:
+        part = directory.path / PARTIAL.format(f"{strength:g}")
+        if part.is_file():
+            own = json.loads(part.read_text(encoding="utf-8"))
+        else:
+            own = texts_of(bench, arms, strength)
+            write_atomic(part, json.dumps(own, ensure_ascii=False))
+        rows += own
+        for name, result in summary(own, [judge.name for judge in judges]).items():
+            put(f"{name}@{strength:g}", result)
+    put("cost/seconds_ratio", seconds_ratio(bench, arms, method))
+    put("cost/training_seconds", MetricResult(bench.training_seconds, "s", "lower", 1, None, 1))
+    put("cost/parameters", MetricResult(float(method.parameters()), "", "lower", 1, None, 1))
+    write_samples(rows + (human_texts(bench) if isinstance(method, Bare) else []), directory.path / SAMPLES)
+    for strength in method.strengths:
+        (directory.path / PARTIAL.format(f"{strength:g}")).unlink(missing_ok=True)
+    base = bench.model_name or str(bench.base_folder and bench.base_folder.name)
+    return metrics, method.parameters(), {"text": bench.task.data.checksum(), "model": base}
+
+
+def texts_of(bench: Bench, arms: Mapping[str, Arm], strength: float) -> list[dict[str, Any]]:
+    """Write under every class at one strength and measure every text."""
+    rows: list[dict[str, Any]] = []
+    samples = int(bench.decode_options["samples"])
+    for target, arm in arms.items():
+        texts, _, _ = bench.write(arm, strength)
+        for row, text in enumerate(texts):
+            rows.append({"text": text, "prompt": bench.prompts[row // samples][0], "place": row // samples,
+                         "copy": row % samples, "target": target, "strength": strength})  # fmt: skip
+    return measured(bench, rows)
+
+
+def human_texts(bench: Bench) -> list[dict[str, Any]]:
+    """Return how the prompts' own passages go on, cut to as many tokens, measured like any text; strength 0."""
+    rows = []
+    longest = int(bench.decode_options["new_tokens"])
+    for place, (prompt, example) in enumerate(bench.prompts):
+        rest = example.text[len(prompt) :]
+        ids = bench.tokenizer(rest, add_special_tokens=False).input_ids[:longest]
+        rows.append({"text": bench.tokenizer.decode(ids), "prompt": prompt, "place": place, "copy": 0,
+                     "target": example.label, "strength": 0.0, "kind": HUMAN})  # fmt: skip
+    return measured(bench, rows)
+
+
+def measured(bench: Bench, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put into every row what each judge says of its text, its cost, and the other measures."""
+    texts, targets = [row["text"] for row in rows], [row["target"] for row in rows]
+    costs = bench.cost([row["prompt"] for row in rows], texts)
+    for judge in bench.judges[0]:
+        for row, hit in zip(rows, successes(judge, texts, targets), strict=True):
+            row[judge.name] = int(hit)
+    lists = {target: frozenset(words) for target, words in bench.word_lists.items()}
+    for row, (nats, tokens) in zip(rows, costs, strict=True):
+        row |= {
+            "nats": round(nats, 4),
+            "tokens": tokens,
+            "repetition": round(repetition(row["text"]), 4),
+            "overlap": round(bench.overlap(row["text"]), 4),
+            "attribute_words": round(word_share(row["text"], lists[row["target"]]), 4),
+        }
+    return rows
+
+
+def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[str, MetricResult]:
+    """Return the measures of the texts of one strength. Intervals, which need the prompts, are ``rank.py``'s."""
+    count = len(rows)
+    tokens = sum(row["tokens"] for row in rows)
+    found = {f"success/{name}": (sum(row[name] for row in rows) / count, "", "higher") for name in judges}
+    cost = sum(row["nats"] for row in rows) / tokens if tokens else math.nan
+    found["perplexity"] = (math.exp(min(cost, 700.0)) if tokens else math.nan, "", "lower")
+    # class by class: what is the same for two classes (the bare model's) repeats nothing
+    groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
+    for order in (1, 2, 3):
+        found[f"distinct_{order}"] = (sum(distinct(group, order) for group in groups) / len(groups), "", "higher")
+    for name, direction in (("repetition", "lower"), ("overlap", "lower"), ("attribute_words", "none")):
+        found[name] = (sum(row[name] for row in rows) / count, "", direction)
+    return {name: MetricResult(value, unit, way, count, None, 1) for name, (value, unit, way) in found.items()}
+
+
+def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats: int = 2) -> MetricResult:
+    """Return CPU seconds a token of a method as a multiple of the bare model's: the mean of alternating pairs."""
+    arm, strength = next(iter(arms.values())), method.strengths[len(method.strengths) // 2]
+    ratios = []
+    for _ in range(1 if bench.decode_options["prompts"] < 10 else repeats):
+        _, bare_seconds, bare_tokens = bench.write(Arm(bench.model), 1.0)
+        _, own_seconds, own_tokens = bench.write(arm, strength)
+        ratios.append((own_seconds / max(own_tokens, 1)) / (bare_seconds / max(bare_tokens, 1)))
+    return MetricResult(statistics.fmean(ratios), "", "lower", len(ratios), None, 1)

@@ -1,0 +1,82 @@
+"""`lit-ctg field add name=<name>`: the files of a new method, which runs as it stands and changes nothing yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from lit_ctg.config import config_folder
+from lit_ctg.errors import UserError
+from lit_ctg.field.command import options
+from lit_ctg.files import write_atomic
+
+METHOD = '''"""{title}: say here what it does, and by which equation of which paper."""
+
+from __future__ import annotations
+
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm, Method
+
+
+class {title}(Method):
+    """Steers; its strength is ..."""
+
+    def fit(self, bench: Bench) -> None:
+        """Learn from the training split: ``bench.task.examples("train", label)``, ``bench.tuned(label)``, ..."""
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        # a control of lit_ctg.control goes into the list, its settings at a strength into the function
+        return Arm(bench.model, [], lambda strength: {{}})
+
+    def parameters(self) -> int:
+        return 0
+'''
+OPTION = """# {title}: one line for the list of methods
+_target_: lit_ctg.field.methods.{name}.{title}
+strengths: [1, 2]
+"""
+TEST = '''"""{title}: its equation against a slow restatement."""
+
+from __future__ import annotations
+
+from tests.field.conftest import MakeBench
+
+from lit_ctg.field.methods.{name} import {title}
+
+
+def test_it_writes_from_every_prompt(make_bench: MakeBench) -> None:
+    bench, method = make_bench(), {title}(strengths=[1, 2])
+    method.fit(bench)
+    texts, _, _ = bench.write(method.arm(bench, bench.task.targets[0]), 1.0)
+    assert len(texts) == len(bench.prompts)
+'''
+
+
+def add(name: str, root: Path | None = None) -> list[Path]:
+    """Write a method, its option and its test; return the files.
+
+    Args:
+        name: of the method.
+        root: of the checkout; None for the one this package lies in.
+
+    Raises:
+        UserError: no plain lower-case word, a method of that name, or an installed package without a checkout.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(f"name={name}: give a word of lower-case letters, digits and _")
+    if name in options("method"):
+        raise UserError(f"name={name}: there is such a method already; choose another name")
+    root = root or config_folder().parent
+    if not (root / "tests").is_dir():
+        raise UserError("lit-ctg field add writes into a checkout of the repository: clone it and install it with -e")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    made = {
+        root / "lit_ctg" / "field" / "methods" / f"{name}.py": METHOD,
+        root / "conf" / "field" / "method" / f"{name}.yaml": OPTION,
+        root / "tests" / "field" / "methods" / f"test_{name}.py": TEST,
+    }
+    for path, content in made.items():
+        if path.exists():
+            raise UserError(f"{path} is there already: choose another name")
+        write_atomic(path, content.format(name=name, title=title))
+    return list(made)

@@ -1,0 +1,275 @@
+"""A task of the field: classes of texts, and who may see which texts.
+
+Documents are dealt to four splits, whole, by a shuffle that depends on nothing but ``split_seed``: ``train`` (the base
+model and all that a method learns), ``fluency`` (the independent language model), ``judge`` (the judges) and
+``held_out`` (prompts, and the human texts on which judges prove themselves). No split sees a text of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lit_ctg.data.document import Document
+from lit_ctg.errors import UserError
+
+SPLITS = ("train", "fluency", "judge", "held_out")
+_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+_HEADING = re.compile(r"^\s*=+ .* =+\s*$", re.MULTILINE)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, lower case, without marks."""
+    return _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Example:
+    """A passage with its class; ``None`` for one that belongs to none (three stars)."""
+
+    text: str
+    label: str | None
+
+
+class Task:
+    """Texts with classes, a reader of classes, and prompts.
+
+    Args:
+        name: of the task.
+        data: a corpus (``lit_ctg.data``); its training documents are read, from whatever source it is set to.
+        labels: class -> values of ``column`` that mean it.
+        column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
+            ``labels``, and a passage belongs to it when it holds that word (or one of the forms given).
+        shares: split -> share of the documents.
+        per_label: documents read of each class at most; None for all.
+        passage_words: longest passage.
+        prompt_words: words of a held-out passage that make a prompt.
+        split_seed: of the shuffle.
+        unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
+            class); None deals whole documents.
+
+    Raises:
+        UserError: classes without documents, or shares that are no shares.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        data: Any,
+        labels: Mapping[str, Sequence[Any]],
+        column: str,
+        shares: Mapping[str, float],
+        per_label: int | None,
+        passage_words: int,
+        prompt_words: int,
+        split_seed: int = 0,
+        unit_words: int | None = None,
+    ) -> None:
+        if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
+            raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
+        if len(labels) < 2:
+            raise UserError("task.labels: give two classes or more")
+        self.name, self.data, self.column = name, data, column
+        self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
+        self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed
+        self.unit_words = unit_words
+        self.passage_words, self.prompt_words = passage_words, prompt_words
+        self._documents: dict[str, list[Document]] | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The classes, in order: what a control is asked for."""
+        return tuple(self.labels)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a class is a word that must occur, so that a rule judges and no classifier."""
+        return self.column == "words"
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the texts of the splits depend on."""
+        return {
+            "checksum": self.data.checksum(),
+            "options": self.data.options(),
+            "max_documents": self.data.max_documents,
+            "column": self.column,
+            "labels": self.labels,
+            "shares": self.shares,
+            "per_label": self.per_label,
+            "passage_words": self.passage_words,
+            "split_seed": self.split_seed,
+            **({} if self.unit_words is None else {"unit_words": self.unit_words}),
+        }
+
+    def label_of(self, document: Document) -> str | None:
+        """Return the class of a document, None where it has none."""
+        if self.exact:
+            return None
+        value = document.source if self.column == "source" else document.meta.get(self.column)
+        return next((label for label, values in self.labels.items() if str(value) in values), None)
+
+    def label_of_passage(self, text: str, of_document: str | None) -> str | None:
+        """Return the class of a passage: of its document, or the first word of ``labels`` that occurs in it."""
+        if not self.exact:
+            return of_document
+        words = set(words_of(text))
+        return next((label for label, forms in self.labels.items() if words & set(forms)), None)
+
+    def documents(self, split: str) -> list[Document]:
+        """Return the documents of a split."""
+        if self._documents is None:
+            self._documents = self._dealt()
+        return self._documents[split]
+
+    def _units(self) -> Iterator[Document]:
+        for document in self.data.documents("train"):
+            if self.unit_words is None:
+                yield document
+            else:
+                for text in passages(clean(document.text), self.unit_words):
+                    yield Document(text, document.source, document.meta)
+
+    def _dealt(self) -> dict[str, list[Document]]:
+        counts: dict[str | None, int] = {}
+        kept = []
+        for document in self._units():
+            label = self.label_of(document)
+            if self.per_label is not None and counts.get(label, 0) >= self.per_label:
+                continue
+            counts[label] = counts.get(label, 0) + 1
+            kept.append(document)
+        missing = [label for label in self.labels if label not in counts and not self.exact]
+        if missing or not kept:
+            raise UserError(
+                f"task {self.name}: no document of {', '.join(missing) or 'any class'}: give another corpus "
+                "(data.source, data.root) or task.labels"
+            )
+        order = np.random.default_rng(self.split_seed).permutation(len(kept))
+        ends = np.round(np.cumsum([self.shares[split] for split in SPLITS]) * len(kept)).astype(int)
+        dealt, first = {}, 0
+        for split, end in zip(SPLITS, ends, strict=True):
+            dealt[split] = [kept[place] for place in order[first:end]]
+            first = end
+            own = {self.label_of(document) for document in dealt[split]}
+            if lacking := [label for label in self.labels if label not in own and not self.exact]:
+                raise UserError(
+                    f"task {self.name}: the split {split} got no document of {', '.join(lacking)}: give more text"
+                )
+        return dealt
+
+    def texts(self, split: str) -> list[str]:
+        """Return the texts of a split, headings left out."""
+        return [clean(document.text) for document in self.documents(split)]
+
+    def checksum(self, split: str) -> str:
+        """Return the sha256 of the texts of a split: what a language model of it depends on."""
+        return hashlib.sha256("\n".join(self.texts(split)).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def examples(self, split: str, label: str | None = None) -> list[Example]:
+        """Return the passages of a split that have a class, or those of one class."""
+        found = []
+        for document in self.documents(split):
+            own = self.label_of(document)
+            for text in passages(clean(document.text), self.passage_words):
+                known = self.label_of_passage(text, own)
+                if known is not None and label in (None, known):
+                    found.append(Example(text, known))
+        return found
+
+    def prompts(self, count: int) -> list[tuple[str, Example]]:
+        """Return ``count`` prompts and the passage each begins: the first words of held-out passages, equally many of
+        every class where there are enough; classes alternate.
+
+        Raises:
+            UserError: there are fewer passages.
+        """
+        by_label: dict[str | None, list[Example]] = {label: [] for label in self.targets}
+        every = self.examples("held_out")
+        order = np.random.default_rng(self.split_seed + 1).permutation(len(every))
+        for place in order:
+            if len(every[place].text.split()) >= 2 * self.prompt_words:
+                by_label[every[place].label].append(every[place])
+        chosen: list[Example] = []
+        queues = [iter(queue) for queue in by_label.values()]
+        while len(chosen) < count and queues:
+            for queue in list(queues):
+                example = next(queue, None)
+                if example is None:
+                    queues.remove(queue)
+                elif len(chosen) < count:
+                    chosen.append(example)
+        if len(chosen) < count:
+            raise UserError(f"task {self.name}: {len(chosen)} held-out passages for {count} prompts: ask for fewer")
+        return [(first_words(example.text, self.prompt_words), example) for example in chosen]
+
+
+def clean(text: str) -> str:
+    """Return a text without headings, white space folded."""
+    return " ".join(_HEADING.sub(" ", text).split())
+
+
+def first_words(text: str, count: int) -> str:
+    """Return the first words of a text."""
+    return " ".join(text.split()[:count])
+
+
+def passages(text: str, most: int) -> Iterator[str]:
+    """Yield consecutive passages of at most ``most`` words; a rest of less than half of that is left out."""
+    words = text.split()
+    for start in range(0, len(words), most):
+        part = words[start : start + most]
+        if len(part) * 2 >= most or start == 0:
+            yield " ".join(part)
+
+
+def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: int, least: int = 5) -> list[str]:
+    """Return the words that most set a class apart from the others, best first.
+
+    By the z-score of the log-odds ratio with an informative Dirichlet prior, the counts of all classes (Monroe,
+    Colaresi and Quinn, 2008, sec. 3.3).
+
+    Args:
+        counts: class -> word -> count.
+        label: the class.
+        most: how many words at most.
+        least: occurrences in all that a word needs.
+    """
+    own, rest = counts[label], _sum([words for name, words in counts.items() if name != label])
+    prior = _sum([own, rest])
+    prior_sum, own_sum, rest_sum = (float(sum(part.values())) for part in (prior, own, rest))
+    scored = []
+    for word, total in prior.items():
+        if total < least or not word.isalpha() or len(word) < 3:
+            continue
+        y, z = own.get(word, 0) + total, rest.get(word, 0) + total
+        delta = np.log(y / (own_sum + prior_sum - y)) - np.log(z / (rest_sum + prior_sum - z))
+        score = float(delta / np.sqrt(1 / y + 1 / z))
+        if score > 0:
+            scored.append((-score, word))
+    return [word for _, word in sorted(scored)[:most]]
+
+
+def _sum(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for table in tables:
+        for word, count in table.items():
+            total[word] = total.get(word, 0) + count
+    return total
+
+
+def class_counts(examples: Iterable[Example]) -> dict[str, dict[str, int]]:
+    """Return class -> word -> count."""
+    counts: dict[str, dict[str, int]] = {}
+    for example in examples:
+        if example.label is None:
+            continue
+        own = counts.setdefault(example.label, {})
+        for word in words_of(example.text):
+            own[word] = own.get(word, 0) + 1
+    return counts

@@ -1,0 +1,168 @@
+"""Training of small language models and of what is put on them, in one plain loop that goes on where it was stopped.
+
+Shape letters: B rows, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.fast_tokenizer import fast_tokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
+
+# steps between two checkpoints
+EVERY = 100
+CLIP = 1.0
+WARM_UP = 0.05
+
+
+def optimise(
+    parameters: Iterable[nn.Parameter],
+    loss_of: Callable[[np.random.Generator], Tensor],
+    *,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    weight_decay: float = 0.01,
+    checkpoint: Path | None = None,
+) -> float:
+    """Minimise a loss by AdamW with a short warm-up and a cosine to zero; return the mean loss of the last tenth.
+
+    Args:
+        parameters: what is trained.
+        loss_of: draws a batch with the generator it is given and returns its loss; step i has a generator of its own,
+            so a run that was cut off goes on as it would have.
+        steps: updates.
+        learning_rate: its peak.
+        seed: of the batches and of dropout.
+        weight_decay: AdamW's.
+        checkpoint: file to go on from, written every ``EVERY`` steps; removed at the end.
+
+    Raises:
+        UserError: no step, or a loss that is no number.
+    """
+    if steps < 1:
+        raise UserError(f"steps={steps}: train for at least one")
+    trained = list(parameters)
+    optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay)
+    first, losses = 0, []
+    if checkpoint is not None and checkpoint.is_file():
+        kept = torch.load(checkpoint, weights_only=True)
+        for own, value in zip(trained, kept["parameters"], strict=True):
+            own.data.copy_(value)
+        optimizer.load_state_dict(kept["optimizer"])
+        first, losses = int(kept["step"]), list(kept["losses"])
+    for step in range(first, steps):
+        torch.manual_seed(seed * 1_000_003 + step)
+        rate = min(1.0, (step + 1) / max(1.0, WARM_UP * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * rate
+        loss = loss_of(np.random.default_rng([seed, step]))
+        cost = float(loss.detach())
+        if not math.isfinite(cost):
+            raise UserError(f"training diverged at step {step} of {steps}: lower the learning rate")
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained, CLIP)
+        optimizer.step()
+        losses.append(cost)
+        if checkpoint is not None and (step + 1) % EVERY == 0:
+            with replacing(checkpoint) as temporary:
+                state = {"parameters": [value.detach() for value in trained], "optimizer": optimizer.state_dict()}
+                torch.save({**state, "step": step + 1, "losses": losses}, temporary)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    tail = losses[-max(1, steps // 10) :]
+    return sum(tail) / len(tail)
+
+
+class Stream:
+    """Texts as one stream of ids, an end after each, and random windows of it.
+
+    Raises:
+        UserError: the texts are shorter than a window.
+    """
+
+    def __init__(self, tokenizer: Any, texts: Sequence[str], length: int) -> None:
+        rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        end = tokenizer.eos_token_id
+        # the end stands in front too: a text may begin with it
+        self.ids = np.array([end, *(number for row in rows for number in (*row, end))], dtype=np.int64)
+        self.length = length
+        if len(self.ids) < length + 2:
+            raise UserError(f"{len(self.ids)} tokens of text for windows of {length}: give more text")
+
+    def windows(self, generator: np.random.Generator, rows: int) -> Tensor:
+        """Return ``rows`` random windows [B, T + 1]."""
+        starts_B = generator.integers(0, len(self.ids) - self.length, size=rows)
+        return torch.from_numpy(self.ids[starts_B[:, None] + np.arange(self.length + 1)])
+
+
+def next_token_loss(model: Any, ids_BT: Tensor) -> Tensor:
+    """Return the mean cross-entropy of every token after the first, nats."""
+    logits_BTV = model(input_ids=ids_BT[:, :-1]).logits
+    return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten())
+
+
+def train_model(
+    model: Any,
+    stream: Stream,
+    *,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    checkpoint: Path | None = None,
+) -> dict[str, float]:
+    """Train all of a model that asks for gradients on windows of a stream.
+
+    Returns:
+        ``seconds`` of this call and ``loss``, the mean of the last tenth of the steps in nats a token.
+    """
+    began = time.monotonic()
+    model.train()
+    loss = optimise(
+        [value for value in model.parameters() if value.requires_grad],
+        lambda generator: next_token_loss(model, stream.windows(generator, batch)),
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+        checkpoint=checkpoint,
+    )
+    model.eval()
+    return {"seconds": time.monotonic() - began, "loss": loss}
+
+
+def make_tokenizer(texts: Sequence[str], size: int) -> Any:
+    """Return a byte-level BPE tokenizer for transformers, trained on texts."""
+    vocabulary = TrainedBPETokenizer(size=size)
+    vocabulary.train(texts)
+    return fast_tokenizer(vocabulary)[0]
+
+
+def make_gpt2(size: int, *, layers: int, dim: int, heads: int, positions: int, end: int, seed: int) -> Any:
+    """Return a GPT-2 with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(seed)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=size,
+            n_positions=positions,
+            n_embd=dim,
+            n_layer=layers,
+            n_head=heads,
+            bos_token_id=end,
+            eos_token_id=end,
+        )
+    )

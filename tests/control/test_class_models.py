@@ -1,0 +1,95 @@
+"""DExperts and GeDi against slow restatements; what a reader has read is not read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_ctg.control import NO_TOKEN, Control
+from lit_ctg.control.base import Prefix
+from lit_ctg.control.class_models import Experts, GenerativeClassifier, Reader
+from lit_ctg.errors import UserError
+from tests.conftest import make_model
+from tests.controls import V, class_models
+
+TEXTS = [[1, 5, 6], [8, 7, 3, 11, 2]]
+
+
+def padded(texts: list[list[int]]) -> torch.Tensor:
+    longest = max(map(len, texts))
+    return torch.tensor([[NO_TOKEN] * (longest - len(text)) + text for text in texts])
+
+
+@torch.no_grad()
+def log_probs(model: Any, text: list[int]) -> torch.Tensor:
+    """log p(next token) after every token of a text, [T, V]."""
+    return model(input_ids=torch.tensor([text]), use_cache=False).logits[0].double().log_softmax(-1)
+
+
+def test_a_reader_reads_on_and_begins_anew_with_the_same_result() -> None:
+    model = make_model(V)
+    reader = Reader(model)
+    texts = [list(text) for text in TEXTS]
+    for step in range(3):
+        log_p_NV, total_N = reader(padded(texts))
+        for row, text in enumerate(texts):
+            slow = log_probs(model, text)
+            assert torch.allclose(log_p_NV[row].double(), slow[-1], atol=1e-4)
+            said = sum(float(slow[place, token]) for place, token in enumerate(text[1:]))
+            assert abs(float(total_N[row]) - said) < 1e-3, (step, row)
+        for number, text in enumerate(texts):
+            text.append((3 * step + number) % V)
+    texts.reverse()  # rows that moved, as beams do
+    assert torch.allclose(reader(padded(texts))[0][0].double(), log_probs(model, texts[0])[-1], atol=1e-4)
+
+
+def score(control: Control, text: list[int], scores_V: torch.Tensor, strength: float, target: str) -> torch.Tensor:
+    rule = control.rule(control.values({"strength": strength, f"to_{target}": 1}, 1), Prefix())
+    assert rule is not None
+    return rule(torch.tensor([text]), scores_V[None])[0]
+
+
+def test_experts_add_the_difference_of_the_scores() -> None:
+    models, scores_V = class_models(), torch.randn(V, dtype=torch.float64)
+    found = score(Experts(models), TEXTS[1], scores_V, 1.5, "bad")
+    good, bad = (log_probs(models[name], TEXTS[1])[-1] for name in ("good", "bad"))
+    assert torch.allclose(found.log_softmax(-1), (scores_V + 1.5 * (bad - good)).log_softmax(-1), atol=1e-4)
+
+
+def test_of_three_experts_the_mean_of_the_others_is_taken_away() -> None:
+    models = {**class_models(), "third": make_model(V, n_head=4)}
+    found = score(Experts(models), TEXTS[0], torch.zeros(V, dtype=torch.float64), 1.0, "good")
+    good, bad, third = (log_probs(model, TEXTS[0])[-1] for model in models.values())
+    assert torch.allclose(found, good - (bad + third) / 2, atol=1e-4)
+
+
+def test_the_generative_classifier_is_bayes_rule_by_length() -> None:
+    models, scores_V = class_models(), torch.randn(V, dtype=torch.float64)
+    text = TEXTS[1]
+    found = score(GenerativeClassifier(models), text, scores_V, 3.0, "good")
+    slow = torch.zeros(V, dtype=torch.float64)
+    for token in range(V):
+        likely = {}
+        for name, model in models.items():
+            steps = log_probs(model, text)
+            total = sum(float(steps[place, given]) for place, given in enumerate([*text[1:], token]))
+            likely[name] = torch.tensor(total / len(text)).exp()
+        posterior = likely["good"] / (likely["good"] + likely["bad"])
+        slow[token] = scores_V.softmax(-1)[token] * posterior**3.0
+    assert torch.allclose(found.softmax(-1), slow / slow.sum(), atol=1e-4)
+
+
+def test_a_bundle_holds_whole_models(tmp_path: Path) -> None:
+    for control in (Experts(class_models()), GenerativeClassifier(class_models())):
+        control.save_pretrained(tmp_path / control.kind)
+        again = Control.from_pretrained(tmp_path / control.kind)
+        scores_V = torch.zeros(V, dtype=torch.float64)
+        assert torch.equal(score(again, TEXTS[0], scores_V, 1, "good"), score(control, TEXTS[0], scores_V, 1, "good"))
+
+
+def test_models_must_share_their_vocabulary() -> None:
+    with pytest.raises(UserError, match="different vocabularies"):
+        Experts({"good": make_model(V), "bad": make_model(V + 1)})

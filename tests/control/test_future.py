@@ -1,0 +1,50 @@
+"""FUDGE: its equation against a slow restatement, its candidates, its classifier."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_ctg.control.base import NO_TOKEN, Prefix
+from lit_ctg.control.future import Future
+from lit_ctg.errors import UserError
+from tests.controls import V, classifier
+
+TEXT = [8, 7, 3, 11, 2]
+
+
+def rule_of(candidates: int, strength: float = 2.0, rows: int = 1) -> object:
+    control = Future(classifier(), ["good", "bad"], candidates=candidates)
+    return control.rule(control.values({"strength": strength, "to_bad": 1}, rows), Prefix())
+
+
+def test_the_future_weighs_every_candidate() -> None:
+    scores_V = torch.randn(V)
+    found = rule_of(V)(torch.tensor([TEXT]), scores_V[None])[0]
+    slow = torch.zeros(V)
+    for token in range(V):
+        with torch.no_grad():
+            log_class = classifier()(torch.tensor([[*TEXT, token]]))[0, -1]
+        slow[token] = scores_V.softmax(-1)[token] * log_class[1].exp() ** 2
+    assert torch.allclose(found.softmax(-1), slow / slow.sum(), atol=1e-5)
+
+
+def test_what_is_no_candidate_is_left_out_and_what_is_forbidden_stays_so() -> None:
+    scores_V = torch.arange(V).float()
+    scores_V[V - 1] = -torch.inf
+    found = rule_of(4)(torch.tensor([TEXT]), scores_V[None])[0]
+    assert found.isfinite().nonzero().flatten().tolist() == [V - 5, V - 4, V - 3, V - 2]
+
+
+def test_prefixes_that_grow_and_padding_give_what_whole_ones_give() -> None:
+    growing, scores = rule_of(V, rows=2), torch.randn(2, V)
+    for length in (3, 4, 5):
+        ids = torch.tensor([TEXT[:length], [NO_TOKEN, *TEXT[: length - 1]]])
+        made = growing(ids, scores)
+        for row, text in enumerate((TEXT[:length], TEXT[: length - 1])):
+            assert torch.allclose(made[row], rule_of(V)(torch.tensor([text]), scores[row : row + 1])[0], atol=1e-5)
+
+
+def test_a_classifier_of_other_classes_is_refused() -> None:
+    with pytest.raises(UserError, match="3 classes for a classifier of 2"):
+        Future(classifier(), ["a", "b", "c"])

@@ -1,0 +1,99 @@
+"""Judges know what can be known of texts, and say how well; words are judged by rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.field.judge import (
+    BagJudge,
+    Judge,
+    NeuralJudge,
+    WordJudge,
+    balanced,
+    judging_texts,
+    prove,
+    proving_texts,
+    snippets,
+    successes,
+)
+from lit_ctg.field.task import Example
+from tests.field.conftest import MakeBench
+
+
+def reviews(count: int, seed: int) -> list[Example]:
+    import numpy as np
+
+    generator = np.random.default_rng(seed)
+    rest = [f"word{number}" for number in range(20)]
+    found = []
+    for number in range(count):
+        telling = ("awful", "dreadful") if number % 2 else ("lovely", "superb")
+        words = [*generator.choice(rest, 6), generator.choice(telling)]
+        generator.shuffle(words)
+        found.append(Example(" ".join(map(str, words)), "bad" if number % 2 else "good"))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bag", "neural"])
+def test_a_judge_learns_what_tells_the_classes(kind: str, tmp_path: Path) -> None:
+    known = reviews(200, 0)
+    judge: Judge = BagJudge(known, 0) if kind == "bag" else NeuralJudge(known, 0, steps=120, dim=16)
+    proof = prove(judge, reviews(60, 1))
+    assert proof.balanced > 0.95 and proof.right > 0.95 * proof.of == 0.95 * 60
+    assert proof.interval is not None and proof.interval[0] < proof.right / proof.of
+    assert successes(judge, ["a lovely word3", "a dreadful word3"], ["good", "good"]) == [True, False]
+    if isinstance(judge, NeuralJudge):
+        judge.save(tmp_path)
+        texts = [example.text for example in reviews(20, 2)]
+        assert NeuralJudge.load(tmp_path).judge(texts) == judge.judge(texts)
+        assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
+
+
+def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
+    import numpy as np
+
+    labels = np.random.default_rng(3).integers(0, 2, 400)
+    known = [Example(e.text, ("bad", "good")[label]) for e, label in zip(reviews(400, 0), labels, strict=True)]
+    assert prove(BagJudge(known[:300], 0), known[300:]).balanced < 0.65
+
+
+def test_balanced_accuracy_is_a_mean_over_classes() -> None:
+    class Always(Judge):
+        name = "always"
+
+        def judge(self, texts: object) -> list[str | None]:
+            return ["good" for _ in texts]  # type: ignore[attr-defined]
+
+    proof = prove(Always(), [Example("x", "good")] * 9 + [Example("x", "bad")])
+    assert proof.balanced == 0.5 and (proof.right, proof.of) == (9, 10)
+    with pytest.raises(UserError, match="no held-out human text"):
+        prove(Always(), [])
+
+
+def test_snippets_are_pieces_and_classes_are_balanced() -> None:
+    text = " ".join(map(str, range(50)))
+    for piece in snippets([Example(text, "a")], 4, 9, 20, 0):
+        assert piece.text in text and 4 <= len(piece.text.split()) <= 9 and piece.label == "a"
+    found = balanced([Example("x", "a")] * 9 + [Example("y", "b")] * 3, 0)
+    assert sorted(example.label for example in found) == ["a"] * 3 + ["b"] * 3
+
+
+def test_a_word_occurs_whole_or_inflected() -> None:
+    exact, inflected = (WordJudge({"wait": ["wait"], "staff": ["staff"]}, each) for each in (False, True))
+    texts = ["We wait.", "we waited, staff", "an awaited staffer", ""]
+    assert successes(exact, texts, ["wait"] * 4) == [True, False, False, False]
+    assert successes(inflected, texts, ["wait"] * 4) == [True, True, False, False]
+    assert exact.judge(texts) == ["wait", "staff", None, None]
+
+
+def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBench) -> None:
+    task = make_bench().task
+    learned, proven = judging_texts(task, 4, 8, 2, 0), proving_texts(task, 4, 8)
+    own = {split: " \n ".join(task.texts(split)) for split in ("judge", "held_out")}
+    assert all(example.text in own["judge"] for example in learned)
+    assert all(example.text in own["held_out"] for example in proven)
+    words = make_bench("task=keywords").task
+    assert {example.label for example in proving_texts(words, 6, 12)} <= set(words.targets)

@@ -1,0 +1,100 @@
+"""Areas, bootstrap, tests and ranks, on texts whose numbers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.field.rank import COST, Draw, Sweep, area, best_point, curve, ranking, sweeps
+from lit_ctg.results.record import RunRecord
+from lit_ctg.statistics import holm
+
+BARE = (4.0, 0.5)
+
+
+def test_the_area_is_that_of_steps_counted_by_hand() -> None:
+    cost, success = np.array([4.1, 4.3, 4.9]), np.array([0.7, 0.6, 1.0])
+    # 0.1 nats at 0.5, then 0.7 to the end: 0.6 is worse, 1.0 beyond the cost
+    assert area(cost, success, BARE, 0.5) == pytest.approx((0.1 * 0.5 + 0.4 * 0.7) / 0.5)
+    fine = [max([0.5, *(s for c, s in zip(cost - 4.0, success, strict=True) if c <= x)])
+            for x in (np.arange(100_000) + 0.5) * 0.5 / 100_000]  # fmt: skip
+    assert area(cost, success, BARE, 0.5) == pytest.approx(np.mean(fine), abs=1e-4)
+
+
+def test_what_is_cheaper_than_the_bare_model_costs_nothing_and_nothing_falls_below_it() -> None:
+    assert area(np.array([3.0]), np.array([0.9]), BARE) == pytest.approx(0.9)
+    assert area(np.array([4.0]), np.array([0.1]), BARE) == pytest.approx(0.5)
+
+
+def sweep(method: str, success: float, cost: float = 0.0, prompts: int = 30, seed: int = 0) -> Sweep:
+    generator = np.random.default_rng([seed, len(method)])
+    shape = (1, 1, prompts, 2, 3)
+    hits = (generator.random(shape) < success).astype(float)
+    tokens = np.full(shape, 10.0)
+    return Sweep(method, (1.0,), hits, (4.0 + cost) * tokens, tokens, ())
+
+
+def test_ranks_tell_sure_from_unsure() -> None:
+    found = {"bare": sweep("bare", 0.5), "good": sweep("good", 0.95), "same": sweep("same", 0.93, seed=1)}
+    ranked = ranking(found, resamples=300)
+    names = [each.method for each in ranked.standings]
+    assert names[2] == "bare" and set(names[:2]) == {"good", "same"}
+    best = ranked.standings[0]
+    assert best.ranks[0] == 1 and best.ranks[1] >= 1.5, "two alike share the first places"
+    assert ranked.standings[2].ranks == (3, 3)
+    for (a, b), p in ranked.p_values.items():
+        assert (p < 0.05) == ("bare" in (a, b))
+
+
+def test_what_costs_too_much_gains_nothing() -> None:
+    found = {"bare": sweep("bare", 0.5), "dear": sweep("dear", 1.0, cost=COST + 0.1)}
+    assert best_point(found, "dear")[0] == 0
+    (first, second) = ranking(found, resamples=50).standings
+    assert first.area == second.area == pytest.approx(found["bare"].success_ZSPCK.mean())
+
+
+def test_the_bootstrap_takes_prompts_whole_and_the_same_ones() -> None:
+    one = sweep("bare", 0.5, prompts=4)
+    draw = Draw(np.array([2, 2, 0, 0]), np.tile(np.array([[[0, 0, 1], [2, 2, 2]]]), (4, 1, 1)), None)
+    hits = one.success_ZSPCK[0, 0]
+    slow = np.mean([hits[p, c, k] for p in (2, 2, 0, 0) for c, ks in ((0, (0, 0, 1)), (1, (2, 2, 2))) for k in ks])
+    assert curve(one, draw)[1][0] == pytest.approx(slow)
+
+
+def test_a_ranking_needs_the_bare_model() -> None:
+    with pytest.raises(UserError, match="needs the bare model"):
+        ranking({"good": sweep("good", 0.9)})
+
+
+def record(rows: list[dict[str, object]], name: str = "sentiment-bare", seed: int = 0) -> RunRecord:
+    return RunRecord(paper="field", name=name, experiment="", regime="corrected", size="small", seed=seed, config={},
+                     config_hash="", git={}, versions={}, started_at="", samples=rows)  # fmt: skip
+
+
+def row(**changed: object) -> dict[str, object]:
+    return {"text": "x", "strength": 1.0, "place": 0, "copy": 0, "target": "a", "bag": 1, "neural": 0, "nats": 8.0,
+            "tokens": 2} | changed  # fmt: skip
+
+
+def test_records_become_numbers_and_seeds_a_dimension() -> None:
+    rows = [row(target=target, place=place) for target in "ab" for place in (0, 1)]
+    human = row(kind="human", strength=0.0)
+    found = sweeps([record([*rows, human]), record(rows, seed=1)], ["bag", "neural"])["bare"]
+    assert found.success_ZSPCK.shape == (2, 1, 2, 2, 1)
+    assert found.success_ZSPCK.mean() == 0.5
+    assert curve(found)[0].tolist() == [4.0]
+    with pytest.raises(UserError, match="3 texts where 4 should be"):
+        sweeps([record(rows[:3])], ["bag"])
+    other = record([row()], "sentiment-x")
+    with pytest.raises(UserError, match="different prompts"):
+        sweeps([record(rows), other], ["bag"])
+
+
+def test_holm_is_the_step_down_of_bonferroni() -> None:
+    raw = [0.01, 0.04, 0.03, 0.005]
+    assert holm(raw) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert max(holm([0.6, 0.9])) == 1.0
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        holm([1.5])

@@ -1,0 +1,172 @@
+"""Runs leave records, are skipped and go on where they were stopped; every task runs; the report reads records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_ctg.errors import UserError
+from lit_ctg.field import run as field_run
+from lit_ctg.field.bench import Parts, facts
+from lit_ctg.field.command import combinations, compose, options
+from lit_ctg.field.page import main_table, task_page
+from lit_ctg.field.rank import deciding_judges
+from lit_ctg.field.skeleton import add
+from lit_ctg.results.record import load_records
+
+RunCli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def swept(field_root: Path) -> Path:
+    """Records of two methods on every task."""
+    from lit_ctg.cli import main
+
+    words = [f"task={','.join(options('task'))}", "method=bare,log_odds", "size=smoke", f"output_root={field_root}"]
+    assert main(["field", "run", *words]) == 0
+    return field_root / "field"
+
+
+def test_every_task_leaves_whole_records(swept: Path) -> None:
+    for task in options("task"):
+        for method in ("bare", "log_odds"):
+            (record,) = load_records([swept / f"{task}-{method}"])
+            assert record.status == "DONE" and record.paper == "field" and record.corpus["text"]
+            assert record.metrics["cost/seconds_ratio"]["value"] > 0
+            strengths = record.config["method"]["strengths"]
+            assert all(f"perplexity@{float(strength):g}" in record.metrics for strength in strengths)
+            own = [row for row in record.samples if row.get("kind") != "human"]
+            decode, classes = record.config["decode"], len(record.config["task"]["labels"])
+            assert len(own) == len(strengths) * classes * decode["prompts"] * decode["samples"]
+            assert not list(record.source.parent.glob("strength-*.json"))
+
+
+def test_metrics_are_those_of_the_texts(swept: Path) -> None:
+    (record,) = load_records([swept / "sentiment-log_odds"])
+    rows = [row for row in record.samples if row["strength"] == 2]
+    for judge in ("bag", "neural"):
+        assert record.metrics[f"success/{judge}@2"]["value"] == sum(row[judge] for row in rows) / len(rows)
+
+
+def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(
+    swept: Path, field_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["task=sentiment", "method=log_odds", "size=smoke", f"output_root={field_root}"]
+    (record,) = load_records([swept / "sentiment-log_odds"])
+    assert field_run.run(compose(words)).status == "SKIPPED"
+    assert "done already, skipped" in capsys.readouterr().out
+    texts = [(row["strength"], row["target"], row["text"]) for row in record.samples]
+    written, whole = [], field_run.texts_of
+
+    def stopped(bench: Any, arms: Any, strength: float) -> Any:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(strength)
+        return whole(bench, arms, strength)
+
+    monkeypatch.setattr(field_run, "texts_of", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        field_run.run(compose([*words, "name=sentiment-stopped"]))
+    written.clear()
+    monkeypatch.setattr(field_run, "texts_of", lambda *given: (written.append(given[2]), whole(*given))[1])
+    assert field_run.run(compose([*words, "name=sentiment-stopped"])).status == "DONE"
+    assert written == [2.0, 4.0], "the first two strengths were there"
+    (again,) = load_records([swept / "sentiment-stopped"])
+    assert [(row["strength"], row["target"], row["text"]) for row in again.samples] == texts
+
+
+def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> None:
+    root = f"output_root={field_root / 'broken'}"
+    code, _, err = run_cli("field", "run", "method=memory", "method.strengths=[2]", "size=smoke", root)
+    assert code == 2 and "weights lie between 0 and 1" in err
+    (found,) = (field_root / "broken").rglob("run.json")
+    assert json.loads(found.read_text())["status"] == "FAILED"
+    code, out, _ = run_cli("field", "run", "method=memory", "method.strengths=[2],[3]", "size=smoke", root)
+    assert code == 1 and out.count("failed: ") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["frun"], "lit-ctg field frun; did you mean 'run'"),
+        (["run", "method=dexpert"], "no method 'dexpert'; did you mean 'dexperts'"),
+        (["run", "task=weather"], "no task 'weather'"),
+        (["run", "decode.promts=3"], "decode.promts"),
+        (["run", "seed=-1"], "seed=-1 is negative"),
+        (["report", "records=nowhere"], "no records at nowhere"),
+        (["add", "name=Bad Name"], "give a word of lower-case letters"),
+        (["add", "name=dexperts"], "there is such a method already"),
+    ],
+)
+def test_bad_input_is_one_line(run_cli: RunCli, words: list[str], line: str) -> None:
+    code, _, err = run_cli("field", *words)
+    assert code == 2 and line in err and len(err.strip().splitlines()) == 1
+
+
+def test_commas_are_a_sweep_and_lists_are_not() -> None:
+    found = combinations(["method=bare,prefix", "method.strengths=[1,2]", "seed=0,1"])
+    assert found == [[f"method={m}", "method.strengths=[1,2]", f"seed={s}"] for m in ("bare", "prefix") for s in (0, 1)]
+
+
+def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: RunCli) -> None:
+    places = f"{swept / 'sentiment-bare'},{swept / 'sentiment-log_odds'}"
+    code, out, _ = run_cli("field", "report", f"records={places}", f"out={tmp_path / 'page'}")
+    assert code == 0, out
+    text = (tmp_path / "page" / "tables.md").read_text(encoding="utf-8")
+    assert "## sentiment" in text
+    records = load_records(places.split(","))
+    deciding, failed = deciding_judges(records[0])
+    for name in failed:
+        assert f"Judge {name}: " in text
+    assert ("decides nothing" in text) == bool(failed)
+    if deciding:
+        assert "| log_odds |" in text and "human text" in text
+        assert (tmp_path / "page" / "figures" / "sentiment.svg").read_text().startswith("<svg")
+
+
+def test_a_judge_that_knows_nothing_decides_nothing(swept: Path) -> None:
+    records = load_records([swept / "sentiment-bare", swept / "sentiment-log_odds"])
+    for record in records:
+        for judge in ("bag", "neural"):
+            record.metrics[f"judge/{judge}/balanced_accuracy"]["value"] = 0.69
+    text, pictures = task_page("sentiment", records)
+    assert "this task decides nothing" in text and not pictures
+    assert "area" not in text and main_table
+
+
+def test_records_of_other_benches_are_not_compared(swept: Path) -> None:
+    records = load_records([swept / "sentiment-bare", swept / "sentiment-log_odds"])
+    records[0].config["decode"]["top_p"] = 0.5
+    with pytest.raises(UserError, match="of different models, prompts or judges"):
+        task_page("sentiment", records)
+
+
+def test_a_part_is_made_once_and_half_a_part_never_stands(tmp_path: Path) -> None:
+    parts, made = Parts(tmp_path), []
+
+    def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        made.append(folder)
+        (folder / "file").write_text("x")
+        if len(made) == 1:
+            raise ValueError("killed")
+        return {"loss": 1.5}
+
+    with pytest.raises(ValueError, match="killed"):
+        parts.get("model", {"steps": 3}, make)
+    first, second = parts.get("model", {"steps": 3}, make), parts.get("model", {"steps": 3}, make)
+    assert first == second and len(made) == 2 and facts(first)["loss"] == 1.5 and facts(first)["key"] == {"steps": 3}
+    assert parts.get("model", {"steps": 4}, make) != first
+
+
+def test_a_new_method_s_files_run(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    module, option, test = add("quiet_words", tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(module.read_text(), str(module), "exec"), names)
+    assert names["QuietWords"](strengths=[1]).parameters() == 0
+    assert "lit_ctg.field.methods.quiet_words.QuietWords" in option.read_text()
+    compile(test.read_text(), str(test), "exec")

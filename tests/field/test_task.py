@@ -1,0 +1,123 @@
+"""Tasks: who sees which text, what class a passage is of, prompts, telling words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lit_ctg.data.document import Document
+from lit_ctg.errors import UserError
+from lit_ctg.field.task import SPLITS, Task, class_counts, clean, log_odds_words, passages
+
+
+class Reviews:
+    """Documents in the place of a corpus."""
+
+    max_documents = None
+
+    def __init__(self, count: int = 40) -> None:
+        self.count = count
+
+    def documents(self, split: str) -> list[Document]:
+        words = {1: "dreadful food", 3: "plain food", 5: "lovely food"}
+        return [
+            Document(f"review {number} says {words[stars]} " + "and so on " * 4, "yelp", {"stars": stars})
+            for number in range(self.count)
+            for stars in ((1, 3, 5)[number % 3],)
+        ]
+
+    def checksum(self) -> str:
+        return str(self.count)
+
+    def options(self) -> dict[str, int]:
+        return {}
+
+
+def task(**changed: object) -> Task:
+    given = {
+        "name": "stars", "data": Reviews(), "labels": {"bad": [1, 2], "good": [4, 5]}, "column": "stars",
+        "shares": dict.fromkeys(SPLITS, 0.25), "per_label": None, "passage_words": 8, "prompt_words": 3,
+    }  # fmt: skip
+    return Task(**(given | changed))
+
+
+def test_no_split_sees_a_text_of_another() -> None:
+    texts = [set(task().texts(split)) for split in SPLITS]
+    assert all(len(own) == 10 for own in texts)
+    assert len(set.union(*texts)) == 40
+    assert task().texts("train") == task().texts("train"), "the shuffle hangs on nothing"
+    assert task(split_seed=1).texts("train") != task().texts("train")
+
+
+def test_stars_are_classes_and_three_stars_none() -> None:
+    found = task().examples("train")
+    assert {example.label for example in found} == {"bad", "good"}
+    for example in found:
+        assert "plain" not in example.text
+    assert all(e.label == ("bad" if "dreadful" in e.text else "good") for e in found if "food" in e.text)
+    assert [e.label for e in task().examples("train", "bad")] == [e.label for e in found if e.label == "bad"]
+
+
+def test_per_label_cuts_every_class() -> None:
+    kept = task(per_label=10)
+    assert sum(len(kept.documents(split)) for split in SPLITS) == 30
+
+
+def test_books_are_dealt_by_units() -> None:
+    whole = task(unit_words=4)
+    units = [document.text for split in SPLITS for document in whole.documents(split)]
+    assert all(len(text.split()) <= 4 for text in units) and len(units) > 40
+    assert whole.identity()["unit_words"] == 4 and "unit_words" not in task().identity()
+
+
+def test_a_word_is_a_class_of_passages() -> None:
+    words = task(column="words", labels={"lovely": ["lovely"], "dreadful": ["dreadful"]})
+    assert words.exact
+    for example in words.examples("train"):
+        assert example.label in example.text
+
+
+def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
+    made = task().prompts(4)
+    held_out = task().texts("held_out")
+    assert [example.label for _, example in made] == ["bad", "good", "bad", "good"]
+    for prompt, example in made:
+        assert len(prompt.split()) == 3 and example.text.startswith(prompt)
+        assert any(text.startswith(example.text) or example.text in text for text in held_out)
+    with pytest.raises(UserError, match="held-out passages for 400 prompts: ask for fewer"):
+        task().prompts(400)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"shares": {"train": 1.0}}, "a share above 0 each"),
+        ({"labels": {"bad": [1]}}, "two classes or more"),
+        ({"labels": {"bad": [1], "best": [6]}}, "no document of best"),
+    ],
+)
+def test_what_cannot_be_is_one_line(changed: dict[str, object], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        task(**changed).texts("train")
+
+
+def test_headings_go_and_passages_are_consecutive() -> None:
+    assert clean(" = Acid = \n\nAn  acid\nburns.\n == Uses == \n Many.") == "An acid burns. Many."
+    assert list(passages("a b c d e f g", 3)) == ["a b c", "d e f"]  # one word is less than half of three
+    assert list(passages("a b c d e", 3)) == ["a b c", "d e"]
+
+
+def test_telling_words_are_those_of_the_slow_formula() -> None:
+    counts = class_counts(task().examples("train"))
+    assert log_odds_words(counts, "bad", 1, least=1) == ["dreadful"]
+    assert log_odds_words(counts, "good", 1, least=1) == ["lovely"]
+    own, rest = {"acid": 8, "gold": 2}, {"acid": 1, "gold": 9}
+    prior = {"acid": 9, "gold": 11}
+    scores = {}
+    for word in prior:
+        y, z = own[word] + prior[word], rest[word] + prior[word]
+        delta = math.log(y / (10 + 20 - y)) - math.log(z / (10 + 20 - z))
+        scores[word] = delta / math.sqrt(1 / y + 1 / z)
+    assert scores["acid"] > 0 > scores["gold"]
+    assert log_odds_words({"a": own, "b": rest}, "a", 5) == ["acid"]
