@@ -54,7 +54,8 @@ def report(
     found = [record for record in found if record.size == chosen]
     if not found:
         raise UserError(f"no record of the field{f' of size={size}' if size else ''}: lit-ctg field run makes some")
-    pages, pictures = [], {}
+    pages: list[str] = []
+    pictures: dict[str, str] = {}
     for task in sorted({task_of(record) for record in found}):
         text, drawn = task_page(task, [record for record in found if task_of(record) == task])
         pages.append(text)
