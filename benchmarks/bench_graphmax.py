@@ -46,9 +46,9 @@ def best(tries: int, *works: Callable[[], object]) -> list[float]:
     return [min(taken) for taken in times]
 
 
-def zipfian_tokens(length: int, rng: np.random.Generator) -> np.ndarray:
+def zipfian_tokens(length: int, rng: np.random.Generator, vocabulary: int = VOCABULARY) -> np.ndarray:
     """Return a token stream: Zipfian words; each is followed by one of its own few successors or by any word."""
-    rank = np.arange(1, VOCABULARY + 1)
+    rank = np.arange(1, vocabulary + 1)
     cumulative = np.cumsum(1.0 / (rank + 2.7) ** 1.07)
     cumulative /= cumulative[-1]
     tokens = np.searchsorted(cumulative, rng.random(length))

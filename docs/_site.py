@@ -6,6 +6,7 @@ to code as they lie there. In the site they lie together; a link to what the sit
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -29,7 +30,7 @@ def in_site(path: str) -> str | None:
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
-        return path.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
     return path if path in beside() else None
 
 
@@ -84,12 +85,31 @@ def reference() -> dict[str, str]:
     return pages
 
 
+def page_of(notebook: Path) -> str:
+    """Return a notebook with what its cells printed as Markdown."""
+    parts = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        printed = "".join(
+            "".join(output.get("text") or output.get("data", {}).get("text/plain", [])) for output in cell["outputs"]
+        )
+        parts += [f"```text\n{printed.rstrip()}\n```"] if printed else []
+    return "\n\n".join(parts) + "\n"
+
+
 def on_files(files: Any, config: Any) -> Any:
     """MkDocs: add what lies beside docs/, and the reference."""
     from mkdocs.structure.files import File
 
     for path in beside():
         files.append(File.generated(config, in_site(path) or path, abs_src_path=str(ROOT / path)))
+    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
+        place = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+        files.append(File.generated(config, place, content=page_of(notebook)))
     for path, text in reference().items():
         files.append(File.generated(config, path, content=text))
     return files

@@ -162,6 +162,12 @@ def _reproduce(words: list[str]) -> int:
     return reproduce(words)
 
 
+def _lab(words: list[str]) -> int:
+    from lit_ctg.run.lab import main as lab
+
+    return lab(words)
+
+
 def _data(words: list[str]) -> int:
     from lit_ctg.run.data import main as data
 
@@ -308,13 +314,15 @@ COMMANDS = {
             _play,
             (
                 Setting("run", "a run directory; default: the newest in outputs/"),
+                Setting("model", "in place of runs: a Hugging Face model, folder or hub name"),
+                Setting("controls", "the bundles that steer it, [folder,folder]"),
                 Setting("host", "the address to listen on, 127.0.0.1 (this machine alone) by default"),
                 Setting("port", "7860 by default"),
                 Setting("output_root", "where runs are looked for, outputs by default"),
                 Setting("open", "true opens a browser"),
             ),
             notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
-            examples=("play open=true",),
+            examples=("play open=true", "play model=<folder> controls=[<folder>,<folder>]"),
         ),
         Command(
             "table",
@@ -376,6 +384,25 @@ COMMANDS = {
                 _RECORDS,
             ),
             examples=("reproduce paper=all size=small dry_run=true",),
+        ),
+        Command(
+            "lab",
+            "start|stop|status|collect: what reproduce would run, in the background, one worker a core",
+            _lab,
+            (
+                Setting("paper", "a paper, or all (default)"),
+                Setting("size", "paper (default), small or smoke"),
+                Setting("local", "folder with the real corpora"),
+                Setting("output_root", "where runs go, outputs by default; the only setting but for start"),
+                Setting("workers", "how many, default: the cores"),
+                Setting("nice", "0 to 19 (default): how far others come first"),
+                Setting("retry", "true: what failed is tried again"),
+            ),
+            notes=(
+                "start goes on after a stop, a crash or a restart of the machine, with the settings it had",
+                "collect copies finished records to experiments/",
+            ),
+            examples=("lab start paper=control_code local=<folder>", "lab status", "lab stop"),
         ),
         Command(
             "data",

@@ -47,8 +47,37 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert dead == []
 
 
+def test_the_tests_that_pages_name_are_there() -> None:
+    """A deviation stands on its paper's page with the test that shows it; ``...`` cuts a name short."""
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/test_*.py")]
+    functions = {
+        name for file in files for name in re.findall(r"^def (test_\w+)", (ROOT / file).read_text("utf-8"), re.M)
+    }
+    named = 0
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"(?<![\w.])(?:tests/[\w/]*)?test_\w+(?:\.py|\.\.\.)?", text):
+            named += 1
+            if name.endswith(".py"):
+                known = any(file == name or ("/" not in name and file.endswith(f"/{name}")) for file in files)
+            elif name.endswith("..."):
+                known = any(function.startswith(name.removesuffix("...")) for function in functions)
+            else:
+                known = name in functions
+            assert known, f"{page.relative_to(ROOT)} names {name}"
+    assert named > 100
+
+
 def test_pages_are_found() -> None:
     assert len(PAGES) > 15
+
+
+def test_notebooks_are_pages(site: ModuleType) -> None:
+    page = site.page_of(ROOT / "docs" / "tour.ipynb")
+    assert page.startswith("# The tour") and page.count("```python") > 5 and page.count("```") % 2 == 0
+    assert site.relinked("[a](tour.ipynb)", "your_data.md") == "[a](tour.md)"
 
 
 def test_links_hold_in_the_site(site: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -27,6 +28,22 @@ def test_every_command_of_the_use_section_in_order(run_cli, tmp_path: Path) -> N
         assert out.strip(), line
     assert (tmp_path / "table.tex").read_text(encoding="utf-8").count("\\toprule") > 3
     assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_texts_of_runs_are_texts_of_committed_records() -> None:
+    results = Path(__file__).resolve().parents[1] / "experiments"
+    kept = (
+        results / "semantic_fusion/results/main/corrected-paper-seed111.samples.jsonl",
+        results / "control_code/results/transformer_scripts_l2_h512_neuron/as_published-paper-seed0.samples.jsonl",
+    )
+    rows = [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
+    table = README[README.index("| run | control | text |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 5
+    for line in table:
+        _, control, text = (cell.strip() for cell in line.strip("|").split("|"))
+        found = [row for row in rows if row["text"].strip() == text]
+        told = [control in (row.get("path"), f"{row.get('setting')}, {row.get('path')}") for row in found]
+        assert any(told) or any(f"code {row.get('code')}" == control for row in found), line
 
 
 def test_corpus_commands(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from lightning.pytorch.loggers import WandbLogger
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
+from lit_ctg.results.gather import results_for
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.spec import experiments_root
-from lit_ctg.results.table import results_for
 
 GENERATIONS = "generations"
 CONFUSION = "/confusion/"

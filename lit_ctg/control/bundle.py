@@ -169,8 +169,8 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
         UserError: none there; changed, cut off, of another version or program; pickles; an unknown kind.
     """
     folder = _folder(str(name), revision)
-    told = _told(folder)
-    tensors = _checked_tensors(folder, told)
+    told = told_by(folder)
+    tensors = checked_tensors(folder, told)
     kind = kind_named(str(told["kind"]))
     try:
         control = kind.restore(told["config"], tensors)
@@ -209,8 +209,12 @@ def _folder(name: str, revision: str | None) -> Path:
         ) from error
 
 
-def _told(folder: Path) -> dict[str, Any]:
-    """Return the checked content of ``control.json``."""
+def told_by(folder: Path, *, whole: bool = True) -> dict[str, Any]:
+    """Return the checked content of ``control.json``; not ``whole``: before its other files are there.
+
+    Raises:
+        UserError: see ``load``.
+    """
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in PICKLES:
             raise UserError(f"{folder} holds {path.name}, which may be a pickle: a control has none, delete it")
@@ -222,10 +226,10 @@ def _told(folder: Path) -> dict[str, Any]:
     if told["format"] != FORMAT:
         raise UserError(f"{folder} has the bundle format {told['format']}, this version reads {FORMAT}: {REMEDY}")
     needed = {"name": str, "config": dict, "shape": dict, "files": dict, "versions": dict}
-    whole = all(isinstance(told.get(key), type_) for key, type_ in needed.items()) and "tokenizer" in told
-    if not whole or told.get("sha256") != _own_checksum(told):
+    complete = all(isinstance(told.get(key), type_) for key, type_ in needed.items()) and "tokenizer" in told
+    if not complete or told.get("sha256") != _own_checksum(told):
         raise UserError(f"{folder}: {CONTROL} was changed (its checksum does not agree): {REMEDY}")
-    for name, checksum in told["files"].items():
+    for name, checksum in told["files"].items() if whole else ():
         path = folder / Path(name).name
         if not path.is_file():
             raise UserError(f"{folder} lacks {name}: {REMEDY}")
@@ -234,7 +238,12 @@ def _told(folder: Path) -> dict[str, Any]:
     return told
 
 
-def _checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
+def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a bundle.
+
+    Raises:
+        UserError: no safetensors file.
+    """
     if TENSORS not in told["files"]:
         return {}
     from safetensors import SafetensorError
@@ -297,6 +306,6 @@ def _read_json(path: Path) -> Any:
         raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error
 
 
-def names(controls: Sequence[Control]) -> str:
+def listed(controls: Sequence[Control]) -> str:
     """Return the names of controls, for messages."""
     return ", ".join(control.name for control in controls)

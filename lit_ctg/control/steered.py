@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.control.base import Control, Prefix
-from lit_ctg.control.bundle import check_tokenizer, names
+from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
@@ -79,7 +79,7 @@ class Steered:
             if name not in known:
                 hint = did_you_mean(name, known)
                 raise UserError(
-                    f"setting '{key}': no control '{name}'{hint}; there are {names(self.controls) or 'none'}"
+                    f"setting '{key}': no control '{name}'{hint}; there are {listed(self.controls) or 'none'}"
                 )
             if not dot:
                 raise UserError(f"setting '{key}': write {name}.<setting>")
@@ -181,7 +181,7 @@ class Steered:
             return self._placed(ids_BT, torch.ones_like(ids_BT) if mask_BT is None else mask_BT)
         if isinstance(prompts, Tensor):
             return self._placed(prompts, torch.ones_like(prompts))
-        lists = [self._ids(prompt) for prompt in prompts]
+        lists = [self.prompt_ids(prompt) for prompt in prompts]
         if not lists:
             raise UserError("no prompt: give at least one")
         longest, pad = max(map(len, lists)), self._pad_id()
@@ -197,7 +197,12 @@ class Steered:
         where = self.model.get_input_embeddings().weight
         return ids_BT.to(where.device), mask_BT.to(where.device)
 
-    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        """Return the ids of one prompt, at least one.
+
+        Raises:
+            UserError: a text without a tokenizer, or an empty prompt where the model has no token to begin with.
+        """
         if not isinstance(prompt, str):
             ids = [int(number) for number in prompt]
         else:

@@ -9,7 +9,7 @@ import abc
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import lightning
@@ -29,12 +29,13 @@ class LMOutput:
         scores_BTV: logits or normalised log-probabilities of the token after each position (softmax leaves
             the latter unchanged, so metrics take both). Zeros where the batch holds padding.
         hidden_BTD: the states the scores were read from.
-        extras: anything more, by name; only metrics and callbacks that know the model look here.
+
+    A model that gives more returns a subclass with fields of its own ; only its paper's metrics and
+    callbacks read them.
     """
 
     scores_BTV: Tensor
     hidden_BTD: Tensor
-    extras: dict[str, Any] = field(default_factory=dict)
 
 
 def datamodule_of(trainer: lightning.Trainer) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -187,4 +187,6 @@ class GrammarMask(ScoreRule):
         if bool(outside_B.any()):
             row = int(outside_B.nonzero()[0])
             self.grammar.state_after(input_ids[row].tolist())
+        # a grammar may have an id of its own for padding, and a model's head more rows than there are tokens
+        allowed_BV = nn.functional.pad(allowed_BV, (0, scores.shape[1] - allowed_BV.shape[1]), value=False)
         return scores.masked_fill(~allowed_BV, MINUS_INFINITY)

@@ -1,6 +1,9 @@
 """Models of counts alone: word frequencies, and a bigram model, of a text of token ids.
 
-What a language model must beat before anything can be said of it. Shape letters: N tokens of the text, V vocabulary.
+What a language model must beat before anything can be said of it. They are not ``decoding/ngram.py``, which serves as a
+memory of one's own texts: that one estimates its discount, knows where a text begins and goes down to the uniform
+distribution; these read a corpus as one stream with a fixed discount, and committed records hold their numbers.
+Shape letters: N tokens of the text, V vocabulary.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.figure import sheet
 from lit_ctg.files import write_atomic
+from lit_ctg.results.gather import gather
 from lit_ctg.results.plot import has_ours, headline_picture, legend_for, plots_for, training_curves
 from lit_ctg.results.record import REGIMES
 from lit_ctg.results.render import REGIME_TITLES
-from lit_ctg.results.table import Results, gather
+from lit_ctg.results.table import Results
 
 HEADLINE, TRAINING = "headline.svg", "training.svg"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
+from lit_ctg.results.gather import AUTO, all_results
 from lit_ctg.results.picture import HEADLINE
 from lit_ctg.results.plot import headline_picture
 from lit_ctg.results.record import REGIMES
@@ -28,7 +29,7 @@ from lit_ctg.results.render import (
     verdict_text,
 )
 from lit_ctg.results.spec import MANIFEST, Headline, papers
-from lit_ctg.results.table import AUTO, Cell, Results, Row, Table, all_results
+from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS
 
 BEGIN = "<!-- results: written by `make tables` from the committed records -->"

@@ -24,7 +24,8 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value, needs_exponent
 from lit_ctg.results import export
-from lit_ctg.results.table import Cell, Row, Table, gather
+from lit_ctg.results.gather import gather
+from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     CONTRADICTED,

@@ -23,6 +23,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.results import dashboard
+from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
 from lit_ctg.results.plot import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.readme import find_row
 from lit_ctg.results.record import REGIMES, RunRecord
@@ -42,7 +43,7 @@ from lit_ctg.results.render import (
     visible,
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
-from lit_ctg.results.table import ALL, AUTO, Cell, Results, Row, Table, all_results, gather, twins
+from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
 
 DEFAULT_OUT = Path("outputs") / "report.html"

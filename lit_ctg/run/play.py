@@ -16,10 +16,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from lit_ctg import __version__
 from lit_ctg.config import plain
+from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, Generator
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
 from lit_ctg.errors import UserError, one_line
@@ -29,6 +28,7 @@ from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
 from lit_ctg.run.generate import load
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.reproduce import Group
+from lit_ctg.run.steer import load_steered
 
 # values of a control that a curve is drawn over
 CURVE_POINTS = 9
@@ -36,6 +36,8 @@ CURVE_POINTS = 9
 OPEN_END = 5.0
 # nats at which a token's colour is full
 FULL_COLOUR = 3.0
+# tokens that a text of a carried model can add at most
+LONGEST = 200
 # the largest seed that a page takes
 LARGEST_SEED = 2**31 - 1
 
@@ -56,14 +58,33 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """A Hugging Face model and the bundles that steer it.
+
+    Attributes:
+        model: folder or hub name.
+        controls: of the bundles, likewise.
+    """
+
+    model: str
+    controls: tuple[str, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """How the command line names them."""
+        return [f"model={self.model}", f"controls=[{','.join(self.controls)}]"]
+
+
+@dataclass(frozen=True)
 class Session:
     """One comparison with what it takes to repeat it.
 
     Attributes:
-        run: the run directory.
+        run: the run directory, or the model's folder or name.
         prompt, control, routes, seed, new_tokens: as asked for.
         comparison: what came out.
         curves: control -> values and the mean log P a token, nats, of the controlled and of the bare text under each.
+        model: in place of a run: a model with carried controls.
     """
 
     run: str
@@ -74,12 +95,17 @@ class Session:
     new_tokens: int
     comparison: Comparison
     curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    model: Carried | None = None
 
     @property
     def command(self) -> str:
         """The command line that prints the controlled text."""
-        words = ["lit-ctg", "generate", self.run, f"seed={self.seed}", "n=1"]
-        words += [f"prompt={json.dumps(self.prompt, ensure_ascii=False)}"] if self.prompt else []
+        if self.model is not None:
+            words = ["lit-ctg", "generate", *self.model.words, f"seed={self.seed}", f"max_new_tokens={self.new_tokens}"]
+            words += [f"prompt={self.prompt}"] if self.prompt else []
+        else:
+            words = ["lit-ctg", "generate", self.run, f"seed={self.seed}", "n=1"]
+            words += [f"prompt={json.dumps(self.prompt, ensure_ascii=False)}"] if self.prompt else []
         for name, value in self.control.items():
             if isinstance(value, Mapping):
                 words += [f"control.{name}.{key}={part:g}" for key, part in value.items()]
@@ -93,10 +119,13 @@ class Session:
     def python(self) -> str:
         """The same as Python."""
         routes = "" if self.routes is None else f"\n    routes={list(self.routes)!r},"
+        opening = f"Player.open({self.run!r})"
+        if self.model is not None:
+            opening = f"Player.of_model({self.model.model!r}, {list(self.model.controls)!r})"
         return (
             "from lit_ctg.core.trace import compare\n"
             "from lit_ctg.run.play import Player\n\n"
-            f"player = Player.open({self.run!r})\n"
+            f"player = {opening}\n"
             "found = compare(\n"
             "    player.generator,\n"
             f"    {self.prompt!r},\n"
@@ -147,16 +176,20 @@ def _finite(value: float) -> float | None:
 
 
 class Player:
-    """One opened run.
+    """One opened run, or a model with carried controls.
 
     Args:
-        folder: the run directory.
-        cfg: its configuration.
+        folder: the run directory, or what the model is called.
+        title: what it is, in words.
         generator: of its model.
+        prompt: to begin with.
+        model: where it is no run.
     """
 
-    def __init__(self, folder: Path, cfg: DictConfig, generator: Generator[Any]) -> None:
-        self.folder, self.cfg, self.generator = folder, cfg, generator
+    def __init__(
+        self, folder: Path | str, title: str, generator: Generator[Any], prompt: str = "", model: Carried | None = None
+    ) -> None:
+        self.folder, self.title, self.generator, self.prompt, self.model = folder, title, generator, prompt, model
         # one text at a time: models keep state
         self.lock = threading.Lock()
 
@@ -170,14 +203,22 @@ class Player:
         folder = Path(folder)
         with quiet():
             cfg, generator = load([str(folder)])
-        return cls(folder, cfg, generator)
-
-    @property
-    def title(self) -> str:
-        """What the run is, in words."""
-        config = plain(self.cfg)
+        config = plain(cfg)
         names = [config[key]["name"] if isinstance(config[key], dict) else config[key] for key in ("regime", "size")]
-        return f"{config['paper']}/{config['name']}, {names[0]}, size {names[1]}, seed {config['seed']}"
+        title = f"{config['paper']}/{config['name']}, {names[0]}, size {names[1]}, seed {config['seed']}"
+        return cls(folder, title, generator, str(cfg.get("prompt") or ""))
+
+    @classmethod
+    def of_model(cls, model: str, controls: Sequence[str]) -> Player:
+        """Load a causal language model and bundles, each a folder or a name on the hub.
+
+        Raises:
+            UserError: one that is not there, or does not fit.
+        """
+        steered = load_steered(model, controls)
+        names = ", ".join(control.name for control in steered.controls) or "no control"
+        generator = SteeredGenerator(steered, max_new_tokens=LONGEST)
+        return cls(model, f"{Path(model).name}: {names}", generator, model=Carried(model, tuple(controls)))
 
     @property
     def new_tokens(self) -> int:
@@ -215,7 +256,7 @@ class Player:
             options: dict[str, Any] = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
             found = compare(self.generator, prompt, control, **options)
         taken = None if routes is None else tuple(routes)
-        return Session(str(self.folder), prompt, dict(control), taken, seed, length, found)
+        return Session(str(self.folder), prompt, dict(control), taken, seed, length, found, model=self.model)
 
     def stream(self, prompt: str, control: Mapping[str, Any], **options: Any) -> Iterator[Draft | Session]:
         """Give both texts as they grow and then the session; see ``play``.

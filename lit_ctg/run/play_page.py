@@ -21,8 +21,8 @@ from rich.console import Console
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.figure import style_sheet
+from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
-from lit_ctg.results.table import OUTPUTS
 from lit_ctg.run.play import (
     Draft,
     Player,
@@ -36,9 +36,11 @@ from lit_ctg.run.play import (
     tokens_html,
 )
 from lit_ctg.run.reproduce import Group, load_groups
+from lit_ctg.run.steer import listed_words
 
 HOST, PORT = "127.0.0.1", 7860
 NONE = "(not set)"
+HEAD = "# lit-ctg play\nOne prompt with and without controls, from the same draws."
 STYLE = """
 .gradio-container { max-width: 1100px !important; }
 .tokens, .draft { font-size: 1.05rem; line-height: 1.9; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
@@ -232,14 +234,20 @@ def label(folder: Path, root: Path) -> str:
     return str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
 
 
-def build(root: Path, run: Path | None = None) -> Any:
+def build(root: Path, run: Path | None = None, player: Player | None = None) -> Any:
     """Return the page (``gradio.Blocks``).
 
     Args:
         root: where runs lie.
         run: the run directory that is shown first; None: the newest.
+        player: the only thing to show, in place of runs.
     """
     gr = gradio()
+    if player is not None:
+        with gr.Blocks(title="lit-ctg play", analytics_enabled=False) as page:
+            gr.Markdown(HEAD)
+            _run_page(gr, player)
+        return page
 
     def listed() -> list[tuple[str, str]]:
         found = runs(root) if root.is_dir() else []
@@ -248,7 +256,7 @@ def build(root: Path, run: Path | None = None) -> Any:
 
     first = listed()
     with gr.Blocks(title="lit-ctg play", analytics_enabled=False) as page:
-        gr.Markdown("# lit-ctg play\nOne prompt with and without controls, from the same draws.")
+        gr.Markdown(HEAD)
         start = str(run) if run is not None else first[0][1] if first else None
         with gr.Row():
             chosen = gr.Dropdown(first, value=start, label="run", elem_id="run", scale=4)
@@ -292,7 +300,7 @@ def _run_page(gr: Any, player: Player) -> None:
     gr.Markdown(f"## {player.title}")
     with gr.Row():
         with gr.Column(scale=2, min_width=320):
-            prompt = gr.Textbox(label="prompt", value=str(player.cfg.get("prompt") or ""), elem_id="prompt")
+            prompt = gr.Textbox(label="prompt", value=player.prompt, elem_id="prompt")
             with gr.Row():
                 seed = gr.Number(0, label="seed", precision=0, elem_id="seed", min_width=100)
                 longest = player.new_tokens
@@ -348,6 +356,8 @@ def _run_page(gr: Any, player: Player) -> None:
 
 def main(
     run: str | None = None,
+    model: str | None = None,
+    controls: str = "",
     host: str = HOST,
     port: str | int = PORT,
     output_root: str = OUTPUTS,
@@ -360,6 +370,8 @@ def main(
 
     Args:
         run: a run directory to begin with; default: the newest of ``output_root``.
+        model: in place of runs: a Hugging Face model, folder or hub name.
+        controls: the bundles that steer it, ``[folder,folder]``.
         host: the address to listen on; 127.0.0.1 is this machine alone.
         port: of the address.
         output_root: where runs are looked for, and where the smoke models are trained.
@@ -378,7 +390,13 @@ def main(
         raise UserError(f"port={port}: give a number below 65536")
     if open not in ("true", "false"):
         raise UserError(f"open={open}: true or false")
-    page, gr = build(Path(output_root), folder), gradio()
+    if model is None and controls:
+        raise UserError("controls= go with model=<folder or hub name>; a run has its own")
+    if model is not None and run is not None:
+        raise UserError("model= and run= are two things to play: leave one out")
+    gr = gradio()
+    player = None if model is None else Player.of_model(model, listed_words(controls))
+    page = build(Path(output_root), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     try:
         _, address, _ = page.launch(

@@ -9,6 +9,7 @@ The part ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each s
         set: {backbone.layers: [2, 6], model.file: "{local}/x"}  # overrides; a list is swept, {local} is the folder
                                                      # of local data
         data: control_code                           # a folder in there: data.source=local, data.root={local}/...
+        priority: 1                                  # `lit-ctg lab` runs lower ones first, of all papers (default 0)
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from rich.console import Console
 from lit_ctg.command import folders as folders_of
 from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
-from lit_ctg.results.table import OUTPUTS
 from lit_ctg.run.directory import FINAL
 
-_KEYS = ("experiment", "regime", "seed", "set", "data")
+_KEYS = ("experiment", "regime", "seed", "set", "data", "priority")
 # where the working directory's manifests may reach: settings of these groups, but not what code they are built from
 _GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
 _SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
@@ -56,6 +57,7 @@ class Group:
     words: tuple[str, ...]
     folders: tuple[Path, ...] = ()
     real: bool = False
+    priority: int = 0
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -91,6 +93,9 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
         if key not in _KEYS:
             raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), _KEYS)}")
     swept = _checked(entry.get("set", {}), path)
+    priority = entry.get("priority", 0)
+    if not isinstance(priority, int):
+        raise UserError(f"{path}: priority must be a whole number, not {priority!r}")
     folder = Path(local) / entry["data"] if "data" in entry else None
     data = [] if folder is None else ["data.source=local", f"data.root={folder}"]
     swept = {key: [_placed(value, local, path) for value in _list(values)] for key, values in swept.items()}
@@ -100,11 +105,11 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
             named = [value for value in values if isinstance(value, Path)]
             folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
             chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
-            name, words = _name([*chosen, *own]), [*chosen, *data, *own]
+            name, words = _name((*chosen, *own)), [*chosen, *data, *own]
             for regime in _list(entry.get("regime", REGIMES)):
                 seeds = tuple(_list(entry.get("seed", [0])))
                 asked = (*words, f"regime={regime}")
-                yield Group(paper, name, regime, size, seeds, asked, folders, real=folder is not None)
+                yield Group(paper, name, regime, size, seeds, asked, folders, folder is not None, priority)
 
 
 def _checked(swept: Any, path: Path) -> dict[str, Any]:
@@ -134,7 +139,8 @@ def _placed(value: Any, local: str, path: Path) -> Any:
     return Path(local) / value.removeprefix("{local}/")
 
 
-def _name(words: Sequence[str]) -> str:
+@functools.cache
+def _name(words: tuple[str, ...]) -> str:
     """Return the name that a configuration gives itself; a grid's cells share what is composed for all of them."""
     from lit_ctg.config import compose, config_folder
 
@@ -207,8 +213,8 @@ def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[st
         cost = "no past run to estimate from" if seconds is None else f"about {seconds * count / 3600:.2f} h"
         total += (seconds or 0.0) * count
         unknown += count * (seconds is None)
-        absent = ", ".join(map(str, _absent(group)))
-        where = f"; needs {absent}" if absent else ""
+        lacks = ", ".join(map(str, absent(group)))
+        where = f"; needs {lacks}" if lacks else ""
         seeds = ", ".join(map(str, group.seeds))
         lines.append(f"{group.paper}/{group.name} {group.regime} {group.size}, seeds {seeds}: {cost}{where}")
     runs = sum(len(group.seeds) for group in groups)
@@ -216,7 +222,7 @@ def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[st
     return [*lines, words + (f" and {unknown} runs without one" if unknown else "")]
 
 
-def _absent(group: Group) -> list[Path]:
+def absent(group: Group) -> list[Path]:
     """Return the folders that a group reads and that are not there."""
     return [folder for folder in group.folders if not folder.exists()]
 
@@ -228,14 +234,65 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
     code = 0
     for number, group in enumerate(groups, start=1):
         label = f"[{number}/{len(groups)}] {group.paper}/{group.name} {group.regime} {group.size}"
-        if absent := _absent(group):
-            folders = ", ".join(map(str, absent))
+        if lacking := absent(group):
+            folders = ", ".join(map(str, lacking))
             console.print(f"{label}: not run, there is no folder {folders}; give local=<folder>", markup=False)
             code = 1
             continue
         console.print(f"{label}: seeds {', '.join(map(str, group.seeds))}", markup=False)
         code = max(code, sweep([*group.command(), f"output_root={output_root}"]))
     return code
+
+
+def record_folders(values: Mapping[str, str]) -> list[Path]:
+    """Return the folders of ``records=``; without it the committed records of the papers asked for, and one's own.
+
+    Raises:
+        UserError: a folder of ``records=`` is not there.
+    """
+    folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
+    for folder in folders:
+        if not folder.exists():
+            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    root, chosen = _chosen(values["paper"])
+    return folders or [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
+
+
+def _chosen(paper: str) -> tuple[Path, list[str]]:
+    """Return the folder of the manifests and the papers of ``paper=``."""
+    root = experiments_root(None if paper == "all" else paper)
+    return root, papers(root) if paper == "all" else [paper]
+
+
+def planned(values: Mapping[str, str], console: Console | None = None) -> tuple[list[Group], list[RunRecord]]:
+    """Return the runs that ``paper=``, ``size=`` and ``local=`` ask for and no record has, and the records.
+
+    Args:
+        values: these settings, and ``output_root`` or ``records``.
+        console: where a paper that is left out of ``paper=all`` is told.
+
+    Raises:
+        UserError: no such paper or size, or a damaged manifest of the paper that is named.
+    """
+    if values["size"] not in SIZES:
+        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
+    every = values["paper"] == "all"
+    root, chosen = _chosen(values["paper"])
+    records = load_records(record_folders(values))
+    groups: list[Group] = []
+    for paper in chosen:
+        try:
+            if every and values["size"] not in load_manifest(root, paper).runs:
+                if console:
+                    console.print(f"{paper}: no runs of size={values['size']}", markup=False)
+                continue
+            groups += load_groups(root, paper, values["size"], values["local"])
+        except UserError as error:
+            if not every:
+                raise
+            if console:
+                console.print(f"{paper}: left out: {error}", markup=False)
+    return missing(groups, records), records
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:
@@ -251,31 +308,10 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     console = console or Console(soft_wrap=True, highlight=False)
     values = {"size": "small", "local": "local", "output_root": OUTPUTS, "dry_run": "false"}
     values |= settings(words, "reproduce", ("paper", "records", *values))
-    if values["size"] not in SIZES:
-        raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
     if "paper" not in values:
         raise UserError("lit-ctg reproduce: which paper? paper=<paper> or paper=all")
-    every = values["paper"] == "all"
-    root = experiments_root(None if every else values["paper"])
-    chosen = papers(root) if every else [values["paper"]]
-    folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
-    for folder in folders:
-        if not folder.exists():
-            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
-    folders = folders or [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
-    records = load_records(folders)
-    groups: list[Group] = []
-    for paper in chosen:
-        try:
-            if every and values["size"] not in load_manifest(root, paper).runs:
-                console.print(f"{paper}: no runs of size={values['size']}", markup=False)
-                continue
-            groups += load_groups(root, paper, values["size"], values["local"])
-        except UserError as error:
-            if not every:
-                raise
-            console.print(f"{paper}: left out: {error}", markup=False)
-    groups = missing(groups, records)
+    folders = record_folders(values)
+    groups, records = planned(values, console)
     for line in plan_lines(groups, records):
         console.print(line, markup=False)
     if values["dry_run"] == "true":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,7 @@ from lit_ctg.errors import UserError
 
 HEADER = '''"""{title}
 
-Written by `lit-ctg export-model` from the source of lit_ctg {version} (Apache-2.0), the layers that were trained
-themselves; it needs torch and transformers only.
+Written by lit_ctg {version} from its own source (Apache-2.0), definitions copied as they stand; lit_ctg is not needed.
 """
 
 from __future__ import annotations
@@ -38,13 +37,22 @@ class _Module:
     others: dict[str, str]  # name -> import statement
 
 
-def standalone(module: str, names: Sequence[str], title: str) -> str:
+def standalone(
+    module: str,
+    names: Sequence[str],
+    title: str,
+    *,
+    also: Sequence[tuple[str, str]] = (),
+    without: Collection[str] = (),
+) -> str:
     """Return the source of some definitions of a module with all that they use.
 
     Args:
         module: dotted name.
         names: of its definitions.
         title: first line of the text at the file's top.
+        also: further definitions, as (module, name).
+        without: methods that are left out of every class.
 
     Raises:
         UserError: two things of one name come together.
@@ -66,7 +74,7 @@ def standalone(module: str, names: Sequence[str], title: str) -> str:
                 take(target, original)
         elif name in read.definitions:
             node = read.definitions[name]
-            source = _source(read, node)
+            source = _source(read, node, without)
             for used in _names(node):
                 owner, _, attribute = used.partition(".")
                 alias = read.ours.get(owner)
@@ -75,12 +83,14 @@ def standalone(module: str, names: Sequence[str], title: str) -> str:
                     source = re.sub(rf"(?<![\w.]){owner}\.{attribute}\b", attribute, source)
                 elif owner != name:
                     take(place, owner)
+            if (place, source) in found.values():
+                return  # one of several names that one line gives
             if name in found and found[name][0] != place:
                 raise UserError(f"{place} and {found[name][0]} both define {name}: give one of them another name")
             found[name] = place, source
 
-    for name in names:
-        take(module, name)
+    for place, name in [*((module, name) for name in names), *also]:
+        take(place, name)
     text = HEADER.format(title=title, version=lit_ctg.__version__) + "\n".join(sorted(imports)) + "\n"
     for name, (place, source) in found.items():
         text += f"\n\n# {place}: {name}\n{source}\n"
@@ -100,8 +110,9 @@ def _read(module: str) -> _Module:
             definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name):
-                    definitions[target.id] = node
+                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(part, ast.Name):
+                        definitions[part.id] = node
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 named = f" as {alias.asname}" if alias.asname else ""
@@ -125,10 +136,17 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _source(read: _Module, node: ast.stmt) -> str:
+def _source(read: _Module, node: ast.stmt, without: Collection[str]) -> str:
+    methods = node.body if isinstance(node, ast.ClassDef) else []
+    left_out = [_lines(one) for one in methods if isinstance(one, ast.FunctionDef) and one.name in without]
+    kept = [number for number in _lines(node) if not any(number in one for one in left_out)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(read.lines[number - 1] for number in kept)).rstrip()
+
+
+def _lines(node: ast.stmt) -> range:
+    """Return the numbers of the lines of a definition, its decorators among them."""
     decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-    return "\n".join(read.lines[first - 1 : node.end_lineno])
+    return range(min([node.lineno, *(one.lineno for one in decorators)]), (node.end_lineno or node.lineno) + 1)
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -137,7 +155,8 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield f"{node.value.id}.{node.attr}"
         return
     if isinstance(node, ast.Name):
-        yield node.id
+        if not isinstance(node.ctx, ast.Store):  # such as the attribute of a class
+            yield node.id
         return
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns"):

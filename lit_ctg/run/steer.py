@@ -77,7 +77,7 @@ def parse(words: Sequence[str]) -> Request:
         elif key.startswith("generate."):
             options[key.removeprefix("generate.")] = _value(key, text)
         elif key == "controls":
-            given[key] = [part.strip().strip("'\"") for part in text.strip("[]").split(",") if part.strip()]
+            given[key] = listed_words(text)
         elif key in ("prompt", "prompts", "out", "model", "revision"):
             given[key] = text
         elif key in DEFAULTS:
@@ -98,6 +98,11 @@ def parse(words: Sequence[str]) -> Request:
     return Request(given, settings, options)
 
 
+def listed_words(text: str) -> list[str]:
+    """Read ``[folder,folder]``."""
+    return [part.strip().strip("'\"") for part in text.strip("[]").split(",") if part.strip()]
+
+
 def _value(key: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
@@ -113,13 +118,8 @@ def steer(words: Sequence[str]) -> list[str]:
     """
     request = parse(words)
     given = request.given
-    controls: list[Control] = [load_control(folder) for folder in given["controls"]]
     lines = [] if given["prompts"] is None else read_lines(Path(given["prompts"]), request.settings)
-    register_ours()
-    with quiet():
-        tokenizer = load_tokenizer(given["model"], given["revision"], "model")
-        model = load_model(given["model"], where="model", revision=given["revision"]).eval()
-    steered = Steered(model, controls, tokenizer=tokenizer)
+    steered = load_steered(given["model"], given["controls"], given["revision"])
     if lines:
         return _file(steered, lines, request)
     texts = []
@@ -131,6 +131,25 @@ def steer(words: Sequence[str]) -> list[str]:
     for text in texts:
         console.print((given["prompt"] or "") + text, markup=False)
     return texts
+
+
+def load_steered(model: str, controls: Sequence[str], revision: str | None = None) -> Steered:
+    """Return a model under controls, each a folder or a name on the hub.
+
+    Args:
+        model: of the model; its tokenizer is used.
+        controls: of the bundles.
+        revision: of the model on the hub.
+
+    Raises:
+        UserError: one that is not there or does not fit.
+    """
+    loaded: list[Control] = [load_control(folder) for folder in controls]
+    register_ours()
+    with quiet():
+        tokenizer = load_tokenizer(model, revision, "model")
+        network = load_model(model, where="model", revision=revision).eval()
+    return Steered(network, loaded, tokenizer=tokenizer)
 
 
 def register_ours() -> None:

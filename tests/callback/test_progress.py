@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import io
+from types import SimpleNamespace
+
+import rich.progress
+from lightning import Callback
+from rich.console import Console
+
 from lit_ctg.callback.metric import MetricCallback
-from lit_ctg.callback.progress import Progress
+from lit_ctg.callback.progress import Progress, steps
 from lit_ctg.metric.perplexity import Perplexity
 
 
@@ -13,3 +20,28 @@ def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) 
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny run")]
     assert len(lines) == 2
     assert lines[0].startswith("tiny run epoch 1/2") and "val/perplexity" in lines[0]
+
+
+def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatch, capsys) -> None:
+    assert list(steps([1, 2], "texts")) == [1, 2] and capsys.readouterr().out == ""
+    terminal = io.StringIO()
+    bars = rich.progress.Progress(console=Console(file=terminal, force_terminal=True, width=80))
+    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=True, progress=bars))
+    with bars:
+        seen = []
+        for item in steps(iter("abc"), "texts of a trial"):
+            seen.append((item, bars.tasks[0].completed, bars.tasks[0].total))
+    assert seen == [("a", 0, 3), ("b", 1, 3), ("c", 2, 3)]
+    assert "texts of a trial" in terminal.getvalue() and not bars.tasks
+    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, progress=bars))
+    assert list(steps([1, 2], "texts")) == [1, 2] and not bars.tasks
+
+
+def test_a_trainer_s_bar_is_current_while_it_runs(tiny, trainer_of) -> None:
+    module, data = tiny()
+    seen = []
+    probe = Callback()
+    probe.on_validation_end = lambda trainer, pl_module: seen.append(Progress.current)  # type: ignore[method-assign]
+    progress = Progress()
+    trainer_of(progress, probe, max_epochs=1, enable_progress_bar=True).fit(module, data)
+    assert seen and all(bar is progress for bar in seen) and Progress.current is None

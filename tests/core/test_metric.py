@@ -323,7 +323,7 @@ def test_two_processes_give_the_result_of_one(tmp_path, make_batch):
     intended, realized = torch.randint(0, 3, (2, 8), generator=gen)
     data = {
         "scores": output.scores_BTV, "targets": batch["target_ids_BT"], "mask": batch["mask_target_BT"],
-        "features": output.extras["aux_target_BTF"], "intended": intended, "realized": realized,
+        "features": output.aux_target_BTF, "intended": intended, "realized": realized,
     }  # fmt: skip
     torch.save(data, tmp_path / "data.pt")
     perplexity, focus = Perplexity(), FocusCE(tokens=["a", "b"], token_ids=[1, 4])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
+
+from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
 PAD = 0
 
@@ -21,17 +22,14 @@ def make_batch():
         ids = torch.randint(1, vocabulary, (sentences, positions + 1), generator=gen)
         ids[torch.arange(positions + 1) >= lengths[:, None]] = PAD
         scores = torch.randn(sentences, positions, vocabulary, generator=gen) * scale
-        extras = {
-            "aux_BTF": torch.rand(sentences, positions, features, generator=gen).to(dtype),
-            "aux_target_BTF": torch.rand(sentences, positions, features, generator=gen).to(dtype),
-        }
+        aux, target = (torch.rand(sentences, positions, features, generator=gen).to(dtype) for _ in range(2))
         batch = {
             "input_ids_BT": ids[:, :-1],
             "target_ids_BT": ids[:, 1:],
             "mask_input_BT": ids[:, :-1] != PAD,
             "mask_target_BT": ids[:, 1:] != PAD,
         }
-        return SimpleNamespace(scores_BTV=scores.to(dtype), extras=extras), batch
+        return FusionOutput(scores.to(dtype), scores, target, aux, target), batch
 
     return make
 
@@ -71,9 +69,7 @@ def split():
     def cut(output, batch, size):
         for start in range(0, len(batch["target_ids_BT"]), size):
             rows = slice(start, start + size)
-            part = SimpleNamespace(
-                scores_BTV=output.scores_BTV[rows], extras={k: v[rows] for k, v in output.extras.items()}
-            )
+            part = FusionOutput(**{k: v[rows] for k, v in vars(output).items()})
             yield part, {k: v[rows] for k, v in batch.items()}
 
     return cut

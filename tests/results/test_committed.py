@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.results.gather import all_results
 from lit_ctg.results.picture import pictures
 from lit_ctg.results.record import laid_out, load_records
 from lit_ctg.results.render import main
-from lit_ctg.results.table import all_results
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.results.dashboard import TABLES, metric_panels, report, serialised, workspace
+from lit_ctg.results.gather import results_for
 from lit_ctg.results.report import main
 from lit_ctg.results.spec import experiments_root, papers
-from lit_ctg.results.table import results_for
 
 PAPER = "semantic_fusion"
 

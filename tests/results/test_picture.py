@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
+from lit_ctg.results.gather import all_results, results_for
 from lit_ctg.results.picture import main, pictures, write
 from lit_ctg.results.plot import panels_for
 from lit_ctg.results.record import load_records, write_record
-from lit_ctg.results.table import Results, all_results, results_for
+from lit_ctg.results.table import Results
 
 SVG = "{http://www.w3.org/2000/svg}"
 

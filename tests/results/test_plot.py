@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.results.gather import results_for
 from lit_ctg.results.plot import curve_metrics, legend_for, panels_for, plots_for, training_curves
 from lit_ctg.results.pool import RecordPool
+from lit_ctg.results.rows import build_row
 from lit_ctg.results.spec import load_spec
-from lit_ctg.results.table import Table, build_row, results_for
+from lit_ctg.results.table import Table
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from lit_ctg.errors import UserError
+from lit_ctg.results.gather import results_for
 from lit_ctg.results.readme import BEGIN, END, filled, find_row, main, section
 from lit_ctg.results.spec import MANIFEST, load_manifest, papers
-from lit_ctg.results.table import results_for
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"

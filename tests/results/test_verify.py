@@ -75,6 +75,16 @@ def test_a_text_that_was_not_as_recorded_is_found() -> None:
     assert any("control/hard/positive/punctuation" in line for line in found.differences)
 
 
+def test_the_held_out_words_of_a_published_run_are_drawn_from_its_seed() -> None:
+    record, metric = first("semantic_fusion", "main", "as_published"), "control/hard/positive/ood_hit"
+    assert record.config["data"]["held_out"] == "shuffled"
+    found = verify([changed(record, metric, value=0.0)], recompute_of("semantic_fusion"))
+    assert any(f"{metric}: recorded 0, recomputed" in line and "texts" in line for line in found.differences)
+    other = dataclasses.replace(record, seed=record.seed + 1)
+    found = verify([other], recompute_of("semantic_fusion"))
+    assert any("ood_hit" in line and "texts" in line for line in found.differences), "another seed, other words"
+
+
 def test_a_variation_that_the_texts_exclude_is_found() -> None:
     record = first("control_code", "transformer_scripts_l2_h128_neuron")
     found = verify([changed(record, "trial/greedy/variation", value=0.9999)], recompute_of("control_code"))

@@ -157,7 +157,7 @@ def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name
 
 
 @pytest.mark.parametrize(("words", "line"), [
-    (("experiment=semantic_fusion/main", "regime=as_published", "size=smoke"), "sees the tokens that it foretells"),
+    (("experiment=semantic_fusion/main", "regime=as_published", "size=smoke"), "sees the tokens that it predicts"),
     (("experiment=control_code/transformer", "regime=as_published", *SMALL), "position=batch_row"),
     (("experiment=graphmax/bayesian", *SMALL), "Bayesian softmax"),
 ])  # fmt: skip

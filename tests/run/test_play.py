@@ -14,6 +14,7 @@ from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
 from lit_ctg.run import play
 from lit_ctg.run.play import Draft, Player, Session, read_weights, runs
+from lit_ctg.run.steer import steer
 
 PROMPT = "Carol starts the model,"
 CONTROL = {"pos_high": 0.95, "str_high": 0.9}
@@ -138,3 +139,52 @@ def test_the_curve_leaves_out_what_a_value_excludes() -> None:
     assert svg.count("<circle") == 3 and "the bare text" in svg
     nothing = {key: [-math.inf, -math.inf] if key != "values" else values for key, values in CURVE.items()}
     assert "excludes a token" in play.curve_svg("x", nothing)
+
+
+@pytest.fixture(scope="module")
+def carried_player(tmp_path_factory: pytest.TempPathFactory, word_model, word_tokenizer, carried_controls) -> Player:
+    """Return a model folder with the bundles of two papers."""
+    place = tmp_path_factory.mktemp("carried")
+    word_model.save_pretrained(place / "model")
+    word_tokenizer.save_pretrained(place / "model")
+    made = carried_controls()
+    for name in ("idea_gate", "lexicon"):
+        made[name].save_pretrained(place / name)
+    return Player.of_model(str(place / "model"), [str(place / "idea_gate"), str(place / "lexicon")])
+
+
+def test_a_model_with_bundles_is_played_like_a_run(carried_player: Player, capsys) -> None:
+    names = [setting.name for setting in carried_player.generator.controls]
+    assert {"idea_gate.alpha", "idea_gate.beta", "lexicon.strength", "lexicon.to_polarity"} <= set(names)
+    control = {"idea_gate.alpha": 2.0, "lexicon.strength": 6.0, "lexicon.to_polarity": 1.0}
+    *drafts, session = carried_player.stream("the war", control, seed=3, new_tokens=6)
+    assert isinstance(session, Session) and drafts
+    found = session.comparison
+    assert found.controlled.text.startswith("the war") and 1 <= len(found.tokens) <= 6
+    assert {"idea_gate.alpha", "lexicon.strength", "lexicon.to_polarity"} <= set(found.tokens[0].by)
+    assert any(abs(token.raised) > 0.01 for token in found.tokens)
+    # without controls both are the same text, and nothing was done to it
+    plain = carried_player.play("the war", carried_player.generator.bare(), seed=3, new_tokens=6).comparison
+    assert plain.controlled.text == plain.bare.text == found.bare.text
+    assert all(token.raised == 0 for token in plain.tokens)
+    # the forms to copy give the same text
+    told: dict = {"print": lambda *words: None}
+    exec(session.python, told)
+    assert told["found"] == found
+    steer(shlex.split(session.command)[2:])
+    # (this tokenizer of words loses the blank behind a prompt)
+    assert capsys.readouterr().out.splitlines()[0].replace(" ", "") == found.controlled.text.replace(" ", "")
+    curve = carried_player.curve(session, "idea_gate.alpha")
+    assert len(curve["values"]) == play.CURVE_POINTS and len(set(curve["controlled"])) > 1
+    assert json.loads(json.dumps(session.export(), allow_nan=False))["run"].endswith("model")
+
+
+def test_bad_settings_of_a_carried_control_are_one_line(carried_player: Player) -> None:
+    for control, said in (
+        ({"idea_gate.alpha": -1.0}, r"control\.idea_gate\.alpha=-1\.0: give a number from 0"),
+        ({"idea_gate.alfa": 1.0}, "did you mean 'idea_gate.alpha'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            carried_player.play("the war", control, seed=0)
+    with pytest.raises(UserError, match="the model has 64 positions"):
+        carried_player.play("the war", {}, seed=0, new_tokens=100)

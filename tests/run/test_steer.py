@@ -55,6 +55,22 @@ def test_texts_are_those_of_python_whatever_the_batch(run: Run, word_model: Any,
     assert greedy[0] == 0, greedy[2]
 
 
+def test_all_controls_at_strength_0_are_the_bare_model(run: Run, tmp_path: Path, carried_controls: Any) -> None:
+    made = carried_controls()
+    for name, control in made.items():
+        control.save_pretrained(tmp_path / "all" / name)
+    words = ["generate", "model=lm", "prompt=the war", "n=4", "max_new_tokens=8"]
+    code, bare, err = run(*words)
+    assert code == 0, err
+    bundles = f"controls=[{','.join(f'all/{name}' for name in made)}]"
+    on = ["control.lexicon.to_polarity=1", "control.neuron_codes.news=1", "control.feature_channel.pos=1"]
+    off = [f"control.{name}.{control.strength}=0" for name, control in made.items()]
+    code, out, err = run(*words, bundles, *on, *off)
+    assert (code, out) == (0, bare), err
+    # the same bundles do something when they are on
+    assert run(*words, bundles, *on, "control.grammar.strength=0")[1] != bare
+
+
 def test_a_file_of_prompts_with_settings_a_line_is_taken_up_again(run: Run, tmp_path: Path) -> None:
     lines = [{"prompt": "the war"}, {"prompt": "in", "settings": {"idea_gate.alpha": 0}}, {"prompt": "a good acid"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

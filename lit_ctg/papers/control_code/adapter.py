@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
+from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
@@ -102,7 +102,7 @@ class CodeAdapterModule(LitLanguageModel):
 
     def setup(self, stage: str | None = None) -> None:
         """Learn the names of the sources from the data module."""
-        self.bind(self.trainer.datamodule.sources)  # type: ignore[attr-defined]
+        self.bind(datamodule_of(self.trainer).sources)
 
     def bind(self, sources: Sequence[str]) -> None:
         """Take the names of the sources.

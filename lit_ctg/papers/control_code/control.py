@@ -103,8 +103,8 @@ class NeuronCodes(_Codes):
         found = [path] if path in known else [name for name in known if name.endswith(f".{path}")]
         if len(found) != 1:
             raise UserError(
-                f"control {self.name} feeds the layer {path}, which this model has not{did_you_mean(path, known)}: "
-                "use the model it was made for"
+                f"control {self.name} feeds the layer {path}, which this model does not have"
+                f"{did_you_mean(path, known)}: use the model it was made for"
             )
         return known[found[0]]
 
@@ -128,15 +128,18 @@ class _Added:
     """A forward hook: adds a row's vector to what a layer gives at all its positions."""
 
     def __init__(self, added_BO: Tensor, off_B: Tensor) -> None:
-        self.added_BO, self.off_B = added_BO, off_B
+        self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
+        # both as the layer's rows want them: the same at every step of a decoding
+        self._for_rows: tuple[Any, Tensor, Tensor] | None = None
 
     def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
         # some layers (GPT-2's do not, others might) see all rows' positions as one row
-        added_N1O = row_values(self.added_BO, len(output)).unsqueeze(1).to(output)
-        if not bool(self.off_B.any()):
-            return output + added_N1O
-        off_N11 = row_values(self.off_B, len(output)).view(-1, 1, 1).to(output.device)
-        return torch.where(off_N11, output, output + added_N1O)
+        like = (len(output), output.dtype, output.device)
+        if self._for_rows is None or self._for_rows[0] != like:
+            added_N1O = row_values(self.added_BO, len(output)).unsqueeze(1).to(output)
+            self._for_rows = like, added_N1O, row_values(self.off_B, len(output)).view(-1, 1, 1).to(output.device)
+        _, added_N1O, off_N11 = self._for_rows
+        return torch.where(off_N11, output, output + added_N1O) if self.some_off else output + added_N1O
 
 
 class SoftPrompt(_Codes):

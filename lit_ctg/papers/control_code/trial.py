@@ -17,6 +17,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import MetricResult
@@ -313,7 +314,7 @@ class CodeTrial(Callback):
         found: dict[str, MetricResult] = {}
         with evaluating(module):
             generator = self.decoding.generator(module, datamodule)
-            for mode in MODES:
+            for mode in steps(MODES, "codes, texts"):
                 ids = generator.continue_ids(
                     [prompt.ids for prompt, _ in codes],
                     codes_BS,

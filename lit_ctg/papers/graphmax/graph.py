@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -255,6 +255,20 @@ FORMAT = "lit-ctg scene graph 1"
 NORMALIZATIONS = ("row", "spectral")
 
 
+class Successors(NamedTuple):
+    """The entries above 0 of some rows of A~, in as many columns K as the fullest row has.
+
+    Attributes:
+        ids_BK: the tokens; a spare place repeats the row's first, a row without any has token 0.
+        weight_BK: their weights, 0 at those.
+        spare_BK: places that repeat the first.
+    """
+
+    ids_BK: torch.Tensor
+    weight_BK: torch.Tensor
+    spare_BK: torch.Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class CooccurrenceGraph:
     """The weighted directed graph ``A~`` over a language model's vocabulary.
@@ -403,15 +417,38 @@ class CooccurrenceGraph:
         Raises:
             UserError: ids that are no whole numbers, or that this graph does not have.
         """
-        if not isinstance(last_ids_B, torch.Tensor) or last_ids_B.is_floating_point() or last_ids_B.is_complex():
-            kind = last_ids_B.dtype if isinstance(last_ids_B, torch.Tensor) else type(last_ids_B).__name__
+        return torch.from_numpy(self.matrix[self._checked_ids(last_ids_B)].toarray()).to(like)
+
+    def successor_entries(self, last_ids_B: torch.Tensor, like: torch.Tensor) -> Successors:
+        """Return the same rows without their zeros.
+
+        Raises:
+            UserError: see ``successors``.
+        """
+        ids_B = self._checked_ids(last_ids_B)
+        first_B = self.matrix.indptr[ids_B].astype(np.int64)
+        count_B1 = (self.matrix.indptr[ids_B + 1] - first_B)[:, None]
+        column_K = np.arange(max(1, int(count_B1.max(initial=0))))
+        entry_BK = first_B[:, None] + np.where(column_K < count_B1, column_K, 0)
+        entry_BK = entry_BK.clip(max=max(0, self.edges - 1))
+        ids_BK = np.where(count_B1 > 0, self.matrix.indices[entry_BK], 0) if self.edges else 0 * entry_BK
+        weight_BK = np.where(column_K < count_B1, self.matrix.data[entry_BK], 0) if self.edges else 0.0 * entry_BK
+        return Successors(
+            torch.from_numpy(ids_BK.astype(np.int64)).to(like.device),
+            torch.from_numpy(weight_BK).to(like),
+            torch.from_numpy(column_K >= np.maximum(count_B1, 1)).to(like.device),
+        )
+
+    def _checked_ids(self, ids_B: torch.Tensor) -> np.ndarray:
+        if not isinstance(ids_B, torch.Tensor) or ids_B.is_floating_point() or ids_B.is_complex():
+            kind = ids_B.dtype if isinstance(ids_B, torch.Tensor) else type(ids_B).__name__
             raise UserError(f"token ids are a torch tensor of whole numbers, not {kind}")
-        wrong_B = (last_ids_B < 0) | (last_ids_B >= self.vocab_size)
+        wrong_B = (ids_B < 0) | (ids_B >= self.vocab_size)
         if wrong_B.any():
             raise UserError(
-                f"no token {int(last_ids_B[wrong_B][0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
+                f"no token {int(ids_B[wrong_B][0])} in a scene graph of {self.vocab_size} tokens: ids count from 0"
             )
-        return torch.from_numpy(self.matrix[last_ids_B.cpu().numpy()].toarray()).to(like)
+        return ids_B.cpu().numpy()
 
     def describe(self) -> dict[str, Any]:
         """Return nodes, edges, memory and the strongest hubs: plain values, for a page or a record."""

@@ -40,7 +40,7 @@ def ngrams(words: Words, order: int) -> Counter[tuple[str, ...]]:
 
 
 class References:
-    """Texts to compare with: for each n-gram the most often it stands in one of them, and their lengths.
+    """Texts to compare with: for each n-gram the most times that one of them has it, and their lengths.
 
     Args:
         texts: words of each reference.

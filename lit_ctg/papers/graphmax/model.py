@@ -5,6 +5,7 @@ Shape letters: B rows, T positions, N positions that count, V vocabulary, D hidd
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -75,6 +76,17 @@ class KernelBayesianSoftmax(nn.Module):
 
 TRAINING_OUTPUTS = ("softmax", "graphmax", "sparsemax", "bayesian")
 EMBEDDING_STD = 0.02
+
+
+@dataclass
+class GraphmaxOutput(LMOutput):
+    """What the model gives beside scores and hidden states.
+
+    Attributes:
+        logits_BTV: z, whatever the output layer; padding is not masked.
+    """
+
+    logits_BTV: Tensor
 
 
 class GraphmaxModule(LitLanguageModel):
@@ -179,13 +191,13 @@ class GraphmaxModule(LitLanguageModel):
             return F.linear(hidden, self.embedding.weight)
         return self.bayesian(hidden.reshape(-1, hidden.shape[-1])).reshape(*hidden.shape[:-1], -1)
 
-    def forward(self, batch: Batch) -> LMOutput:
-        """Score every position; ``extras["logits_BTV"]`` is z whatever the output layer."""
+    def forward(self, batch: Batch) -> GraphmaxOutput:
+        """Score every position."""
         hidden_BTD = self.hidden(batch)
         logits_BTV = self.logits(hidden_BTD)
         scores_BTV = logits_BTV if self.output == "softmax" else self._through_output(logits_BTV, batch)
         real_BT1 = batch["mask_input_BT"].unsqueeze(-1)
-        return LMOutput(scores_BTV * real_BT1, hidden_BTD * real_BT1, {"logits_BTV": logits_BTV})
+        return GraphmaxOutput(scores_BTV * real_BT1, hidden_BTD * real_BT1, logits_BTV)
 
     def _through_output(self, logits_BTV: Tensor, batch: Batch) -> Tensor:
         real_BT = batch["mask_input_BT"]

@@ -23,4 +23,4 @@ def portable(module: Any, datamodule: Any) -> Portable:
     about = ""
     if module.output != "softmax" or module.training_output != "softmax":
         about = f"These are the logits z below the output layer ({module.output}): that one is a control."
-    return Portable(model, lambda ids_BT: module(plain_batch(ids_BT)).extras["logits_BTV"], {}, about)
+    return Portable(model, lambda ids_BT: module(plain_batch(ids_BT)).logits_BTV, {}, about)

@@ -15,6 +15,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of, evaluating
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
@@ -283,7 +284,7 @@ def logits_of(module: LightningModule, rows: Sequence[Sequence[int]], length: in
 
 
 def pretty(strength: float) -> str:
-    """Return a strength as it stands in names: 0.1, 1, 10."""
+    """Return a strength as names spell it: 0.1, 1, 10."""
     return f"{strength:g}"
 
 
@@ -375,7 +376,7 @@ class GraphmaxTrial(Callback):
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer).vocabulary)
 
@@ -403,7 +404,7 @@ class GraphmaxTrial(Callback):
                         self.results[key]["folds"] = values
 
     def _measure(self, fold: Fold, module: LightningModule, measured: dict[str, list[Measure]]) -> None:
-        for part in self.parts_by_name.values():
+        for part in steps(self.parts_by_name.values(), f"{fold.scene}, part {fold.number + 1}"):
             if part.first_fold_only and fold.number > 0:
                 continue
             numbers, samples = part.measure(fold, module)

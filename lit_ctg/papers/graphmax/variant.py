@@ -18,7 +18,7 @@ from torch import Tensor
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, graphmax, sound_inputs, warn_uncertified
-from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
+from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, Successors
 from lit_ctg.papers.graphmax.model_step import log_normalized, log_wright_omega, solve_separable
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 
@@ -60,7 +60,7 @@ def squared_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> T
     return solve_separable(logits_BV + 2 * pull_B1 * target_BV, curvature_BV, tol=TOL[logits_BV.dtype])
 
 
-def divergence_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:
+def divergence_pull(logits_BV: Tensor, target: Successors, strength_B1: Tensor) -> Tensor:
     """Return log x of ``argmin -<x,z> + <x, log x> + lambda KL(a || x)``, which moves from softmax to a.
 
     Optimality: ``x_j u_j = lambda a_j`` with ``u_j = log x_j - z_j + c``, so ``u_j = W(lambda a_j exp(c - z_j))``.
@@ -68,11 +68,11 @@ def divergence_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -
     (``-inf``) have no part in a.
     """
     z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    weight_BV = _pull(target_BV, strength_B1) * target_BV.masked_fill(z_BV.isinf(), 0)
     # only successors are pulled: the others fall with c together
-    log_weight_BK, index_BK = _largest(weight_BV)
-    z_BK = z_BV.gather(1, index_BK)
-    log_rest_B1 = z_BV.scatter(1, index_BK, float("-inf")).logsumexp(dim=-1, keepdim=True)
+    z_BK = z_BV.gather(1, target.ids_BK)
+    log_weight_BK = (strength_B1 * target.weight_BK).log().masked_fill(z_BK.isinf(), float("-inf"))
+    z_BK = z_BK.masked_fill(target.spare_BK, float("-inf"))
+    log_rest_B1 = z_BV.scatter(1, target.ids_BK, float("-inf")).logsumexp(dim=-1, keepdim=True)
     c_B1 = z_BV.logsumexp(dim=-1, keepdim=True)
     for _ in range(ITERATIONS):
         log_x_BK, u_BK = _pulled(z_BK, log_weight_BK, c_B1)
@@ -85,14 +85,9 @@ def divergence_pull(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -
         if (step_B1.abs() <= TOL[logits_BV.dtype] * (1 + c_B1.abs())).all():
             break
         c_B1 = c_B1 + step_B1
-    return log_normalized((z_BV - c_B1).scatter(1, index_BK, log_x_BK))
-
-
-def _largest(weight_BV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logs and ids of all weights above 0, in as many columns as the fullest row has (``-inf`` fills)."""
-    count = max(1, int((weight_BV > 0).sum(dim=-1).max()))
-    weight_BK, index_BK = weight_BV.topk(count, sorted=False)
-    return weight_BK.log(), index_BK
+    # a spare place repeats the first, so what is written there is the same again
+    log_x_BK = torch.where(target.spare_BK, log_x_BK[:, :1], log_x_BK)
+    return log_normalized((z_BV - c_B1).scatter_(1, target.ids_BK, log_x_BK))
 
 
 def _pulled(z_BK: Tensor, log_weight_BK: Tensor, c_B1: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,11 +192,11 @@ def variants(
 
         return solve
 
-    def on_successors(pull: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Variant:
+    def on_successors(pull: Callable[[Tensor, Any, Tensor], Tensor], rows: Callable[..., Any]) -> Variant:
         def solve(logits_BV: Tensor, last_ids_B: Tensor, strength: PerRow) -> Tensor:
             with torch.no_grad():
                 flat_BV, strength_B1 = sound_inputs(logits_BV, graph, per_row(strength, logits_BV))
-                return pull(flat_BV, graph.successors(last_ids_B, flat_BV), strength_B1)
+                return pull(flat_BV, rows(last_ids_B, flat_BV), strength_B1)
 
         return solve
 
@@ -219,9 +214,9 @@ def variants(
         "transposed": on_graph("transposed"),
         "spectral": on_graph("spectral"),
         "second_order": on_graph("second_order"),
-        "successor": on_successors(squared_pull),
-        "successor_divergence": on_successors(divergence_pull),
-        "interpolation": on_successors(interpolation),
+        "successor": on_successors(squared_pull, graph.successors),
+        "successor_divergence": on_successors(divergence_pull, graph.successor_entries),
+        "interpolation": on_successors(interpolation, graph.successors),
     }
     return found if published is None else {**found, "algorithm_one": on_graph("graphmax", published)}
 

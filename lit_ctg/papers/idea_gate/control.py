@@ -1,4 +1,4 @@
-"""The idea gate as a control that can be carried: the head that foretells the coming words, and the gate (Eq. 2-6)."""
+"""The idea gate as a control that can be carried: the head that predicts the coming words, and the gate (Eq. 2-6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lit_ctg.control.base import Control, Prefix, Stage, Values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.decode import IdeaGateRule
+from lit_ctg.papers.idea_gate.decode import IdeaGateRule, gate_settings
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ class IdeaGate(Control):
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
-        return (
-            ControlSetting("alpha", "strength of the gate; 0: no gate", self.alpha, low=0.0),
-            ControlSetting("beta", "lower bound of the gate in nats", self.beta, high=0.0),
-        )
+        return gate_settings(self.alpha, self.beta)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         self.head.to(model.get_input_embeddings().weight)

@@ -22,6 +22,14 @@ from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaState, 
 PENALTIES = ("logits", "log_probabilities")
 
 
+def gate_settings(alpha: float, beta: float) -> tuple[ControlSetting, ...]:
+    """Return what a user can set of the gate, with its defaults."""
+    return (
+        ControlSetting("alpha", "strength of the gate; 0: no gate", alpha, low=0.0, off=0.0),
+        ControlSetting("beta", "lower bound of the gate in nats", beta, high=0.0),
+    )
+
+
 class DividingPenalty(ScoreRule):
     """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty``.
 
@@ -171,10 +179,7 @@ class IdeaGateGenerator(Generator[GeneratedText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         if not self.module.gated:
             return ()
-        return (
-            ControlSetting("alpha", "strength of the gate; 0: no gate", self.module.alpha, low=0.0, off=0.0),
-            ControlSetting("beta", "lower bound of the gate in nats", self.module.beta, high=0.0),
-        )
+        return gate_settings(self.module.alpha, self.module.beta)
 
     @property
     def context(self) -> int | None:

@@ -23,7 +23,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
-from lit_ctg.papers.idea_gate.metrics import GATED, SampleMean, average_precision, cost, has_gate
+from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
 CHUNK = 1 << 22  # idea logits turned into float64 at a time
@@ -103,7 +103,7 @@ class IdeaLoss(RatioMetric):
         windows_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])
         for row, kept_T in enumerate(pick_mask(batch, self.mask)):
             if bool(kept_T.any()):
-                self.update(output.extras["idea_logits"][row][kept_T], windows_BTK[row][kept_T])
+                self.update(output.idea_BTV[row][kept_T], windows_BTK[row][kept_T])
 
     def update(self, idea_PV: Tensor, window_PK: Tensor) -> None:
         """Add the counted positions of one row."""
@@ -172,7 +172,7 @@ class HistoryCache(RatioMetric):
                 continue
             places, tokens_PK = places[some_P], tokens_PK[some_P]
             history_PV = self.history(batch["input_ids_BT"][row], places)
-            self.update(history_PV, output.extras["idea_logits"][row, places], tokens_PK, module.stopword_mask_V)
+            self.update(history_PV, output.idea_BTV[row, places], tokens_PK, module.stopword_mask_V)
 
     def update(self, history_PV: Tensor, idea_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> None:
         """Add the positions of one row: both rankings, what is to be found (-1 pads; at least one each), stopwords."""
@@ -184,7 +184,7 @@ class HistoryCache(RatioMetric):
         self.add_rows(total_2[None], torch.full((1, 2), len(tokens_PK), device=total_2.device))
 
     def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
-        """Return the ranking's scores [P, V]: how often each token stands in the row up to each place."""
+        """Return the ranking's scores [P, V]: how often each token occurs in the row up to each place."""
         assert self.frequency_V is not None, "call bind(datamodule, module) first"
         frequency_V = self.frequency_V.to(ids_T.device)
         read_PT = torch.arange(len(ids_T), device=ids_T.device) <= places_P[:, None]
@@ -246,8 +246,8 @@ class GateContext(BatchMetric):
         self.follow(batch["target_ids_BT"])
         places = slice(self.stride - 1, None, self.stride)
         counted_BT = pick_mask(batch, self.mask)[:, places]
-        gate_PV = module.gate(output.extras["idea_logits"][:, places][counted_BT])
-        self.update(gate_PV, output.extras["token_logits"][:, places][counted_BT].softmax(-1))
+        gate_PV = module.gate(output.idea_BTV[:, places][counted_BT])
+        self.update(gate_PV, output.token_BTV[:, places][counted_BT].softmax(-1))
 
     def update(self, gate_PV: Tensor, probability_PV: Tensor) -> None:
         """Add positions: the gate in nats, and what the token head gives each token."""
@@ -324,26 +324,18 @@ def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
     return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}))
 
 
-class MassMean(SampleMean):
+class MassMean(GivenMean):
     """Mean over windows of the probability of the domain's terms, by document."""
 
     unit = "probability a token"
     direction = "higher"
 
-    def update(self, values: Sequence[float], group: int = 0) -> None:
-        """Add the windows of one document."""
-        self.add_samples(values, group)
 
-
-class ClassifiedShare(SampleMean):
-    """Share of texts that the classifier takes for the right domain's."""
+class ClassifiedShare(GivenMean):
+    """Share of texts that the classifier takes for the right domain's: 1 where it is right, else 0."""
 
     unit = "share of texts"
     direction = "higher"
-
-    def update(self, hits: Sequence[float], group: int = 0) -> None:
-        """Add the texts of one prompt: 1 where it is right, else 0."""
-        self.add_samples(hits, group)
 
 
 class TopicMass(Callback):

@@ -19,7 +19,7 @@ from lit_ctg.core.metric import BatchMetric, LitMetric, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.network.backbone import ModuleListOf
-from lit_ctg.papers.idea_gate.model import distinct
+from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
 from lit_ctg.statistics import Interval, ratio_interval
 
 GATED, UNGATED = "gated", "ungated"
@@ -27,27 +27,27 @@ GATED, UNGATED = "gated", "ungated"
 
 def has_gate(output: Any) -> bool:
     """Return whether a model's output has a gate that could be left out."""
-    return output.extras.get("idea_logits") is not None
+    return isinstance(output, IdeaGateOutput) and output.idea_BTV is not None
 
 
-def cost(output: Any, batch: Mapping[str, Tensor], which: str) -> Tensor:
+def cost(output: IdeaGateOutput, batch: Mapping[str, Tensor], which: str) -> Tensor:
     """Return the negative log-probability of each counted target in nats, float64 (B, T).
 
-    Computed once a batch and kept in ``output.extras``: several metrics read it, and over 50,257 tokens it is most of
+    Computed once a batch and kept in ``output.nll_BT``: several metrics read it, and over 50,257 tokens it is most of
     what a validation costs.
 
     Args:
-        output: a model's output; ``extras["token_logits"]`` are the scores before the gate (idea gate, Eq. 1).
+        output: the model's.
         batch: with targets and their mask.
         which: ``"gated"`` (the model's scores) or ``"ungated"``.
     """
     # without a gate both are one
     ungated = which == UNGATED and has_gate(output)
-    key = f"{UNGATED if ungated else GATED}_nll_BT"
-    if key not in output.extras:
-        scores_BTV = output.extras["token_logits"] if ungated else output.scores_BTV
-        output.extras[key] = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
-    return output.extras[key]
+    key = UNGATED if ungated else GATED
+    if key not in output.nll_BT:
+        scores_BTV = output.token_BTV if ungated else output.scores_BTV
+        output.nll_BT[key] = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+    return output.nll_BT[key]
 
 
 class GatedPerplexity(Perplexity):
@@ -208,7 +208,7 @@ class IdeaHead(BatchMetric):
         self.follow(batch["target_ids_BT"])
         places = slice(self.stride - 1, None, self.stride)
         counted_BT = pick_mask(batch, "target")[:, places]
-        logits_BTV = output.extras["idea_logits"][:, places]
+        logits_BTV = output.idea_BTV[:, places]
         window_BTK = module.window(batch["target_ids_BT"], batch["mask_target_BT"])[:, places]
         for row in range(len(counted_BT)):
             kept = counted_BT[row]
@@ -373,6 +373,14 @@ class SampleMean(LitMetric):
         return MetricResult(float(value_N.nanmean()), self.unit, self.direction, count, interval, self.version)
 
 
+class GivenMean(SampleMean):
+    """``SampleMean`` of numbers that the caller has."""
+
+    def update(self, values: Sequence[float], group: int = 0) -> None:
+        """Add the samples of one group (prompt, document); NaN where one has no value."""
+        self.add_samples(values, group)
+
+
 class Stickiness(SampleMean):
     """Share of a sample's content words that are in the domain's list; mean over samples.
 
@@ -456,15 +464,11 @@ def span_name(span: Span) -> str:
     return f"{span[0]}-{span[1]}"
 
 
-class StickinessFall(SampleMean):
-    """By how much the stickiness of a sample falls between two spans; mean over samples."""
+class StickinessFall(GivenMean):
+    """By how much the stickiness of a sample falls between two spans (NaN: one has no words); mean over samples."""
 
     unit = "share of content words"
     direction = "lower"
-
-    def update(self, falls_N: Sequence[float], group: int = 0) -> None:
-        """Add the falls of one prompt's samples; NaN where one of the spans has no words."""
-        self.add_samples(falls_N, group)
 
 
 class TopicDrift(LitMetric):

@@ -9,7 +9,7 @@ Shape letters: B rows, T positions, N counted positions, V vocabulary, D hidden 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -261,6 +261,21 @@ class IdeaHead(nn.Module):
 
 
 @dataclass
+class IdeaGateOutput(LMOutput):
+    """What the model gives beside scores and hidden states.
+
+    Attributes:
+        token_BTV: the token head's logits, before the gate.
+        idea_BTV: the idea head's logits; None without the head.
+        nll_BT: costs of the targets that a metric has computed, kept for the others (``metrics.py:cost``).
+    """
+
+    token_BTV: Tensor
+    idea_BTV: Tensor | None
+    nll_BT: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+
+@dataclass
 class IdeaState:
     """Generation so far: the backbone's cache, the idea logits [B, V] of the newest position (None: no head)."""
 
@@ -450,7 +465,7 @@ class IdeaGateModule(LitLanguageModel):
         return cast(PretrainedBackbone, self.backbone).embed(ids) if self.embedding is None else self.embedding(ids)
 
     def window(self, target_ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
-        """Return the tokens to foretell at each position [B, T, K], -1 beyond the row; see ``future_window``."""
+        """Return the tokens to predict at each position [B, T, K], -1 beyond the row; see ``future_window``."""
         return future_window(target_ids_BT, mask_BT, size=self.window_size, start=self.window_start)
 
     def future_window(self, batch: Batch) -> Tensor:
@@ -474,19 +489,17 @@ class IdeaGateModule(LitLanguageModel):
         """The tokens that the gate leaves as they are together, [V] bool; None for the paper's gate."""
         return self.stopword_mask_V if self.neutral_stopwords else None
 
-    def forward(self, batch: Batch) -> LMOutput:
-        """Score every position; ``extras``: "token_logits" before the gate, "idea_logits" (None without idea head)."""
+    def forward(self, batch: Batch) -> IdeaGateOutput:
+        """Score every position."""
         hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"]))
         # the heads in full precision: metrics of half-precision logits would be of another model
         with torch.autocast(hidden_BTD.device.type, enabled=False):
             hidden_BTD = hidden_BTD.to(self.head_weight.dtype)
             token_BTV = hidden_BTD @ self.head_weight.T
             if not self.gated:
-                return LMOutput(token_BTV, hidden_BTD, {"token_logits": token_BTV, "idea_logits": None})
+                return IdeaGateOutput(token_BTV, hidden_BTD, token_BTV, None)
             idea_BTV = self.idea_head(hidden_BTD)
-            return LMOutput(
-                self._gated(token_BTV, idea_BTV), hidden_BTD, {"token_logits": token_BTV, "idea_logits": idea_BTV}
-            )
+            return IdeaGateOutput(self._gated(token_BTV, idea_BTV), hidden_BTD, token_BTV, idea_BTV)
 
     def _gated(self, token_BTV: Tensor, idea_BTV: Tensor) -> Tensor:
         """Eq. 6, some rows at a time: the gate's intermediate values of all positions never live at once."""
@@ -587,7 +600,7 @@ def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
     """Return V; a backbone with a head of its own must have room for every token of the corpus.
 
     Raises:
-        UserError: it has not.
+        UserError: it has fewer.
     """
     size = getattr(backbone, "vocabulary_size", len(vocabulary))
     if size < len(vocabulary):

@@ -17,6 +17,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
@@ -155,7 +156,7 @@ class TopicTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
@@ -179,7 +180,7 @@ class TopicTrial(Callback):
                 continue
             texts = {
                 domain.name: self._texts(generator, datamodule.vocabulary, index, control)
-                for index, domain in enumerate(self.domains)
+                for index, domain in steps(enumerate(self.domains), f"topics, {arm}")
             }
             measured[arm] = self._measure(arm, texts)
             if judge is not None:
@@ -493,10 +494,10 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
     mask_1T = torch.ones_like(ids_1T, dtype=torch.bool)
     batch = {"input_ids_BT": ids_1T, "target_ids_BT": ids_1T, "mask_input_BT": mask_1T, "mask_target_BT": mask_1T}
     output = module(batch)
-    idea_BTV = output.extras.get("idea_logits")
+    idea_BTV = output.idea_BTV
     if idea_BTV is None:
         return None
-    before_V = output.extras["token_logits"][0, -1].cpu().double().softmax(-1)
+    before_V = output.token_BTV[0, -1].cpu().double().softmax(-1)
     after_V = output.scores_BTV[0, -1].cpu().double().softmax(-1)
     idea_V = idea_BTV[0, -1]
     clamped = float(module.form.clamped(idea_V, module.alpha, module.beta, module.base_rate).double().mean())
@@ -504,7 +505,7 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
 
 
 def first_token(vocabulary: Any, word: str) -> int:
-    """Return the first token of a word as it stands inside a sentence (a blank before it)."""
+    """Return the first token of a word inside a sentence (a blank before it)."""
     return int(vocabulary.encode(f" {word}")[0])
 
 

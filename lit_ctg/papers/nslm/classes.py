@@ -206,7 +206,7 @@ class ListRecogniser(Recogniser):
     """Tokens of a list, each with a number or a tuple of numbers, e.g. the stage of cooking a verb belongs to.
 
     Raises:
-        UserError: the members have not all as many numbers.
+        UserError: members with different numbers of values.
     """
 
     def __init__(self, *, members: Mapping[str, float | Sequence[float]], **options: Any) -> None:

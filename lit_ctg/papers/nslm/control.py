@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
-from lit_ctg.decoding.rule import ScoreRule, per_row
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import (
     CONTEXTS,
@@ -37,7 +37,16 @@ from lit_ctg.papers.nslm.classes import (
     UnitTable,
 )
 from lit_ctg.papers.nslm.corpus import JOINER
-from lit_ctg.papers.nslm.micro_model import DENSITIES, METRICS, Blend, Density, MicroModel, Repeat, mixture_weights
+from lit_ctg.papers.nslm.micro_model import (
+    DENSITIES,
+    METRICS,
+    Blend,
+    Density,
+    Frequency,
+    MicroModel,
+    Repeat,
+    mixture_weights,
+)
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 
@@ -169,7 +178,7 @@ class MicroModels(Control):
             found[f"{number}.attributes"] = torch.from_numpy(np.ascontiguousarray(each.attributes_KD, dtype=np.float64))
             for place, part in enumerate(_parts(each.model)):
                 found[f"{number}.{place}.fallback"] = torch.from_numpy(np.ascontiguousarray(part.fallback_K))
-                if hasattr(part.metric, "count_K"):
+                if isinstance(part.metric, Frequency):
                     found[f"{number}.{place}.count"] = torch.from_numpy(np.array(part.metric.count_K))
         return found
 
@@ -233,8 +242,12 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
 
     def build(part: Mapping[str, Any]) -> AnyModel:
         if "blend" in part:
-            models = [build(each) for each in part["blend"]]
-            blend = Blend(models, np.array(part["weights"]), least=0.0)  # type: ignore[arg-type]
+            models: list[MicroModel | Repeat] = []
+            for each in map(build, part["blend"]):
+                if isinstance(each, Blend):
+                    raise ValueError("a mixture of mixtures")
+                models.append(each)
+            blend = Blend(models, np.array(part["weights"]), least=0.0)
             blend.weight_P = np.array(part["weights"])
             return blend
         if "repeat" in part:
@@ -250,8 +263,8 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
 
 def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray], place: int) -> MicroModel:
     metric = METRICS[part["metric"]]().fit(members, np.zeros(0, dtype=np.int64))
-    if f"{place}.count" in own:
-        metric.count_K = own[f"{place}.count"]  # type: ignore[attr-defined]
+    if isinstance(metric, Frequency):
+        metric.count_K = own[f"{place}.count"]
     density: Density = DENSITIES[part["density"]]()
     for name, value in part["density_values"].items():
         setattr(density, name, np.array(value) if isinstance(value, list) else value)
@@ -345,6 +358,7 @@ class WordReader:
         self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in spelled]
         self._below: dict[tuple[int, int], Below] = {}
         self._groups: dict[tuple[int, int], list[np.ndarray]] = {}
+        self._asked: tuple[Contexts | None, dict[int, np.ndarray]] = None, {}
         start = self.tracker.start(1)
         contexts, _ = self.tracker.read(np.array([[len(self.word_of)]]), None, start)
         self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
@@ -447,11 +461,20 @@ class WordReader:
             share_W = np.zeros(len(self.class_W))
             weights = np.array([max(self.classes[number].count, 1e-9) for number in numbers])
             for number, weight in zip(numbers, weights / weights.sum(), strict=True):
-                evidence = contexts.evidence(int(number), np.ones_like(contexts.state_BT, dtype=bool))
                 own = slice(self.first_W[number], self.first_W[number + 1])
-                share_W[own] += weight * np.exp(self.classes[number].model.log_prob(evidence)[-1])
+                share_W[own] += weight * self._chances(int(number), contexts)
             found.append(share_W)
         return found
+
+    def _chances(self, number: int, contexts: Contexts) -> np.ndarray:
+        """Return the members' probabilities [K] of one class; both forms of a member ask for those of one context."""
+        if self._asked[0] is not contexts:
+            self._asked = contexts, {}
+        known = self._asked[1]
+        if number not in known:
+            evidence = contexts.evidence(number, np.ones_like(contexts.state_BT, dtype=bool))
+            known[number] = np.exp(self.classes[number].model.log_prob(evidence)[-1])
+        return known[number]
 
 
 def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
@@ -498,14 +521,17 @@ class DealtOut(ScoreRule):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
-        log_NV = scores.double().log_softmax(-1)
-        dealt_NV = log_NV.cpu().numpy().copy()
+        own_NV = scores.double().log_softmax(-1).cpu().numpy()
+        mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
-            self._deal(dealt_NV[row], reading)
-        strength_N1 = per_row(self.strength_B, log_NV)
-        dealt = torch.from_numpy(dealt_NV).to(log_NV)
-        mixed_NV = torch.logaddexp(dealt + strength_N1.log(), log_NV + torch.log1p(-strength_N1))
-        return mixed_NV.to(scores.dtype)
+            self._deal(mixed_NV[row], reading)
+        # where nothing was dealt out the mixture is the model's own: nearly everywhere
+        changed = np.nonzero(mixed_NV != own_NV)
+        strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
+        with np.errstate(divide="ignore"):
+            dealt, own = np.log(strength_N) + mixed_NV[changed], np.log1p(-strength_N) + own_NV[changed]
+        mixed_NV[changed] = np.logaddexp(dealt, own)
+        return torch.from_numpy(mixed_NV).to(scores.dtype).to(scores.device)
 
     def _deal(self, log_V: np.ndarray, reading: Reading) -> None:
         reader = self.reader

@@ -66,7 +66,7 @@ class MicroModelRule(ScoreRule):
             with 0 keeps its scores untouched. One number or one per row.
 
     Raises:
-        UserError: no class has a member among the tokens, a micro-model for a class that the table has not, or a
+        UserError: no class has a member among the tokens, a micro-model for a class that the table lacks, or a
             strength outside [0, 1].
     """
 

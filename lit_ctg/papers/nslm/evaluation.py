@@ -359,7 +359,7 @@ class NSLMEvaluation(Callback):
         return groups
 
     def inside_groups(self, scores: TokenScores, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the groups of class tokens that are told apart inside the classes, [N] bool each."""
+        """Return the groups into which the tokens of a class are divided, [N] bool each."""
         groups = {name: scores.class_N == number for number, name in enumerate(names)} | {
             self.total: scores.class_N >= 0
         }

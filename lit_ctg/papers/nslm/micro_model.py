@@ -85,7 +85,7 @@ class _Binary(MetricFunction):
 
 
 class Frequency(_Unary):
-    """How often the member stands in training text."""
+    """How often the member occurs in training text."""
 
     name, kind, attributes = "frequency", "count", 0
 

@@ -235,7 +235,8 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that embeddings start from (Table 5).
-        corpus: the data module; classes that its training text has not are left out, which is told. None: no class is.
+        corpus: the data module; classes that do not occur in its training text are left out with a message. None: none
+            is.
 
     Attributes:
         table: classes over the vocabulary.
@@ -367,7 +368,7 @@ class NSLMModule(LitLanguageModel):
         return Occurrences.from_documents(packed.ids(split), begin_N, self.table if table is None else table)
 
     def _table_of(self, corpus: Any) -> ClassTable:
-        """Return the classes that the training text has, and tell which it has not."""
+        """Return the classes that occur in the training text, and report those that do not."""
         table, self._read, absent = occurring(
             self.vocabulary.tokens, self.recognisers, lambda table: self.occurrences(corpus, "train", table)
         )

@@ -106,7 +106,7 @@ class Occurrences:
 def occurring(
     tokens: Sequence[str], recognisers: Sequence[Recogniser], find: Callable[[ClassTable], Occurrences]
 ) -> tuple[ClassTable, Occurrences, list[str]]:
-    """Return the table of the classes that a text has, their occurrences in it, and the names of those it has not.
+    """Return the table of the classes that occur in a text, their occurrences, and the names of the other classes.
 
     A class that is left out gives its tokens back: after a month a number is a plain number again where no day occurs.
 
@@ -242,7 +242,7 @@ class ContextTracker:
         rows, length = input_BT.shape
         place_T = np.arange(length)
         before_BT = np.concatenate([carry.document_B[:, None], document_BT[:, :-1]], axis=1)
-        # a stream that has just begun (-1) stands in the document of its first target
+        # a stream that has just begun (-1) is in the document of its first target
         changed_BT = (document_BT != before_BT) & (before_BT >= 0)
         start_BT = np.maximum.accumulate(np.where(changed_BT, place_T + 1, 0), axis=1)
         previous_BTC = np.empty((rows, length, len(self.table)), dtype=np.int64)

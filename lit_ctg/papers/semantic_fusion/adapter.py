@@ -29,6 +29,7 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import (
     ChannelSetting,
     FusionModule,
+    FusionOutput,
     GatedFusion,
     auxiliary_head,
     auxiliary_loss,
@@ -175,14 +176,16 @@ class TextFusionModule(FusionModule):
         """Score every position; features are the text's own, no control."""
         features_BTF = self.bank(batch["input_ids_BT"]) if self.fusion else None
         hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], features_BTF))
-        extras: dict[str, Any] = {}
-        if features_BTF is not None:
-            extras = {
-                "features_BTF": features_BTF,
-                "aux_BTF": torch.sigmoid(self.auxiliary(hidden_BTD)),
-                "aux_target_BTF": features_BTF,
-            }
-        return LMOutput(self._logits(hidden_BTD), hidden_BTD, extras)
+        scores_BTV = self._logits(hidden_BTD)
+        if features_BTF is None:
+            return LMOutput(scores_BTV, hidden_BTD)
+        return FusionOutput(
+            scores_BTV,
+            hidden_BTD,
+            features_BTF=features_BTF,
+            aux_BTF=torch.sigmoid(self.auxiliary(hidden_BTD)),
+            aux_target_BTF=features_BTF,
+        )
 
     # training ------------------------------------------------------------------------------------------------------
 
@@ -320,20 +323,19 @@ class TextGenerator(Generator[LexiconText]):
             raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
         speller = Speller(vocabulary)
         self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
-        spare = {self.start_id, self.eos_id}
-        self.pad_id = next(i for i in range(len(vocabulary)) if i not in spare)
+        self.pad_id = self.eos_id  # behind the end anything may stand
         return compile_grammar(
             where,
             content,
             Lexis(
-                tokens=vocabulary.tokens,
+                tokens=(*vocabulary.tokens, "<padding>"),  # no token of the model may be transparent
                 # one spelling each: a sentence's words have a space before them
                 spell=lambda word: speller.spell(word)[:1],
                 groups={kind: lexicon.of_class(kind) for kind in sorted(set(lexicon.classes) - {""})},
                 agreement={},
                 bos_id=self.start_id,
                 eos_id=self.eos_id,
-                pad_id=self.pad_id,
+                pad_id=len(vocabulary),
             ),
         )
 
@@ -341,11 +343,7 @@ class TextGenerator(Generator[LexiconText]):
     def controls(self) -> tuple[ControlSetting, ...]:
         if not self.module.has_channel:
             return ()
-        return tuple(
-            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
-            for group, names in self.module.bank.groups.items()
-            for name in names
-        )
+        return self.module.bank.settings
 
     def prompt_ids(self, text: str) -> list[int]:
         ids = list(self.vocabulary.encode(text)) if text else []

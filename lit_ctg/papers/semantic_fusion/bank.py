@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import membership
@@ -167,12 +168,11 @@ class Recent(Feature):
 
     def values(self, reading: Reading) -> Tensor:
         value_BT, word_BT = self.graded.values(reading), (reading.word_BT >= 0).float()
-        kept = 0.5 ** (1 / self.half_life)
-        total_B, weight_B, columns = torch.zeros_like(value_BT[:, 0]), torch.zeros_like(value_BT[:, 0]), []
-        for t in range(value_BT.shape[1]):
-            total_B, weight_B = kept * total_B + value_BT[:, t], kept * weight_B + word_BT[:, t]
-            columns.append(total_B / weight_B.clamp(min=1e-9))
-        return torch.stack(columns, dim=1)
+        # what is left at t of a word read at s: as one product, a step of a decoding reads whole prefixes
+        age_TT = torch.arange(value_BT.shape[1], device=value_BT.device)
+        age_TT = age_TT.unsqueeze(0) - age_TT.unsqueeze(1)
+        kept_TT = torch.where(age_TT >= 0, 0.5 ** (age_TT.clamp(min=0) / self.half_life), 0.0).to(value_BT)
+        return ((value_BT @ kept_TT) / (word_BT @ kept_TT).clamp(min=1e-9)).clamp(max=1.0)
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,15 @@ class FeatureBank(nn.Module):
         if len(set(names)) < len(names):
             raise UserError(f"model.bank.features: two features have a column of one name ({', '.join(names)})")
         self.names = tuple(names)
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        """The features that a user can ask for: those with a group."""
+        return tuple(
+            ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
+            for group, names in self.groups.items()
+            for name in names
+        )
 
     def bind(self, vocabulary: Any) -> None:
         """Tie the bank to a tokenizer and probe every feature.

@@ -56,12 +56,7 @@ class FeatureChannel(Control):
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         meaning = "share of what the channel adds to the embedding; 0: the model without it"
-        asked = (
-            ControlSetting(name, f"feature {name} of the group {group}", None, low=0.0, high=1.0)
-            for group, members in self.bank.groups.items()
-            for name in members
-        )
-        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *asked)
+        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *self.bank.settings)
 
     def bind(self, tokenizer: Any) -> None:
         self.bank.bind(HuggingFaceTokenizer.of(tokenizer))
@@ -369,7 +364,7 @@ class _FromTheStart(ScoreRule):
         outside_N = ~(allowed_NV.any(1) | row_values(self.off_B, len(scores)).to(scores.device))
         if bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
-        # behind the end only padding is allowed: the row is finished, and whoever generates pads it
+        # behind the end only padding is allowed: the row is finished, and generation pads it
         free_N1 = allowed_NV[:, -1:] | ~allowed_NV.any(1, keepdim=True)
         # a model's head may have more rows than there are tokens
         allowed_NV = nn.functional.pad(allowed_NV[:, :-1], (0, scores.shape[1] - allowed_NV.shape[1] + 1), value=False)

@@ -171,7 +171,7 @@ def _read_csv(path: Path) -> list[Row]:
             for row in reader:
                 if None in row or None in row.values():
                     raise UserError(
-                        f"lexicon {path}, line {reader.line_num}: it has not as many columns as the first line"
+                        f"lexicon {path}, line {reader.line_num}: it does not have as many columns as the first line"
                     )
                 word = row.pop("word")
                 rows.append(((f"line {reader.line_num}", word), row))

@@ -22,6 +22,7 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import Drawing, heat_map
 from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
 # perplexity of words that training showed, and after those it did not (Appendix B) ------------------------------------
 
@@ -167,9 +168,9 @@ class FocusCE(RatioMetric):
 class SemanticMSE(RatioMetric):
     """Mean over counted positions and features of (predicted - true membership)^2 (Appendix A, Metrics).
 
-    Reads ``output.extras["aux_BTF"]`` (after the sigmoid) and ``output.extras["aux_target_BTF"]``. The mask is the
-    input's as published: features belong to input tokens. NaN where nothing was counted; the interval is the delta
-    method's over sentences.
+    Reads ``aux_BTF`` (after the sigmoid) and ``aux_target_BTF`` of a ``FusionOutput``. The mask is the input's as
+    published: features belong to input tokens. NaN where nothing was counted; the interval is the delta method's over
+    sentences.
 
     Raises:
         UserError: the model has no auxiliary head.
@@ -190,9 +191,9 @@ class SemanticMSE(RatioMetric):
         self.add_rows(*_squared_error(aux_BTF, target_BTF, mask_BT))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read the head's output and its target from ``output.extras``."""
-        aux_BTF, target_BTF = (_extra(self, output, key) for key in ("aux_BTF", "aux_target_BTF"))
-        self.update(aux_BTF, target_BTF, pick_mask(batch, self.mask))
+        """Read the head's output and its target."""
+        fused = _fused(self, output)
+        self.update(fused.aux_BTF, fused.aux_target_BTF, pick_mask(batch, self.mask))
 
     def compute(self) -> Tensor:
         """Return the mean squared error, float64, ()."""
@@ -240,8 +241,8 @@ class SemanticMSEConstant(BatchMetric):
         self.add(positions=mask_BT.sum(), sum_F=counted_PF.sum(0), sum_sq_F=counted_PF.square().sum(0))
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Read the auxiliary target from ``output.extras``."""
-        self.update(_extra(self, output, "aux_target_BTF"), pick_mask(batch, self.mask))
+        """Read the auxiliary target."""
+        self.update(_fused(self, output).aux_target_BTF, pick_mask(batch, self.mask))
 
     def compute(self) -> Tensor:
         """Return the mean over features of their variance (over positions, not sample-corrected), float64, ()."""
@@ -252,12 +253,10 @@ class SemanticMSEConstant(BatchMetric):
         return MetricResult(value, self.unit, self.direction, int(self.positions), None, self.version)
 
 
-def _extra(metric: BatchMetric, output: Any, key: str) -> Tensor:
-    if key not in output.extras:
-        raise UserError(
-            f"metric {type(metric).__name__}: the model gives no '{key}' (no auxiliary head); leave this metric out"
-        )
-    return output.extras[key]
+def _fused(metric: BatchMetric, output: Any) -> FusionOutput:
+    if not isinstance(output, FusionOutput):
+        raise UserError(f"metric {type(metric).__name__}: the model has no auxiliary head; leave this metric out")
+    return output
 
 
 def _squared_error(aux_BTF: Tensor, target_BTF: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:

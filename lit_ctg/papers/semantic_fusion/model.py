@@ -445,6 +445,21 @@ UNIFORMIZED = ("all", "trained")
 
 
 @dataclass
+class FusionOutput(LMOutput):
+    """What a model with fused features gives beside scores and hidden states; zeros where the batch holds padding.
+
+    Attributes:
+        features_BTF: the memberships that were fused.
+        aux_BTF: what the auxiliary head predicts, after the sigmoid.
+        aux_target_BTF: what it should predict; carries no gradient.
+    """
+
+    features_BTF: Tensor
+    aux_BTF: Tensor
+    aux_target_BTF: Tensor
+
+
+@dataclass
 class GenerationState:
     """Prefix and cache of a batch in generation."""
 
@@ -608,11 +623,11 @@ class SemanticFusionModule(FusionModule):
         parts = self._feature_parts(ids_NT, lengths_N)
         if self.feature_dropout < 1:
             parts["hindsight_BTF"] = hindsight(ids_NT, self.vocabulary)
-        extras = dict(parts)
+        transformed = dict(parts)
         if self.auxiliary_target == "next":
             shifted = {name: value.roll(-1, dims=1) for name, value in parts.items() if name != "hindsight_BTF"}
-            extras |= {f"next_{name}": value for name, value in shifted.items()}
-        return extras
+            transformed |= {f"next_{name}": value for name, value in shifted.items()}
+        return transformed
 
     def _feature_parts(self, ids_NT: Tensor, aligned_N: Tensor) -> dict[str, Tensor]:
         predicates, scalars = self.annotator(ids_NT, aligned_N)
@@ -657,16 +672,18 @@ class SemanticFusionModule(FusionModule):
         packing = Packing.of(batch["mask_input_BT"])
         features_BTF = self._features(batch) if self.fusion else None
         hidden_ND = self._hidden(batch["input_ids_BT"], packing, features_BTF)
-        extras: dict[str, Any] = {}
-        if features_BTF is not None:
-            target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
-            real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships of padding are not 0
-            extras = {
-                "features_BTF": features_BTF * real_BT1,
-                "aux_BTF": packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
-                "aux_target_BTF": target_BTF.detach() * real_BT1,
-            }
-        return LMOutput(packing.scatter(self._logits(hidden_ND)), packing.scatter(hidden_ND), extras)
+        scores_BTV, hidden_BTD = packing.scatter(self._logits(hidden_ND)), packing.scatter(hidden_ND)
+        if features_BTF is None:
+            return LMOutput(scores_BTV, hidden_BTD)
+        target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
+        real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships of padding are not 0
+        return FusionOutput(
+            scores_BTV,
+            hidden_BTD,
+            features_BTF=features_BTF * real_BT1,
+            aux_BTF=packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
+            aux_target_BTF=target_BTF.detach() * real_BT1,
+        )
 
     # training ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
@@ -107,7 +108,7 @@ class ControlTrial(Callback):
             self.run(trainer, pl_module, prefix=UNTRAINED)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not the ones on the way of a training run)."""
+        """Try the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(trainer, pl_module)
 
@@ -133,7 +134,7 @@ class ControlTrial(Callback):
         generator = self.decoding.generator(module, datamodule)
         self.samples = [s for s in self.samples if s["path"].startswith(UNTRAINED) != (prefix == UNTRAINED)]
         base: dict[str, dict[str, Any]] = {}
-        for index, (path, switches) in enumerate(self.paths.items()):
+        for index, (path, switches) in steps(enumerate(self.paths.items()), "controls, texts"):
             if switches.get("channel") and not generator.has_channel:
                 continue
             trials = self._generate(generator, index, switches)
@@ -401,7 +402,7 @@ class LexiconTrial(Callback):
         generator = self.decoding.generator(module, datamodule)
         self.results, self.samples = {}, []
         off = self._texts(generator, [{}] * self.n, 0)
-        for index, (name, setting) in enumerate(self.settings.items()):
+        for index, (name, setting) in steps(enumerate(self.settings.items()), "controls, texts"):
             base = self._rates(off, setting["sign"], module.bank.lexicon)
             self._keep("off", name, base, {}, off)
             if module.has_channel:

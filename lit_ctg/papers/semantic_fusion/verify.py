@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from lit_ctg.papers.semantic_fusion.clause import NEGATIVE, POSITIVE
+from lit_ctg.papers.semantic_fusion.clause import NEGATIVE, POSITIVE, resolve_held_out
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, history_end, rate_intervals, value_of
 
@@ -35,7 +35,9 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
 
 def _texts(record: RunRecord) -> Iterator[Recomputed]:
     """Count what was asked for in the committed texts of every trial; those after a prompt are further ones."""
-    held = (record.config.get("data") or {}).get("held_out") if record.regime == "corrected" else None
+    data = record.config.get("data") or {}
+    # with words of one's own the classes are others
+    held = None if data.get("words") or not data.get("held_out") else resolve_held_out(data["held_out"], record.seed)
     groups: dict[tuple[str, str], list[str]] = {}
     for sample in record.samples:
         if not sample.get("prompt") and sample.get("setting") in ASKED:
@@ -49,8 +51,7 @@ def _texts(record: RunRecord) -> Iterator[Recomputed]:
         if mark is not None:
             counted["punctuation"] = [text.endswith(mark) for text in texts]
         if held is not None:
-            out = {word for words in held.values() for word in words}
-            counted["ood_hit"] = [word in out and word in wanted for word in last]
+            counted["ood_hit"] = [word in held and word in wanted for word in last]
         for what, hits in counted.items():
             if (entry := record.metrics.get(f"{place}/{what}")) is not None:
                 yield from_mean(f"{place}/{what}", [float(hit) for hit in hits], entry["n"], 0.0, 1.0)

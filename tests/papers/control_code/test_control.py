@@ -55,7 +55,7 @@ def test_codes_that_are_part_of_the_network_are_not_carried(make_module: Callabl
 
 def test_layers_and_sources_are_checked(word_model: Any) -> None:
     codes = torch.randn(2, 3)
-    with pytest.raises(UserError, match="feeds the layer nowhere, which this model has not"):
+    with pytest.raises(UserError, match="feeds the layer nowhere, which this model does not have"):
         NeuronCodes(["a", "b"], codes, {"nowhere": torch.randn(4, 3)}).check_model(word_model)
     with pytest.raises(UserError, match="lm_head gives 14 numbers, the code's weights 5"):
         NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(5, 3)}).check_model(word_model)

@@ -78,7 +78,7 @@ def test_forward_is_the_output_layer_of_the_logits(make, corpus) -> None:
     with torch.no_grad():
         plain = make()(batch)
         logits_NV = plain.scores_BTV[real_BT]
-        assert torch.equal(plain.extras["logits_BTV"][real_BT], logits_NV)
+        assert torch.equal(plain.logits_BTV[real_BT], logits_NV)
         assert not plain.scores_BTV[~real_BT].any()
         for output in ("graphmax", "successor", "algorithm_one"):
             module = make(output=output, strength=0.5)

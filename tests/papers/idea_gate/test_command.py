@@ -49,7 +49,7 @@ def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> No
     batch = {"input_ids_BT": torch.tensor([vocabulary.encode(TEXT)[:20]])}
     with torch.no_grad():
         output, before = module(batch), plain(batch)
-    assert torch.allclose(output.extras["token_logits"], before.scores_BTV, atol=1e-5)
+    assert torch.allclose(output.token_BTV, before.scores_BTV, atol=1e-5)
     assert not torch.allclose(output.scores_BTV, before.scores_BTV, atol=1e-2), "the gate is a new one"
 
 

@@ -195,8 +195,8 @@ def test_only_the_gate_is_trained_on_a_frozen_model(vocabulary, settings, batch,
     with torch.no_grad():
         own = module.backbone.model(input_ids=batch["input_ids_BT"]).logits
         output = module(batch)
-    assert torch.allclose(output.extras["token_logits"], own, atol=1e-4)
-    assert output.extras["idea_logits"].shape == own.shape
+    assert torch.allclose(output.token_BTV, own, atol=1e-4)
+    assert output.idea_BTV.shape == own.shape
     assert len(module.stopword_mask_V) == len(vocabulary) + 4
 
 

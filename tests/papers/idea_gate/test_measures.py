@@ -24,7 +24,7 @@ from lit_ctg.papers.idea_gate.measures import (
     term_ids,
 )
 from lit_ctg.papers.idea_gate.metrics import average_precision
-from lit_ctg.papers.idea_gate.model import GateForm, distinct, future_window
+from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateOutput, distinct, future_window
 
 SIZE = 12
 TEXT = np.array([1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 5, 5, 1, 6, 2, 3])
@@ -50,7 +50,7 @@ def test_the_margin_is_bigram_less_model_over_counted_targets() -> None:
     batch = batch_of(torch.randint(SIZE, (3, 9), generator=generator))
     scores = torch.randn(3, 8, SIZE, generator=generator)
     metric = BigramLoss().bind(data_of(TEXT))
-    metric.update_from(SimpleNamespace(scores_BTV=scores, extras={}), batch)
+    metric.update_from(output_of(None, scores), batch)
     result = metric.result()
     kept = batch["mask_target_BT"]
     first, second = batch["input_ids_BT"][kept].numpy(), batch["target_ids_BT"][kept].numpy()
@@ -60,6 +60,11 @@ def test_the_margin_is_bigram_less_model_over_counted_targets() -> None:
     assert result["margin"].value == pytest.approx(bigram - model, rel=1e-9)
     low, high = result["margin"].ci95
     assert low < result["margin"].value < high
+
+
+def output_of(idea: torch.Tensor | None, token: torch.Tensor | None = None) -> IdeaGateOutput:
+    token = torch.zeros(1, 1, SIZE) if token is None else token
+    return IdeaGateOutput(token, token, token, idea)
 
 
 def gate_module(stop=(), **changes):
@@ -86,13 +91,13 @@ def test_the_validation_idea_loss_is_that_of_training(make_module, batch) -> Non
     metric = IdeaLoss().bind(None, module)
     for rows in (slice(0, 1), slice(1, 3)):
         part = {key: value[rows] for key, value in batch.items()}
-        metric.update_from(SimpleNamespace(extras={"idea_logits": output.extras["idea_logits"][rows]}), part)
+        metric.update_from(output_of(output.idea_BTV[rows]), part)
     result = metric.result()
     assert result.value == pytest.approx(expected.item(), rel=1e-12) and result.n == int(batch["mask_target_BT"].sum())
     low, high = result.ci95
     assert low < result.value < high
     bare = IdeaLoss().bind(None, module)
-    bare.update_from(SimpleNamespace(extras={"idea_logits": None}), batch)
+    bare.update_from(output_of(None), batch)
     assert bare.result() == {}
 
 
@@ -112,7 +117,7 @@ def test_history_and_head_are_compared_position_by_position() -> None:
     batch = batch_of(torch.randint(SIZE, (2, 16), generator=generator))
     idea = torch.randn(2, 15, SIZE, generator=generator)
     metric = HistoryCache(stride=3).bind(data_of(TEXT), module)
-    metric.update_from(SimpleNamespace(extras={"idea_logits": idea, "token_logits": idea}), batch)
+    metric.update_from(output_of(idea), batch)
     windows = module.window(batch["target_ids_BT"], batch["mask_target_BT"])
     history, head = [], []
     for row in range(2):
@@ -130,7 +135,7 @@ def test_history_and_head_are_compared_position_by_position() -> None:
     assert result["average_precision"].value == pytest.approx(np.mean(history), rel=1e-6)
     assert result["head_gain"].value == pytest.approx(np.mean(head) - np.mean(history), rel=1e-6)
     bare = HistoryCache().bind(data_of(TEXT), module)
-    bare.update_from(SimpleNamespace(extras={"idea_logits": None}), batch)
+    bare.update_from(output_of(None), batch)
     assert bare.result() == {}
 
 
@@ -147,8 +152,7 @@ def test_a_constant_gate_has_no_share_of_context_and_one_without_means_all(moves
     batch = {"target_ids_BT": torch.zeros(4, 1000, dtype=torch.long), "mask_target_BT": mask}
     for half in (slice(0, 2), slice(2, 4)):  # sums over batches, not means of shares
         part = {key: value[half] for key, value in batch.items()}
-        extras = {"idea_logits": gate_BTV[half], "token_logits": torch.zeros_like(gate_BTV[half])}
-        metric.update_from(SimpleNamespace(extras=extras), part)
+        metric.update_from(output_of(gate_BTV[half], torch.zeros_like(gate_BTV[half])), part)
     result = metric.result()
     kept = torch.arange(SIZE) != 3
     context = change_NV[:, kept].var(0, correction=0).mean()
@@ -164,7 +168,7 @@ def test_without_strength_the_gate_has_no_variance_to_share() -> None:
     module = gate_module(alpha=0.0)
     metric = GateContext().bind(None, module)
     batch = {"target_ids_BT": torch.zeros(1, 8, dtype=torch.long), "mask_target_BT": torch.ones(1, 8, dtype=torch.bool)}
-    metric.update_from(SimpleNamespace(extras={"idea_logits": torch.zeros(1, 8, SIZE)}), batch)
+    metric.update_from(output_of(torch.zeros(1, 8, SIZE)), batch)
     assert metric.result() == {}
 
 

@@ -31,7 +31,7 @@ from lit_ctg.papers.idea_gate.metrics import (
     token_texts,
     words,
 )
-from lit_ctg.papers.idea_gate.model import distinct
+from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
 from lit_ctg.results.spec import read_printed
 
 # gated_perplexity: Cost with the gate and without it, against a slow loop
@@ -46,9 +46,9 @@ def gated_batch(make_batch):
         token_BTV = output.scores_BTV
         gate_BTV = -torch.rand(token_BTV.shape, generator=torch.Generator().manual_seed(seed)) * 2
         if not with_gate:
-            return SimpleNamespace(scores_BTV=token_BTV, extras={"token_logits": token_BTV, "idea_logits": None}), batch
-        extras = {"token_logits": token_BTV, "idea_logits": torch.zeros_like(token_BTV)}
-        return SimpleNamespace(scores_BTV=token_BTV + gate_BTV, extras=extras), batch
+            return IdeaGateOutput(token_BTV, token_BTV, token_BTV, None), batch
+        scores_BTV = token_BTV + gate_BTV
+        return IdeaGateOutput(scores_BTV, scores_BTV, token_BTV, torch.zeros_like(token_BTV)), batch
 
     return make
 
@@ -60,7 +60,7 @@ def test_equals_a_loop_over_positions(gated_batch, counted_nlls, scores) -> None
     for seed in range(3):
         output, batch = gated_batch(seed)
         metric.update_from(output, batch)
-        raw = output.scores_BTV if scores == "gated" else output.extras["token_logits"]
+        raw = output.scores_BTV if scores == "gated" else output.token_BTV
         pairs += counted_nlls(SimpleNamespace(scores_BTV=raw), batch, "target")
     mean = math.fsum(nll for _, nll in pairs) / len(pairs)
     result = metric.result()
@@ -156,7 +156,7 @@ def test_same_cost_divided_by_words(scores) -> None:
     batch["mask_target_BT"][-1, 3:] = False
     shape = (*batch["target_ids_BT"].shape, len(vocabulary))
     token = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    output = SimpleNamespace(scores_BTV=token * 0.5, extras={"token_logits": token, "idea_logits": token})
+    output = IdeaGateOutput(token * 0.5, token, token, token)
     words, tokens = bound(vocabulary, scores), GatedPerplexity(scores=scores)
     words.update_from(output, batch)
     tokens.update_from(output, batch)
@@ -253,7 +253,7 @@ def batch_and_output(metric_module, rows=3):
     mask = torch.ones(rows, T, dtype=torch.bool)
     mask[0, 30:] = False
     batch = {"target_ids_BT": torch.zeros(rows, T, dtype=torch.long), "mask_target_BT": mask}
-    return SimpleNamespace(scores_BTV=logits, extras={"token_logits": logits, "idea_logits": logits}), batch
+    return IdeaGateOutput(logits, logits, logits, logits), batch
 
 
 def test_stopwords_are_left_out_of_both_rankings() -> None:
@@ -309,7 +309,7 @@ def test_parts_add_up() -> None:
 def test_a_model_without_the_head_gives_nothing() -> None:
     metric, module = make()
     output, batch = batch_and_output(module)
-    output.extras["idea_logits"] = None
+    output.idea_BTV = None
     metric.update_from(output, batch)
     assert metric.result() == {}
 

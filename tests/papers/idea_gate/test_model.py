@@ -258,7 +258,7 @@ def test_forward_gives_gated_scores_and_what_they_are_made_of(make_module, batch
     monkeypatch.setattr(module_file, "CHUNK", 3 * module.vocabulary_size)  # the last chunk is a short one
     with torch.no_grad():
         output = module(batch)
-    token, idea = output.extras["token_logits"], output.extras["idea_logits"]
+    token, idea = output.token_BTV, output.idea_BTV
     assert torch.allclose(output.scores_BTV, token + module.gate(idea), atol=1e-14)
     assert torch.allclose(token, output.hidden_BTD @ module.embedding.weight.T)
     assert torch.allclose(idea, module.idea_head(output.hidden_BTD))
@@ -279,7 +279,7 @@ def test_no_strength_is_the_bare_model_exactly(make_module, batch):
     gated.alpha = 0.0
     output = gated(batch)
     assert torch.equal(output.scores_BTV, bare(batch).scores_BTV)
-    assert bare(batch).extras["idea_logits"] is None
+    assert bare(batch).idea_BTV is None
     assert gated.losses(batch)["token_loss"].item() == pytest.approx(bare.losses(batch)["loss"].item(), rel=1e-12)
     assert set(bare.losses(batch)) == {"loss", "token_loss"}
     assert not any("idea" in name for name, _ in bare.named_parameters())

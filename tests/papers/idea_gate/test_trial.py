@@ -16,12 +16,12 @@ import torch
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.config import compose, plain
-from lit_ctg.core.model import LMOutput
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.idea_gate import GateForm
 from lit_ctg.papers.idea_gate.corpus import LISTS, load_domain
 from lit_ctg.papers.idea_gate.metrics import span_name
+from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, TopicTrial, XRay, figure, first_token, look, readable
 from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.spec import load_specs
@@ -379,8 +379,7 @@ def gated(tiny):
             shape = (*batch["input_ids_BT"].shape, size)
             token, idea = token_V.expand(shape), idea_V.expand(shape)
             scores = token + module.gate(idea) if has_gate else token
-            extras = {"token_logits": token, "idea_logits": idea if has_gate else None}
-            return LMOutput(scores, scores, extras)
+            return IdeaGateOutput(scores, scores, token, idea if has_gate else None)
 
         module.forward = forward
         module.tables = (token_V.double(), idea_V.double())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +214,17 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
     sentence = r"(?i) ?the (food|music) was (superb|nice|lousy|poor) ?\."
     assert all(re.fullmatch(sentence, text.text) for text in texts), [text.text for text in texts[:3]]
     assert len({text.hits for text in texts}) > 1
+    # every token of the vocabulary may stand in a grammar, its first ones too: none is taken for padding
+    for number in range(4):
+        mark = vocabulary.decode([number])
+        if not mark.strip() or number in (vocabulary.bos_id, vocabulary.eos_id, vocabulary.unknown_id):
+            continue
+        path.write_text(
+            f"start: A\nslots:\n  A: {{words: the, next: B}}\n  B: {{words: [{json.dumps(mark)}], next: END}}\n"
+        )
+        marked = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path))
+        (text,) = TextGenerator(make(), marked, vocabulary).generate(1, seed=0)
+        assert text.text.split()[-1].endswith(mark)
     path.write_text("start: A\nslots:\n  A: {words: praise, next: B}\n")
     with pytest.raises(UserError, match="next='B' is no slot"):
         TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path)), vocabulary)

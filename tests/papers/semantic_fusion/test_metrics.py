@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
+from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import (
@@ -185,7 +186,7 @@ def test_mse_against_the_loop(mask, dtype, make_batch):
     metric.update_from(output, batch)
     errors = []
     for b, t in batch[f"mask_{mask}_BT"].nonzero().tolist():
-        for guess, true in zip(output.extras["aux_BTF"][b, t], output.extras["aux_target_BTF"][b, t], strict=True):
+        for guess, true in zip(output.aux_BTF[b, t], output.aux_target_BTF[b, t], strict=True):
             errors.append((float(guess) - float(true)) ** 2)
     result = metric.result()
     assert result.value == pytest.approx(math.fsum(errors) / len(errors), rel=1e-12)
@@ -198,7 +199,7 @@ def test_padding_is_never_read(make_batch):
     clean.update_from(output, batch)
     padding = ~batch["mask_input_BT"]
     assert padding.any()
-    output.extras["aux_BTF"][padding] = float("nan")
+    output.aux_BTF[padding] = float("nan")
     spoiled.update_from(output, batch)
     assert spoiled.result() == clean.result()
 
@@ -207,7 +208,7 @@ def test_constant_is_the_mean_of_the_features_variances(make_batch):
     output, batch = make_batch(sentences=10)
     metric = SemanticMSEConstant(num_features=4)
     metric.update_from(output, batch)
-    counted = output.extras["aux_target_BTF"].double().numpy()[batch["mask_input_BT"].numpy()]
+    counted = output.aux_target_BTF.double().numpy()[batch["mask_input_BT"].numpy()]
     assert metric.result().value == pytest.approx(np.var(counted, axis=0).mean(), rel=1e-12)
     assert metric.result().n == len(counted)
 
@@ -216,7 +217,7 @@ def test_no_constant_guess_beats_it_and_the_mean_guess_meets_it(make_batch):
     output, batch = make_batch(sentences=10)
     constant = SemanticMSEConstant(num_features=4)
     constant.update_from(output, batch)
-    target = output.extras["aux_target_BTF"].double()
+    target = output.aux_target_BTF.double()
     mean = target[batch["mask_input_BT"]].mean(0)
 
     def mse(guess):
@@ -238,10 +239,10 @@ def test_constant_features_have_error_zero_not_less():
 
 def test_a_model_without_auxiliary_head_is_one_clear_line(make_batch):
     output, batch = make_batch()
-    output.extras = {}
-    with pytest.raises(UserError, match="metric SemanticMSE: the model gives no 'aux_BTF'"):
+    output = LMOutput(output.scores_BTV, output.hidden_BTD)
+    with pytest.raises(UserError, match="metric SemanticMSE: the model has no auxiliary head"):
         SemanticMSE().update_from(output, batch)
-    with pytest.raises(UserError, match="metric SemanticMSEConstant: the model gives no 'aux_target_BTF'"):
+    with pytest.raises(UserError, match="metric SemanticMSEConstant: the model has no auxiliary head"):
         SemanticMSEConstant(num_features=4).update_from(output, batch)
 
 

@@ -266,10 +266,10 @@ def test_output_has_the_contracts_shapes_and_is_zero_at_padding(published, make_
     assert output.scores_BTV.shape == (size, width, 41)
     assert output.hidden_BTD.shape == (size, width, 16)
     for name in ("features_BTF", "aux_BTF", "aux_target_BTF"):
-        assert output.extras[name].shape == (size, width, 22)
+        assert getattr(output, name).shape == (size, width, 22)
     padding = ~batch["mask_input_BT"]
     assert padding.any()
-    for values in (output.scores_BTV, output.hidden_BTD, output.extras["features_BTF"]):
+    for values in (output.scores_BTV, output.hidden_BTD, output.features_BTF):
         assert not values[padding].any()
 
 
@@ -293,7 +293,7 @@ def test_baseline_and_fusion_of_one_seed_start_from_the_same_shared_values(publi
     assert not torch.equal(other["fuse.project.weight"], fusion["fuse.project.weight"])
 
 
-def test_building_the_extras_leaves_the_dropout_stream_where_it_was(make_module):
+def test_building_the_fused_parts_leaves_the_dropout_stream_where_it_was(make_module):
     make_module(fusion=False)
     after_baseline = torch.rand(3)
     make_module()
@@ -331,7 +331,7 @@ def test_loss_is_equation_5_over_the_masked_positions(published, fusion, make_mo
     expected = parts["token_loss"] + 0.01 * parts["uniformizer_loss"]
     if fusion:
         logits = module.auxiliary(output.hidden_BTD[mask])
-        parts["auxiliary_loss"] = auxiliary_loss(logits, output.extras["features_BTF"][mask])
+        parts["auxiliary_loss"] = auxiliary_loss(logits, output.features_BTF[mask])
         expected = expected + 0.5 * parts["auxiliary_loss"]
     losses = module.losses(batch)
     assert set(losses) == {"loss", *parts}
@@ -390,8 +390,8 @@ def test_features_come_from_the_ids_where_the_corpus_was_not_transformed(publish
 def test_next_auxiliary_target_is_the_feature_vector_one_on(make_module, model_batch):
     module = make_module(auxiliary_target="next").eval()
     batch = model_batch(module)
-    extras = module(batch).extras
-    features, target = extras["features_BTF"], extras["aux_target_BTF"]
+    output = module(batch)
+    features, target = output.features_BTF, output.aux_target_BTF
     counted = batch["mask_target_BT"][:, :-1]
     assert torch.equal(target[:, :-1][counted], features[:, 1:][counted])
 
@@ -404,8 +404,8 @@ def test_learnable_memberships_start_where_the_fixed_are_and_are_not_pulled_by_t
     fixed, learnable = make_module(**options).eval(), make_module(learnable_memberships=True, **options).eval()
     one, other = fixed(model_batch(fixed)), learnable(batch := model_batch(learnable))
     assert torch.allclose(one.scores_BTV, other.scores_BTV, atol=1e-4)
-    assert torch.allclose(one.extras["features_BTF"], other.extras["features_BTF"], atol=1e-5)
-    assert not other.extras["aux_target_BTF"].requires_grad
+    assert torch.allclose(one.features_BTF, other.features_BTF, atol=1e-5)
+    assert not other.aux_target_BTF.requires_grad
     learnable.losses(batch)["loss"].backward()
     moved = learnable.memberships.raw_temperature_31.grad
     assert moved.abs().sum() > 0

@@ -46,7 +46,7 @@ class Ideas:
     Attributes:
         hidden_ND: input of its last layer.
         weight_VD, bias_V: its last layer.
-        window_NK: distinct tokens to foretell, no stopwords, -1 pads.
+        window_NK: distinct tokens to predict, no stopwords, -1 pads.
         counted_V: 1 where a token counts in the loss, 0 for stopwords.
         positive_weight: of tokens in the window.
         loss_weight: of the idea loss in the sum.

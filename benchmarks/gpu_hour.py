@@ -1,0 +1,175 @@
+"""The GPU hour: what is worth most where an accelerator is at hand for minutes, in commands of at most ten.
+
+    python benchmarks/gpu_hour.py out=<folder> [minutes=9] [local=<folder>] [workers=4]
+
+The same command is given again until it ends with 0. In this order: the tests that need an accelerator, the
+benchmarks on it, then the runs of ``size=paper`` that no record has, several side by side, as `lit-ctg lab` orders them
+(``priority`` in the manifests). A test or benchmark that a call cuts off begins anew in the next, a run goes on from
+its last checkpoint: what is kept lies in ``outputs/gpu_hour``, and a copy of it in ``out``. Carry that folder to
+another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_hour`` puts finished records into
+``experiments/``.
+
+``rehearse=true`` goes the same way on a CPU at size=smoke; it measures nothing.
+
+Exit codes: 0 nothing is left, 3 give the command again, 1 something failed (``<step>.txt`` says what), 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from lit_ctg.command import settings
+from lit_ctg.errors import UserError
+from lit_ctg.files import write_atomic
+from lit_ctg.results.record import load_records
+from lit_ctg.run import lab
+
+WORK = Path("outputs") / "gpu_hour"
+PYTHON = sys.executable
+# name and command; the second is the rehearsal's
+STEPS = {
+    "tests": (
+        [PYTHON, "-m", "pytest", "-q", "-m", "gpu", "tests/network", "tests/papers/graphmax"],
+        [PYTHON, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", "tests/network/test_transformer.py"],
+    ),
+    "bench_idea_gate": (
+        [PYTHON, "benchmarks/bench_idea_gate.py", "--device", "cuda", "--precision", "bf16"],
+        [PYTHON, "benchmarks/bench_idea_gate.py", "--help"],
+    ),
+    "bench_gpt2": (
+        [PYTHON, "benchmarks/bench_gpt2.py", "--device", "cuda"],
+        [PYTHON, "benchmarks/bench_gpt2.py", "--help"],
+    ),
+    "bench_graphmax": (
+        [PYTHON, "benchmarks/bench_graphmax.py", "--device", "cuda"],
+        [PYTHON, "benchmarks/bench_graphmax.py", "--help"],
+    ),
+    "bench_controls": (
+        [PYTHON, "benchmarks/bench_controls.py", "--device", "cuda", "--size", "gpt2"],
+        [PYTHON, "benchmarks/bench_controls.py", "--help"],
+    ),
+}
+# a step that was cut off in so many calls is given up
+ATTEMPTS = 2
+# seconds of a call that are kept for ending runs and copying
+RESERVE = 45.0
+POLL = 1.0
+
+
+def main(words: list[str]) -> int:
+    """Do as much as the minutes allow; return the exit code."""
+    known = ("out", "minutes", "local", "workers", "rehearse", "paper")
+    found = settings(words, "gpu_hour", known)
+    rehearse = found.get("rehearse") == "true"
+    if "out" not in found:
+        raise UserError("gpu_hour: give out=<folder>, what is brought back goes there")
+    try:
+        end = time.monotonic() + 60 * float(found.get("minutes", "9")) - RESERVE
+    except ValueError as error:
+        raise UserError(f"gpu_hour: minutes={found['minutes']}: give a number") from error
+    if not rehearse and not torch.accelerator.is_available():
+        raise UserError("gpu_hour: there is no accelerator here; rehearse=true goes the same way on a CPU")
+    WORK.mkdir(parents=True, exist_ok=True)
+    state = _read_state()
+    for name, commands in STEPS.items():
+        if _over(state.get(name)):
+            continue
+        state[name] = _step(name, commands[rehearse], end - time.monotonic(), state.get(name))
+        write_atomic(WORK / "state.json", json.dumps(state, indent=1))
+        if not _over(state[name]):
+            break
+    else:
+        _runs(found, rehearse, end)
+    left = _left()
+    out = Path(found["out"])
+    shutil.copytree(WORK, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock", "*.previous.ckpt", ".*.tmp"))
+    failed = [name for name, one in state.items() if one["code"] not in (None, 0)]
+    for name, one in state.items():
+        print(
+            f"{name}: {'cut off' if one['code'] is None else 'exit code ' + str(one['code'])}, {one['seconds']:.0f} s"
+        )
+    records = load_records([WORK])
+    print(
+        f"{len(records)} records; {'not all steps done' if left is None else str(left) + ' runs left'}; copied to {out}"
+    )
+    if left is None or left > 0:
+        return 3
+    return 1 if failed else 0
+
+
+def _read_state() -> dict[str, dict[str, float | None]]:
+    path = WORK / "state.json"
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): delete it") from error
+
+
+def _over(state: dict[str, float | None] | None) -> bool:
+    """Return whether a step has ended, or was cut off too often."""
+    return state is not None and (state["code"] is not None or (state["attempts"] or 0) >= ATTEMPTS)
+
+
+def _step(
+    name: str, command: list[str], seconds: float, before: dict[str, float | None] | None
+) -> dict[str, float | None]:
+    """Run a test or benchmark for at most so long; return its exit code (None: cut off), calls and seconds."""
+    began = time.monotonic()
+    attempts = 1 + int((before or {}).get("attempts") or 0)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+    with open(WORK / f"{name}.txt", "wb") as text:
+        child = subprocess.Popen(
+            command, stdout=text, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        try:
+            code: int | None = child.wait(max(seconds, 1.0))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            code = None
+    return {"code": code, "attempts": attempts, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _runs(found: dict[str, str], rehearse: bool, end: float) -> None:
+    """Let the lab work until the time is over."""
+    words = [f"output_root={WORK}", f"workers={found.get('workers', '1' if rehearse else '4')}", "nice=0"]
+    words += [f"size={'smoke' if rehearse else 'paper'}", f"paper={found.get('paper', 'all')}"]
+    words += [f"local={found['local']}"] if "local" in found else []
+    if end - time.monotonic() < RESERVE:
+        return
+    lab.main(["start", *words])
+    try:
+        while time.monotonic() < end and lab.Lab.at(WORK).workers():
+            time.sleep(POLL)
+        for line in lab.status_lines(lab.Lab.at(WORK)):
+            print(line)
+    finally:
+        lab.main(["stop", f"output_root={WORK}"])
+
+
+def _left() -> int | None:
+    """Return how many runs a further call could do, None while the lab has not begun."""
+    try:
+        here = lab.Lab.at(WORK)
+    except UserError:
+        return None
+    return sum(here.failure(job) is None and not lab.absent(job.group) for job in here.jobs()[0])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        print(f"gpu_hour: {error}".replace("gpu_hour: gpu_hour:", "gpu_hour:"), file=sys.stderr)
+        sys.exit(2)

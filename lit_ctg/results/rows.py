@@ -1,0 +1,461 @@
+"""One row of a table, from its specification to its verdict: which runs have the quantity (``pool.py``), whether they
+may speak (data, size, metric, checks), what they say (``verdict.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.numbers import format_value
+from lit_ctg.results.pool import Read, RecordPool
+from lit_ctg.results.spec import Check, Printed, Quantity, RowSpec, TableSpec
+from lit_ctg.results.table import Cell, CheckResult, Row
+from lit_ctg.results.verdict import (
+    CANNOT_DECIDE,
+    MIN_SEEDS,
+    NOT_COMPARABLE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    OTHER_DATA,
+    OTHER_SIZE,
+    TOO_SMALL,
+    UNDECIDED,
+    Domain,
+    Verdict,
+    as_untrained,
+    beyond_bound,
+    domain_of,
+    find_sign,
+    judge_claim,
+    judge_number,
+    mean_interval,
+    next_interval,
+    next_rate,
+    repeatability,
+)
+from lit_ctg.statistics import Interval, sign_test, wilson_interval
+
+_BOUNDS = ("floor", "ceiling", "expectation")
+_DIFFERENCES = ("difference", "percent_change", "interaction")
+_COMBINE: dict[str, Callable[..., float]] = {
+    "difference": lambda one, other: one - other,
+    "ratio": lambda one, other: one / other,
+    "percent_change": lambda one, other: 100.0 * (one - other) / other,
+    "sum": lambda *values: math.fsum(values),
+    "mean": lambda *values: statistics.fmean(values),
+    "interaction": lambda one, other, third, fourth: (one - other) - (third - fourth),
+}
+_HOLDS: dict[str, Callable[[float, float], bool]] = {
+    "at_most": lambda value, limit: value <= limit,
+    "at_least": lambda value, limit: value >= limit,
+    "below": lambda value, limit: value < limit,
+    "above": lambda value, limit: value > limit,
+}
+
+Numbers = Mapping[tuple[str, str, str], Printed]
+
+
+def build_row(table: TableSpec, row: RowSpec, numbers: Numbers, pool: RecordPool) -> Row:
+    """Join one row's printed number with the records."""
+    printed = printed_of(table, row, numbers)
+    if printed is not None and printed.value and (row.claim, printed.value > 0) in (("less", True), ("greater", False)):
+        raise UserError(f"{table.name}, {row.label}: claim {row.claim}, but {printed.text} is printed")
+    impossible: dict[str, Verdict] = {}
+    cells: dict[str, Cell | None] = {}
+    for regime in row.metric:
+        if regime not in row.regimes:
+            cells[regime] = None
+        elif row.samples is not None:
+            cells[regime] = build_text_cell(row, regime, pool)
+        else:
+            bounds = {
+                key: _number(getattr(row, key)[regime], row, regime, pool) for key in _BOUNDS if getattr(row, key)
+            }
+            bound = None
+            if printed is not None and printed.value is not None:
+                bound = beyond_bound(printed.value, bounds.get("floor"), bounds.get("ceiling"))
+            if bound is not None:
+                impossible[regime] = bound
+            cells[regime] = build_cell(table, row, regime, printed, pool, bounds, bound)
+    return Row(row, printed, cells, impossible)
+
+
+def printed_of(table: TableSpec, row: RowSpec, numbers: Numbers) -> Printed | None:
+    """Return the row's printed number; a list of references is combined as the row's terms are.
+
+    Raises:
+        UserError: the reference is not in ``numbers.csv``.
+    """
+    if row.printed is None:
+        return None
+    if isinstance(row.printed, dict) and "value" in row.printed:
+        return Printed(None, str(row.printed["value"]))
+    references = row.printed if isinstance(row.printed, list) else [row.printed]
+    found = []
+    for reference in references:
+        key = (str(reference.get("table", table.table)), str(reference["row"]), str(reference["column"]))
+        if key not in numbers:
+            known = [other[2] for other in numbers if other[:2] == key[:2]] or [other[1] for other in numbers]
+            raise UserError(f"{table.name}: no printed number {'/'.join(key)}{did_you_mean(key[2], known)}")
+        found.append(numbers[key])
+    if len(found) == 1:
+        return found[0]
+    values = [number.value for number in found if number.value is not None]
+    if len(values) < len(found) or row.combine is None:
+        raise UserError(f"{table.name}, {row.label}: a list of printed numbers needs 'combine' and every number")
+    value = _COMBINE[row.combine](*values)
+    return Printed(value, format_value(value, row.digits, signed=row.combine != "ratio"), row.unit)
+
+
+def build_cell(
+    table: TableSpec,
+    row: RowSpec,
+    regime: str,
+    printed: Printed | None,
+    pool: RecordPool,
+    bounds: dict[str, float | None],
+    bound: Verdict | None,
+) -> Cell:
+    """Measure one row in one regime and judge it."""
+    if row.over:
+        return _pooled(table, row, regime, pool, bounds)
+    reads = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in row.terms]
+    hole = next((read.hole for read in reads if read.hole), None)
+    seeds = sorted(set.intersection(*(set(read.values) for read in reads)))
+    wanted = row.seeds.get(regime)
+    if wanted is not None:
+        seeds = [seed for seed in seeds if seed in wanted]
+    if not hole and not seeds:
+        hole = "no seed has all of its terms" if wanted is None else f"not run: seed {', '.join(map(str, wanted))}"
+    if hole:
+        hole = f"not run: {row.not_run}" if row.not_run else hole
+        return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
+    values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
+    domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
+    domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
+    measured = _Measured(row, values, reads, domain, printed)
+    unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
+    notes = [*dict.fromkeys(read.note for read in reads if read.note)]
+    notes += [f"unpaired seeds left out: {', '.join(map(str, unpaired))}"] if unpaired else []
+    says = row.claim is not None or (printed is not None and printed.value is not None)
+    sized = not row.sign_only.get(regime) and (pool.size == "paper" or bool(row.any_size))
+    verdict = bound or (_refused(table, row, regime, reads, pool) if says else None)
+    verdict = verdict or _judge(row, printed, measured, sized)
+    if verdict is not None and bound is None and row.untrained.get(regime):
+        verdict = as_untrained(verdict, _judge_untrained(row, regime, printed, pool, seeds, domain, sized))
+    level = row.claim is None and row.combine not in _DIFFERENCES and row.interval != "none"
+    comparable = verdict is not None and bound is None and printed is not None and verdict.label not in _NO_SPREAD
+    return Cell(
+        values=values,
+        mean=measured.mean,
+        interval=measured.interval,
+        trials=measured.trials,
+        folds=measured.folds,
+        verdict=verdict,
+        finding=_finding(row, printed, measured, bounds),
+        note="; ".join(notes),
+        bounds=bounds,
+        spread=_spread(row, values, domain) if level and says else None,
+        spread_printed=_spread(row, values, domain, printed.value)
+        if level and says and comparable and printed
+        else None,
+    )
+
+
+def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bounds: dict[str, float | None]) -> Cell:
+    """Measure and judge a row "on average": one value for every cell that has been run, the mean over its seeds.
+
+    The sentence speaks of cells, and the seeds of one cell share its size and data: they are no further draws of it. A
+    cell that fails a check of the row is left out, and the note says so.
+    """
+    means: list[float] = []
+    reads: list[Read] = []
+    experiments: list[tuple[str, dict[str, str | None]]] = []
+    holes: list[str] = []
+    failed: dict[str, int] = {}
+    pairs = 0
+    for terms in row.over:
+        own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
+        holes += [read.hole for read in own if read.hole]
+        seeds = sorted(set.intersection(*(set(read.values) for read in own)))
+        if not seeds:
+            continue
+        if (why := _failed_check(table, row, [name for name, _ in terms], regime, pool)) is not None:
+            failed[why.check.name] = failed.get(why.check.name, 0) + 1
+            continue
+        pairs += len(seeds)
+        reads += own
+        experiments += terms
+        means.append(statistics.fmean(_combined(row, [read.values[seed] for read in own]) for seed in seeds))
+    told = [f"{count} left out, check {name} does not hold" for name, count in failed.items()]
+    if not means:
+        if failed:
+            verdict = Verdict(CANNOT_DECIDE, "; ".join(told)) if row.claim else None
+            return Cell(hole=f"cannot decide: {'; '.join(told)}", verdict=verdict, bounds=bounds)
+        hole = holes[0] if holes else "no seed has all of its terms"
+        return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
+    values = dict(enumerate(means))
+    domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
+    measured = _Measured(dataclasses.replace(row, interval="seeds"), values, _numbered(reads, values), domain, None)
+    if measured.counts is None:
+        enough = len(means) >= MIN_SEEDS and domain.truth
+        measured.why_none = f"{len(means)} cells of a yes-or-no quantity" if enough else f"fewer than {MIN_SEEDS} cells"
+    run = dataclasses.replace(row, terms=tuple(experiments), checks=(), some=())
+    verdict = (_refused(table, run, regime, reads, pool) or _judge(row, None, measured)) if row.claim else None
+    size = f"{pairs} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
+    return Cell(
+        values=values,
+        mean=measured.mean,
+        interval=measured.interval,
+        cells=len(means),
+        verdict=verdict,
+        finding=_finding(row, None, measured, bounds),
+        note="; ".join([f"over {len(means)} of {len(row.over)} cells ({size})", *told]),
+        bounds=bounds,
+    )
+
+
+def _numbered(reads: Sequence[Read], values: Mapping[int, float]) -> list[Read]:
+    """Return a read that has a number of trials for every pooled value."""
+    return [Read(dict(values), dict.fromkeys(values, 0), unit=reads[0].unit, direction=reads[0].direction)]
+
+
+def _spread(row: RowSpec, values: Mapping[int, float], domain: Domain, printed: float | None = None) -> float | None:
+    """Return CV*, but not of numbers that are all at the end of their scale, where rounding would be all there is."""
+    near = all(value - domain.low < 10.0**-row.digits for value in values.values())
+    return None if near else repeatability(list(values.values()), domain, printed)
+
+
+# with these the printed number is no measurement of the same quantity
+_NO_SPREAD = (*NOT_COMPARABLE, NOT_RUN)
+
+
+class _Measured:
+    """Mean, intervals and pooled trials of a row's values by seed."""
+
+    def __init__(
+        self,
+        row: RowSpec,
+        values: Mapping[int, float],
+        reads: Sequence[Read],
+        domain: Domain,
+        printed: Printed | None,
+    ) -> None:
+        self.values, self.domain = list(values.values()), domain
+        self.mean = statistics.fmean(self.values)
+        self.trials: int | None = None
+        self.folds: int | None = None
+        self.interval: Interval | None = None
+        self.counts: Interval | None = None
+        self.why_none = ""
+        finite = all(map(math.isfinite, self.values))
+        trials = [reads[0].trials[seed] for seed in values]
+        if row.interval == "wilson" and finite:
+            self._pool(row, reads, trials)
+        if row.interval == "none":
+            self.counts = (self.mean, self.mean)
+        elif not finite:
+            self.counts = (self.mean, self.mean) if len(self.values) >= MIN_SEEDS else None
+        elif row.interval == "folds" and len(self.values) == 1 and (folds := _folds(row, next(iter(values)), reads)):
+            self.folds = len(folds)
+            self.interval = mean_interval(folds, domain)
+            self.counts = self.interval if self.folds >= MIN_SEEDS else None
+        elif row.trials is not None:
+            self.interval = self.counts = next_rate(self.values, trials, row.trials)
+        elif row.interval != "wilson":
+            self._seeds(row)
+
+    def _pool(self, row: RowSpec, reads: Sequence[Read], trials: Sequence[int]) -> None:
+        hits, total = sum(round(v * n) for v, n in zip(self.values, trials, strict=True)), sum(trials)
+        if not 0 <= hits <= total:
+            raise UserError(
+                f"{row.label}: {row.terms[0][1]} is no rate ({hits} of {total}); interval: wilson is for rates"
+            )
+        self.mean, self.trials = (hits / total if total else math.nan), total
+        self.interval = self.counts = wilson_interval(hits, total)
+
+    def _seeds(self, row: RowSpec) -> None:
+        """Intervals over seeds: of the mean for a difference, of one more run for a level; from three on they count."""
+        of = mean_interval if row.combine in _DIFFERENCES else next_interval
+        self.interval = of(self.values, self.domain)
+        enough = len(self.values) >= MIN_SEEDS
+        if enough and self.domain.truth and row.combine in _DIFFERENCES and not self._sure():
+            self.interval, self.why_none = None, f"{len(self.values)} seeds of a yes-or-no quantity"
+            return
+        if row.claim is not None and len(self.values) > 1 and not self.domain.truth and self._one_value():
+            # an interval without width says that the seed changes nothing, not that we are sure
+            self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
+            return
+        self.counts = self.interval if enough else None
+
+    def _one_value(self) -> bool:
+        return max(self.values) - min(self.values) <= 1e-9 * max(1.0, abs(self.mean))
+
+    def _sure(self) -> bool:
+        """Of yes or no: Student's interval of +1, +1, +1 has no width; the exact test says what three seeds can say."""
+        return sign_test(self.values, [0.0] * len(self.values)) <= 0.05
+
+
+def _combined(row: RowSpec, values: list[float]) -> float:
+    try:
+        return _COMBINE[row.combine](*values) if row.combine else values[0]
+    except ZeroDivisionError:
+        return math.nan
+
+
+def _folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> list[float]:
+    """Return what the row makes of each fold of one run; nothing where a term has none."""
+    folds = [read.folds.get(seed, []) for read in reads]
+    if len({len(values) for values in folds}) > 1:
+        return []
+    combined = [_combined(row, list(values)) for values in zip(*folds, strict=True)]
+    return combined if all(map(math.isfinite, combined)) else []
+
+
+def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPool) -> float | None:
+    """Return a bound: its metric's mean over the seeds that have it, else its stated number."""
+    if quantity is None:
+        return None
+    return _quantity(quantity, quantity.experiment or row.experiment, regime, pool)
+
+
+def _quantity(quantity: Quantity, experiment: str, regime: str, pool: RecordPool) -> float | None:
+    if quantity.metric is not None:
+        read = pool.read(experiment, regime, quantity.metric)
+        if read.values and all(map(math.isfinite, read.values.values())):
+            return statistics.fmean(read.values.values())
+    return quantity.number
+
+
+def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read], pool: RecordPool) -> Verdict | None:
+    """Return why these runs may not speak about what was printed or claimed; None if they may."""
+    names = list(dict.fromkeys(name for name, _ in row.terms))
+    for name in names:
+        if (why := pool.other_data(name, regime)) is not None:
+            return Verdict(OTHER_DATA, why)
+    if (other := row.other.get(regime)) is not None:
+        label, _, why = other.partition(":")
+        return Verdict(label, why.strip())
+    if pool.size == "smoke" or (row.claim is None and pool.size != "paper" and not row.any_size):
+        return Verdict(OTHER_SIZE, f"size {pool.size}, the printed number is of size paper")
+    if row.too_small is not None:
+        largest = max(abs(statistics.fmean(read.values.values())) for read in reads)
+        if largest < float(row.too_small["below"]):
+            return Verdict(TOO_SMALL, f"{largest:.2g}, below {row.too_small['below']:g}")
+    if (result := _failed_check(table, row, names, regime, pool)) is not None:
+        return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
+    return None
+
+
+def _failed_check(
+    table: TableSpec, row: RowSpec, experiments: Sequence[str], regime: str, pool: RecordPool
+) -> CheckResult | None:
+    """Return the first check that does not hold: of ``checks`` in any experiment, of ``some`` in none of them."""
+    names = list(dict.fromkeys(experiments))
+    for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
+        if not result.held:
+            return result
+    for name in row.some:
+        found = run_checks([table.checks[name]], names, regime, pool)
+        if found and not any(result.held for result in found):
+            return next((result for result in found if result.held is not None), found[0])
+    return None
+
+
+def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str, pool: RecordPool) -> list[CheckResult]:
+    """Hold each check against its limit, for its own experiment or for each of ``experiments``."""
+    results = []
+    for check in checks:
+        for name in [check.experiment] if check.experiment is not None else experiments:
+            metric, quantity = check.metric[regime], check.against[regime]
+            if metric is None or quantity is None:
+                continue  # does not apply to this regime
+            read = pool.read(name, regime, metric)
+            against = _quantity(quantity, quantity.experiment or name, regime, pool)
+            if not read.values or against is None:
+                results.append(CheckResult(check, name, regime, None))
+                continue
+            value, limit = statistics.fmean(read.values.values()), against * check.times
+            held = math.isfinite(value) and _HOLDS[check.limit](value, limit)
+            results.append(CheckResult(check, name, regime, held, value, limit))
+    return results
+
+
+def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool = True) -> Verdict | None:
+    """Judge what was measured; ``sized``: the printed size of a difference is comparable, not its sign alone."""
+    value = None if printed is None else printed.value
+    if row.claim is not None:
+        value = value if sized else None
+        if not all(map(math.isfinite, ours.values)):
+            return Verdict(UNDECIDED, f"ours is {ours.mean}")
+        return judge_claim(
+            row.claim,
+            ours.counts,
+            effect=row.effect if row.effect is not None else value,
+            meaningful=row.effect is not None,
+            margin=row.margin.absolute if row.margin is not None else None,
+            why_none=ours.why_none,
+        )
+    if value is None or row.margin is None:
+        return None
+    if not math.isfinite(ours.mean):
+        return Verdict(NOT_REPRODUCED, f"ours is {ours.mean}")
+    return judge_number(value, ours.counts, row.margin)
+
+
+def _judge_untrained(
+    row: RowSpec,
+    regime: str,
+    printed: Printed | None,
+    pool: RecordPool,
+    seeds: Sequence[int],
+    domain: Domain,
+    sized: bool,
+) -> Verdict | None:
+    """Return the verdict that the model before training would get; None where nobody measured it."""
+    read = pool.read(row.experiment, regime, row.untrained[regime] or "")
+    values = {seed: read.values[seed] for seed in seeds if seed in read.values}
+    return _judge(row, printed, _Measured(row, values, [read], domain, printed), sized) if values else None
+
+
+def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Mapping[str, float | None]) -> str:
+    """Say what a number of our own shows: a goal met or not, the sign of a difference, a value below its floor."""
+    found = []
+    if row.goal is not None:
+        for word, limit in row.goal.items():
+            met = ours.mean <= limit if word == "at_most" else ours.mean >= limit
+            found.append(f"goal {word.replace('_', ' ')} {limit:g}: {'met' if met else 'missed'}")
+    elif row.combine in _DIFFERENCES and printed is None and row.claim is None:
+        found.append(find_sign(ours.counts) if not ours.why_none else ours.why_none)
+    floor = bounds.get("floor")
+    if floor is not None and math.isfinite(ours.mean) and ours.mean < floor:
+        found.append(f"below the floor {floor:.4g}: the model sees what it predicts")
+    return "; ".join(found)
+
+
+def build_text_cell(row: RowSpec, regime: str, pool: RecordPool) -> Cell:
+    """Pick generated texts of the lowest seed, and count over all seeds how many are as asked."""
+    assert row.samples is not None
+    where = row.samples.get("where", {})
+    runs = pool.runs.get((row.experiment, regime), {})
+    texts = {
+        seed: [s["text"] for s in runs[seed].samples if all(s.get(key, "") == value for key, value in where.items())]
+        for seed in sorted(runs)
+    }
+    texts = {seed: found for seed, found in texts.items() if found}
+    if not texts:
+        wanted = ", ".join(f"{key}={value!r}" for key, value in where.items())
+        hole = pool.hole(row.experiment, regime) or f"not recorded: samples with {wanted}"
+        return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole))
+    shown = tuple(dict.fromkeys(next(iter(texts.values()))))[: row.samples.get("show", 3)]
+    everything = [text for found in texts.values() for text in found]
+    finding = ""
+    if "expect" in row.samples:
+        hits = sum(re.search(row.samples["expect"], text) is not None for text in everything)
+        finding = f"{hits} of {len(everything)} as asked"
+    return Cell(values=dict.fromkeys(texts, math.nan), finding=finding, texts=shown)

@@ -1,0 +1,380 @@
+"""`lit-ctg lab`: what `lit-ctg reproduce` would run, in the background, one worker a core.
+
+A job is one run that the papers' manifests list and no record has. Nothing is remembered but what lies on the disk, so
+that workers can be stopped, and the machine restarted, at any time:
+
+- a run that has a finished record, in the output root or among the committed ones, is done;
+- ``<output_root>/lab/jobs/<job>.lock`` is held by the worker that is at a job, ``worker-<k>.lock`` by a living worker;
+- ``jobs/<job>.failed`` says how a job failed; it is tried again after ``start retry=true``;
+- ``settings.json`` are the settings of the last start, ``jobs/<job>.log`` is what a job prints.
+
+Workers read manifests and records anew before every job: what is added to them is run, what came meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import try_lock, write_atomic
+from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.spec import experiments_root
+from lit_ctg.run.jobs import COMMAND, PATIENCE, cores
+from lit_ctg.run.reproduce import Group, absent, estimate, planned
+
+ACTIONS = ("start", "stop", "status", "collect")
+# seconds between a worker's looks at its job, and the longest that a start or a stop is waited for
+POLL = 0.2
+LONGEST = 60.0
+_EPOCH = re.compile(r"epoch (\d+)/(\d+)")
+_DEFAULTS = {
+    "paper": "all",
+    "size": "paper",
+    "local": "local",
+    "output_root": "outputs",
+    "workers": "",
+    "nice": "19",
+    "retry": "false",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a seed of a group of ``lit-ctg reproduce``."""
+
+    group: Group
+    seed: int
+
+    @property
+    def words(self) -> list[str]:
+        """The overrides of ``lit-ctg train``."""
+        return [*self.group.words, f"seed={self.seed}", "skip_completed=true"]
+
+    @property
+    def key(self) -> str:
+        """Name of its files: twelve digits, the same in every process."""
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        return f"{self.group.paper}/{self.group.name} {self.group.regime} {self.group.size} seed {self.seed}"
+
+
+class Lab:
+    """The jobs of one output root and who is at them.
+
+    Args:
+        settings: the settings of ``lit-ctg lab start``, all of them.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.settings = dict(settings)
+        self.output_root = Path(settings["output_root"])
+        self.folder = self.output_root / "lab"
+
+    @classmethod
+    def at(cls, output_root: Path) -> Lab:
+        """Return the lab that was last started there.
+
+        Raises:
+            UserError: none was, or its settings cannot be read.
+        """
+        path = output_root / "lab" / "settings.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise UserError(f"no lab at {output_root}: lit-ctg lab start begins one") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}): delete it and start the lab again") from error
+        if not isinstance(found, dict) or set(found) != set(_DEFAULTS):
+            raise UserError(f"{path} is not of this version: delete it and start the lab again")
+        return cls(found)
+
+    def jobs(self) -> tuple[list[Job], list[RunRecord]]:
+        """Return what is still to be run, in order (``priority`` in the manifests, then as listed), and all records.
+
+        Raises:
+            UserError: see ``reproduce.planned``.
+        """
+        groups, records = planned(self.settings)
+        groups.sort(key=lambda group: group.priority)
+        return [Job(group, seed) for group in groups for seed in group.seeds], records
+
+    def next(self) -> tuple[Job, contextlib.AbstractContextManager[None]] | None:
+        """Return the first job that nobody is at and that can be run, with its lock; None when there is none."""
+        for job in self.jobs()[0]:
+            if self.failure(job) is not None or absent(job.group):
+                continue
+            lock = try_lock(self.folder / "jobs" / f"{job.key}.lock")
+            if lock is not None:
+                return job, _held(lock)
+        return None
+
+    def failure(self, job: Job) -> str | None:
+        """Return how a job failed, None when it has not."""
+        with contextlib.suppress(OSError):
+            return self._file(job, "failed").read_text(encoding="utf-8").strip()
+        return None
+
+    def log(self, job: Job) -> Path:
+        """Return the file of what a job prints."""
+        return self._file(job, "log")
+
+    def _file(self, job: Job, kind: str) -> Path:
+        return self.folder / "jobs" / f"{job.key}.{kind}"
+
+    def busy(self, job: Job) -> bool:
+        """Return whether a worker is at a job."""
+        path = self.folder / "jobs" / f"{job.key}.lock"
+        return path.exists() and _is_held(path)
+
+    def workers(self) -> dict[int, int]:
+        """Return the process of every living worker."""
+        alive = {}
+        for path in sorted(self.folder.glob("worker-*.pid")):
+            if _is_held(path.with_suffix(".lock")):
+                with contextlib.suppress(OSError, ValueError):
+                    alive[int(path.stem.removeprefix("worker-"))] = int(path.read_text(encoding="utf-8"))
+        return alive
+
+    def run(self, job: Job) -> int:
+        """Run a job to its end; return its exit code. It dies with this process, however that ends."""
+        # two processes of one thread finish more runs than one of two
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with open(self.log(job), "ab") as log:
+            child = subprocess.Popen(
+                [*COMMAND, *job.words, f"output_root={self.output_root}"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            while child.poll() is None:
+                time.sleep(POLL)
+        except KeyboardInterrupt:
+            # it ends by itself and keeps its last checkpoint
+            os.killpg(child.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(PATIENCE)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+        if child.returncode not in (0, 1):
+            lines = self.log(job).read_text(encoding="utf-8", errors="replace").split("\n")
+            told = next((line for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
+            write_atomic(self._file(job, "failed"), told.strip() + "\n")
+        return child.returncode
+
+
+@contextlib.contextmanager
+def _held(lock: object) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        lock.release()  # type: ignore[attr-defined]  # filelock's classes differ by platform
+
+
+def _is_held(path: Path) -> bool:
+    lock = try_lock(path)
+    if lock is None:
+        return True
+    lock.release()
+    return False
+
+
+def work(output_root: str, number: int) -> int:
+    """Be worker ``number``: run one job after the other until none is left, or SIGTERM comes."""
+    lab = Lab.at(Path(output_root))
+    # somebody who looks whether it is alive holds the lock for a moment
+    end = time.monotonic() + 25 * POLL
+    while (alive := try_lock(lab.folder / f"worker-{number}.lock")) is None:
+        if time.monotonic() > end:
+            return 0
+        time.sleep(POLL)
+    write_atomic(lab.folder / f"worker-{number}.pid", f"{os.getpid()}\n")
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        busy: set[str] = set()
+        while (found := lab.next()) is not None:
+            job, lock = found
+            with lock:
+                # 1: a process that is not ours is at it; it would be offered again and again
+                if lab.run(job) == 1 and job.key in busy:
+                    time.sleep(LONGEST)
+                busy.add(job.key)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        alive.release()
+    return 0
+
+
+def main(words: Sequence[str], console: Console | None = None) -> int:
+    """Run ``lit-ctg lab start|stop|status|collect``.
+
+    Raises:
+        UserError: no such action, a setting that cannot be, no lab there.
+    """
+    from lit_ctg.command import settings
+
+    console = console or Console(soft_wrap=True, highlight=False)
+    given = settings(words, "lab", ("action", *_DEFAULTS))
+    action = given.pop("action", "status")
+    if action not in ACTIONS:
+        raise UserError(f"lit-ctg lab {action}{did_you_mean(action, ACTIONS)}: one of {', '.join(ACTIONS)}")
+    if action == "start":
+        return _start(given, console)
+    root = Path(given.pop("output_root", _DEFAULTS["output_root"]))
+    if given:
+        raise UserError(f"lit-ctg lab {action} takes output_root only: {', '.join(given)} belong to start")
+    lab = Lab.at(root)
+    if action == "stop":
+        return _stop(lab, console)
+    if action == "collect":
+        return _collect(lab, console)
+    for line in status_lines(lab):
+        console.print(line, markup=False)
+    return 0
+
+
+def _start(given: Mapping[str, str], console: Console) -> int:
+    """Start the workers that are not alive yet; settings that are not given are those of the last start."""
+    root = Path(given.get("output_root", _DEFAULTS["output_root"]))
+    with contextlib.suppress(UserError):
+        given = {**Lab.at(root).settings, "retry": "false", **given}
+    values = {**_DEFAULTS, "workers": str(cores()), **given}
+    for name, most in (("workers", cores()), ("nice", 19)):
+        if not values[name].isdecimal() or int(values[name]) > most:
+            raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number up to {most}")
+    lab = Lab(values)
+    jobs, _ = lab.jobs()  # a mistake is told here and not in a worker's log
+    write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
+    for path in (lab.folder / "jobs").glob("*.failed") if values["retry"] == "true" else ():
+        path.unlink()
+    alive = lab.workers()
+    for number in range(int(values["workers"])):
+        if number not in alive:
+            _launch(lab, number, int(values["nice"]))
+    end = time.monotonic() + LONGEST
+    while jobs and len(lab.workers()) < int(values["workers"]) and time.monotonic() < end:
+        time.sleep(POLL)
+    console.print(f"{len(lab.workers())} workers, {len(jobs)} runs to do; lit-ctg lab status tells more", markup=False)
+    return 0
+
+
+def _launch(lab: Lab, number: int, nice: int) -> None:
+    """Start a worker that outlives this process and its terminal."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    lab.folder.mkdir(parents=True, exist_ok=True)
+    with open(lab.folder / f"worker-{number}.log", "ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "lit_ctg.run.lab", str(lab.output_root), str(number), str(nice)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _stop(lab: Lab, console: Console) -> int:
+    """End all workers and what they run; each run keeps its last checkpoint."""
+    alive = lab.workers()
+    for process in alive.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+    end = time.monotonic() + LONGEST
+    while lab.workers() and time.monotonic() < end:
+        time.sleep(POLL)
+    left = lab.workers()
+    console.print(f"{len(alive) - len(left)} workers stopped; lit-ctg lab start goes on from the last checkpoints")
+    return 1 if left else 0
+
+
+def _collect(lab: Lab, console: Console) -> int:
+    """Copy finished records to ``experiments/``, where tables and report of the repository read them."""
+    from lit_ctg.results.collect import collect
+
+    root = experiments_root(None)
+    written = collect(load_records([lab.output_root]), root)
+    for path in written:
+        console.print(str(path), markup=False)
+    console.print(f"{len(written)} new records below {root}; make tables writes tables and figures from them")
+    return 0
+
+
+def status_lines(lab: Lab) -> list[str]:
+    """Return one screen: what is being run, what comes next, what failed, and how long the rest may take.
+
+    Times are those of past runs of the same name, else of the same paper and size; of a run that is under way, what its
+    epochs have taken so far.
+    """
+    jobs, records = lab.jobs()
+    alive = lab.workers()
+    running = [job for job in jobs if lab.busy(job)]
+    failed = [job for job in jobs if lab.failure(job) is not None and job not in running]
+    unreadable = [job for job in jobs if absent(job.group) and job not in running and job not in failed]
+    waiting = [job for job in jobs if job not in running and job not in failed and job not in unreadable]
+    processes = f" (processes {', '.join(map(str, alive.values()))})" if alive else ": lit-ctg lab start goes on"
+    lines = [f"{len(alive)} workers{processes}"]
+    seconds, unknown = 0.0, 0
+    for job in [*running, *waiting]:
+        whole = estimate(job.group, records)
+        last = last_line(lab.log(job)) if job in running else ""
+        done = _EPOCH.search(last)
+        part = 1 - int(done[1]) / max(int(done[2]), 1) if done else 1.0
+        unknown += whole is None
+        seconds += (whole or 0.0) * part
+        if job in running:
+            lines.append(f"running  {job}: {last or 'has printed nothing yet'}")
+    for job in waiting[:5]:
+        lines.append(f"next     {job}{_hours(estimate(job.group, records))}")
+    if len(waiting) > 5:
+        lines.append(f"         and {len(waiting) - 5} more")
+    lines += [f"failed   {job}: {lab.failure(job)}; its log: {lab.log(job)}" for job in failed]
+    if unreadable:
+        folders = sorted({str(folder) for job in unreadable for folder in absent(job.group)})
+        lines.append(f"without data  {len(unreadable)} runs need {', '.join(folders)}: local=<folder>")
+    rest = f"{len(running) + len(waiting)} runs left"
+    if seconds:
+        rest += f", about {seconds / 3600 / max(len(alive), 1):.1f} h with {max(len(alive), 1)} workers"
+    return [*lines, rest + (f", and {unknown} runs without a past one to estimate from" if unknown else "")]
+
+
+def _hours(seconds: float | None) -> str:
+    return "" if seconds is None else f" (about {seconds / 3600:.2f} h)"
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that says something, "" when there is none."""
+    try:
+        with open(path, "rb") as handle:
+            handle.seek(max(0, path.stat().st_size - 4096))
+            text = handle.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(re.split(r"[\r\n]", text)) if line.strip()), "")
+
+
+if __name__ == "__main__":
+    os.nice(int(sys.argv[3]))
+    sys.exit(work(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.gather import gather, results_for, tables_for
+from lit_ctg.results.render import GAP_TO, Gap, main, n_words, render, shown_rows
+from lit_ctg.results.spec import Printed, RowSpec, TableSpec
+from lit_ctg.results.table import Cell, Results, Row, Table
+from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
+from lit_ctg.statistics import summarize
+
+PAPER = "semantic_fusion"
+ROOT = Path(__file__).resolve().parents[2] / "experiments"
+
+
+def find(results: Results, table: str, label: str, section: str = "") -> Row:
+    """Return one row by its label."""
+    for one in results.tables:
+        if one.spec.name == table:
+            return next(r for r in one.rows if r.spec.label == label and section in r.spec.section)
+    raise AssertionError(f"no table {table}")
+
+
+@pytest.fixture
+def results(write_records) -> Results:
+    return results_for(PAPER, record_dirs=[write_records()])
+
+
+def test_printed_perplexities_are_impossible_for_a_causal_model_only(results: Results) -> None:
+    for label in ("Baseline, PPL", "Fusion, PPL", "Baseline, seen-only PPL", "Fusion, seen-only PPL"):
+        row = find(results, "table_1", label, "Authors' mask")
+        assert row.cells["corrected"].verdict.label == "impossible", label
+        assert set(row.impossible) == {"corrected"}, label
+        assert row.cells["as_published"].verdict.label in ("reproduced", "undecided"), label
+        assert len(row.cells["corrected"].values) == 5
+
+
+def test_the_claimed_gain_is_computed_not_assumed(results: Results) -> None:
+    row = find(results, "table_1", "Fusion against baseline, PPL")
+    assert row.printed.value == -4.3
+    for cell in filter(None, row.cells.values()):
+        low, high = cell.interval
+        expected = "supported" if high < 0 else "contradicted" if low > -4.3 else "undecided"
+        assert cell.verdict.label == expected
+
+
+def test_hard_control_and_confusion(results: Results) -> None:
+    row = find(results, "table_2", "Positive: adjective", "Trained")
+    assert row.cells["corrected"].trials == 1000
+    assert row.cells["as_published"].verdict.label == "met by an untrained model"
+    row = find(results, "table_3", "positive asked, negative realised", "Hard")
+    assert (row.printed.value, row.cells["as_published"].mean) == (0.0, 0.0)
+    assert row.cells["as_published"].verdict.label == "met by an untrained model"
+
+
+def test_channel_control_applies_to_corrected_only(results: Results) -> None:
+    row = find(results, "table_control", "positive: feature channel", "Adjective")
+    assert row.cells["as_published"] is None
+    assert row.cells["corrected"].mean > 0.7
+
+
+def test_figure_reads_the_history(results: Results) -> None:
+    row = find(results, "figure_1", "Fusion, epoch 1")
+    assert row.printed.value == 5.474
+    assert row.cells["corrected"].mean > find(results, "figure_1", "Fusion, epoch 6").cells["corrected"].mean
+    assert find(results, "figure_1", "Fusion, epoch 2").cells["corrected"].verdict.label == "other metric"
+    assert find(results, "figure_1", "Fusion, epoch 3").cells["corrected"].verdict.label == "impossible"
+    assert find(results, "figure_1", "Difference at epoch 1").printed.text == "−2.872"
+
+
+def test_missing_runs_are_visible_holes(results: Results) -> None:
+    cell = find(results, "table_ablation", "no gate", "Perplexity").cells["corrected"]
+    assert cell.hole == "not run: ablation_no_gate"
+    assert cell.verdict.label == "not run"
+
+
+def test_no_records_at_all_is_a_table_of_holes(tmp_path: Path) -> None:
+    results = results_for(PAPER, record_dirs=[tmp_path])
+    cells = [c for t in results.tables for r in t.rows for c in r.cells.values() if c is not None]
+    assert all(cell.hole for cell in cells)
+    assert results.verdicts("corrected")["impossible"] > 0
+    assert set(results.verdicts("as_published")) == {"not run"}
+
+
+def test_every_cell_with_a_printed_number_has_a_verdict(results: Results) -> None:
+    for table in results.tables:
+        for row in table.rows:
+            if row.printed is not None and row.printed.value is not None:
+                assert all(cell is None or cell.verdict is not None for cell in row.cells.values()), row.spec.label
+
+
+def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    committed = results_for(PAPER)
+    assert committed.origin == "the committed records" and len(committed.pool.records()) > 50
+    write_records(("main",), seeds=(7,))
+    own = results_for(PAPER)
+    assert {record.seed for record in own.pool.records()} == {7}
+    assert own.origin.startswith("your own runs in outputs (the committed ones: records=")
+    assert (
+        own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
+    )
+    assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
+    (table,) = [table for table in tables_for(PAPER) if table.spec.name == "table_1"]
+    row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
+    assert row.cells["corrected"].hole == "not run: baseline", "not mixed with the committed ones"
+    row = next(row for row in table.rows if row.spec.label == "Fusion, PPL")
+    assert row.cells["as_published"].verdict.reason == "fewer than 3 seeds"
+
+
+@pytest.mark.parametrize("fmt", ["text", "md", "latex", "csv"])
+def test_command_writes_every_format(write_records, tmp_path: Path, capsys, fmt: str) -> None:
+    folder = str(write_records())
+    out = tmp_path / f"table.{fmt}"
+    assert main(PAPER, format=fmt, records=[folder], out=out, console=Console(file=StringIO())) == 0
+    assert "2.249" in out.read_text(encoding="utf-8")
+    main("all", format=fmt, records=[folder], console=Console(file=StringIO()))
+    everything = capsys.readouterr().out
+    # the tables of every paper, this one's among them
+    assert "2.249" in everything and len(everything) > len(out.read_text(encoding="utf-8"))
+
+
+def test_rows_nobody_ran_nor_printed_are_one_line(make_record) -> None:
+    def row(label: str, section: str, hole: str | None, printed: Printed | None = None) -> Row:
+        return Row(RowSpec(label, section=section), printed, {"corrected": Cell(hole=hole, values={1: 1.0})})
+
+    rows = (
+        *(row(f"a{n}", "A", "not run: x") for n in range(6)),
+        *(row(f"b{n}", "B", "not run: x") for n in range(2)),
+        row("c", "B", None),
+        *(row(f"d{n}", "D", "not run: x", Printed(1.0, "1")) for n in range(4)),
+    )
+    table = Table(TableSpec(PAPER, "table_x", "T", "", "", tuple(one.spec for one in rows)), "small", rows)
+    shown = shown_rows(table.rows)
+    assert isinstance(shown[0], Gap) and shown[0].words == "6 rows not run: a0; a1; ...; a5"
+    assert [one.spec.label for one in shown[1:4]] == ["b0", "b1", "c"]
+    assert shown[4].words == "4 rows not run: x. Printed: d0: 1; d1: 1; d2: 1; d3: 1"
+    for fmt in ("md", "latex", "text"):
+        assert "6 rows not run" in render(table, fmt) and "d3: 1" in render(table, fmt)
+    assert render(table, "csv").count("not run: x") >= 12
+
+
+def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> None:
+    def row(label: str, section: str, hole: str, verdict: str = NOT_RUN) -> Row:
+        cell = Cell(hole=hole, verdict=Verdict(verdict, "why"))
+        return Row(RowSpec(label, section=section), Printed(0.5, "0.5"), {"corrected": cell, "as_published": None})
+
+    def shown(*rows: Row) -> list[tuple[str, str]]:
+        found = shown_rows(rows)
+        return [
+            (one.section, one.summary) if isinstance(one, Gap) else (one.spec.section, one.spec.label) for one in found
+        ]
+
+    a, b = "not run: a", "not run: b"
+    mixed = [row(f"{label}{n}", "S", hole) for n in range(3) for label, hole in (("x", a), ("y", b))]
+    assert shown(*mixed) == [("S", "3 rows not run: a"), ("S", "3 rows not run: b")]
+    whole = [row(f"{section}{n}", section, a) for section in "STU" for n in range(3)]
+    assert shown(*whole) == [(f"S{GAP_TO}U", "9 rows not run: a")]
+    assert shown(*whole[:3], *(row(f"S{n}", "T", a) for n in range(3))) == [
+        ("S", "3 rows not run: a"), ("T", "3 rows not run: a")
+    ], "the same labels twice would not tell the rows apart"  # fmt: skip
+    assert shown(*whole[:3], row("impossible one", "S", a, IMPOSSIBLE))[1] == ("S", "impossible one")
+    assert shown(*whole[:2]) == [("S", "S0"), ("S", "S1")]
+
+
+def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path, write_records) -> None:
+    *_, note = results_for(PAPER, record_dirs=[tmp_path / "nothing"]).notes
+    assert note.startswith("Missing runs (in one regime at least): baseline, main")
+    assert f"lit-ctg reproduce paper={PAPER} size=small makes those" in note
+    *_, note = results_for(PAPER, record_dirs=[write_records()]).notes
+    assert " main," not in note and "size=paper" in note
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"paper": "semantic_fushion"}, "did you mean 'semantic_fusion'"),
+        ({"paper": PAPER, "format": "html"}, "format=html.*one of text, md"),
+        ({"paper": PAPER, "records": ["nowhere/at/all"]}, "no records at nowhere/at/all"),
+        ({"paper": PAPER, "size": "papr"}, "did you mean 'paper'"),
+    ],
+)
+def test_bad_input_is_one_line(words: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        main(**words, console=Console(file=StringIO()))
+
+
+# --- a number, a claim: counted once, of runs that may speak --------------------------------------------------------
+
+
+def test_a_smoke_run_gets_no_verdict(make_record) -> None:
+    records = [make_record(name, "as_published", seed, "smoke") for name in ("main", "baseline") for seed in range(5)]
+    found = results_for(PAPER, record_dirs=[], size="smoke", extra=records)
+    for claims in (False, True):
+        labels = set(found.verdicts("as_published", claims))
+        assert labels <= {"other size", "not run", "impossible"}, labels
+
+
+def test_made_up_text_and_text_of_ones_own_is_other_data(make_record) -> None:
+    for source, folder, label in (
+        ("sample", None, "other data"),
+        ("local", "mine", "other data"),
+        ("local", "wikitext2", "other size"),
+    ):
+        records = [make_record("numbers", "corrected", seed, "small") for seed in range(3)]
+        for record in records:
+            record.paper = "nslm"
+            record.config["data"] = {"source": source, "root": folder and f"local/{folder}"}
+            entry = {"value": 400.0 + record.seed, "unit": "perplexity", "direction": "lower", "n": 9, "ci95": None}
+            record.metrics = {"test/nnlm/year": entry | {"version": 1}}
+        found = results_for("nslm", record_dirs=[], size="small", extra=records)
+        row = find(found, "table_2", "NNLM, year")
+        assert row.cells["corrected"].verdict.label == label, (source, folder)
+        assert ("made-up sample text" in found.notes[0]) == (source == "sample")
+
+
+def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records, monkeypatch) -> None:
+    root = tmp_path / "experiments"
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    for name, files in {"no_tables": {"paper.yaml": "title: x"}, "no_manifest": {"numbers.csv": "paper"},
+                        "bad_yaml": {"paper.yaml": "title: [", "numbers.csv": "a"}}.items():  # fmt: skip
+        (root / name).mkdir()
+        for file, text in files.items():
+            (root / name / file).write_text(text)
+    found, left_out = gather("all", root=root, records=[write_records()])
+    assert [result.paper for result in found] == [PAPER]
+    assert len(left_out) == 3 and all("left out: " in line and "\n" not in line for line in left_out)
+    with pytest.raises(UserError, match=r"no_tables/numbers\.csv"):
+        gather("no_tables", root=root)
+    shutil.rmtree(root / PAPER)
+    with pytest.raises(UserError, match="bad_yaml"):
+        gather("all", root=root)
+
+
+def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Path) -> None:
+    committed = ROOT / PAPER / "results" / "main" / "corrected-paper-seed111.json"
+    folder = tmp_path / "outputs" / "main"
+    folder.mkdir(parents=True)
+    text = committed.read_text(encoding="utf-8")
+    (folder / "run.json").write_text(text, encoding="utf-8")
+    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
+    assert note.startswith("1 of 1 runs have a committed one of the same seed beside them: all ")
+    data = json.loads(text)
+    data["metrics"]["val/perplexity"]["value"] *= 1.1
+    (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
+    note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
+    assert re.search(r": 1 of \d+ numbers differ, most of all val/perplexity \(10%\)", note)
+    assert "of the same seed" not in " ".join(results_for(PAPER).notes)
+
+
+def pooled_rows(make_record, tmp_path: Path, gains: dict[str, tuple[float, ...]], **row: str) -> Results:
+    """Return a paper of two arms: by cell, how much lower the new one's loss is for each seed; "old" costs 9."""
+    folder = tmp_path / "experiments" / "mine"
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    (folder / "paper.yaml").write_text("title: mine\n")
+    (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
+    terms = "[{experiment: '{size}_new'}, {experiment: '{size}_old'}]"
+    more = "".join(f", {key}: {value}" for key, value in row.items())
+    (folder / "tables" / "table_mine.yaml").write_text(
+        "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\n"
+        "checks: {learned: {says: below 8, metric: val/loss, below: 8}}\nrows:\n"
+        f"  - {{label: pooled, combine: difference, claim: less, over: {{size: [xs, s, m, l]}}, terms: {terms}"
+        f"{more}}}\n"
+        "  - {label: deeper, combine: interaction, over: {size: [s]}, terms: "
+        "[{experiment: m_new}, {experiment: m_old}, {experiment: '{size}_new'}, {experiment: '{size}_old'}]}\n"
+    )
+    records = []
+    for size, by_seed in gains.items():
+        for seed, gain in enumerate(by_seed):
+            for name, value in ((f"{size}_new", 9.0 + gain), (f"{size}_old", 9.0)):
+                record = make_record(name, "corrected", seed, "small")
+                record.paper, record.config["data"] = "mine", {}
+                record.metrics = {"val/loss": {"value": value, "unit": "nats", "direction": "lower", "n": 9,
+                                               "ci95": None, "version": 1}}  # fmt: skip
+                records.append(record)
+    return results_for("mine", record_dirs=[], size="small", root=tmp_path / "experiments", extra=records)
+
+
+GAINS = {"xs": (-1.0, -1.2, -1.1), "s": (-1.0, -2.0, -3.0), "m": (-2.0, -4.0, -6.0)}
+
+
+def test_a_row_on_average_has_one_value_a_cell(make_record, tmp_path: Path) -> None:
+    """Three of four cells run, three seeds each: three values, not nine, whose seeds are no draws of cells."""
+    found = pooled_rows(make_record, tmp_path, GAINS)
+    pooled = find(found, "table_mine", "pooled").cells["corrected"]
+    means = [-1.1, -2.0, -4.0]
+    assert list(pooled.values.values()) == pytest.approx(means)
+    assert (pooled.cells, n_words(pooled)) == (3, "3 cells")
+    assert pooled.note == "over 3 of 4 cells (9 pairs of runs)"
+    assert pooled.interval == pytest.approx(summarize(means).ci95)
+    assert pooled.verdict.label == "undecided", "nine pairs as if they were draws of cells would support it"
+    every = [gain for by_seed in GAINS.values() for gain in by_seed]
+    assert summarize(every).ci95[1] < 0 < pooled.interval[1]
+    deeper = find(found, "table_mine", "deeper").cells["corrected"]
+    assert list(deeper.values.values()) == [-2.0]
+    two = pooled_rows(make_record, tmp_path, {"s": (-1.0, -1.0, -1.0), "m": (-1.0, -1.0, -1.0)})
+    verdict = find(two, "table_mine", "pooled").cells["corrected"].verdict
+    assert (verdict.label, verdict.reason) == ("undecided", "fewer than 3 cells")
+
+
+def test_cells_that_fail_a_check_are_left_out_and_told(make_record, tmp_path: Path) -> None:
+    """The old arm never has a loss below 8, the new one in three of four cells."""
+    gains = {**GAINS, "l": (-0.5, -0.4, -0.6)}
+    some = pooled_rows(make_record, tmp_path, gains, some="[learned]")
+    pooled = find(some, "table_mine", "pooled").cells["corrected"]
+    assert list(pooled.values.values()) == pytest.approx([-1.1, -2.0, -4.0])
+    assert pooled.note == "over 3 of 4 cells (9 pairs of runs); 1 left out, check learned does not hold"
+    (note,) = (note for note in some.tables[0].notes if note.startswith("Check learned"))
+    assert "held in corrected/m_new" in note and "failed in corrected/l_new (8.500 against 8.000)" in note
+    every = pooled_rows(make_record, tmp_path, gains, checks="[learned]")
+    cell = find(every, "table_mine", "pooled").cells["corrected"]
+    assert cell.verdict.label == "cannot decide" and "4 left out" in cell.verdict.reason

@@ -1,0 +1,58 @@
+"""The notebooks of docs/ run from first to last cell, offline, and what is committed of them was run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_notebook", DOCS / "_notebook.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_committed_was_run(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    cells = code_cells(json.loads(text))
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert any(cell["outputs"] for cell in cells) and len(text) < 200_000
+    assert not {place for place in ("/tmp/", "/home/", "/work/", "/root/") if place in text}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    committed = code_cells(json.loads(path.read_text(encoding="utf-8")))
+    for was, now in zip(committed, code_cells(runner.executed(path)), strict=True):
+        # texts and numbers may differ from processor to processor; whether a cell says something does not
+        assert [output["output_type"] for output in was["outputs"]] == [
+            output["output_type"] for output in now["outputs"]
+        ]
+
+
+def test_a_cell_that_fails_ends_the_run(runner: ModuleType, tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": source} for source in (["a = 1\n", "print(a)\n", "a + 1"], ["1 / 0"])]
+    (tmp_path / "one.ipynb").write_text(json.dumps({"cells": cells[:1]}), encoding="utf-8")
+    (cell,) = runner.executed(tmp_path / "one.ipynb")["cells"]
+    assert cell["outputs"][0]["text"] == ["1\n"] and cell["outputs"][1]["data"] == {"text/plain": ["2"]}
+    (tmp_path / "two.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    with pytest.raises(ZeroDivisionError):
+        runner.executed(tmp_path / "two.ipynb")
