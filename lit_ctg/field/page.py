@@ -19,6 +19,7 @@ from lit_ctg.field.rank import (
     curve,
     deciding_judges,
     describe,
+    method_of,
     ranking,
     sweeps,
     task_of,
@@ -53,7 +54,8 @@ def report(
     found = [record for record in found if record.size == chosen]
     if not found:
         raise UserError(f"no record of the field{f' of size={size}' if size else ''}: lit-ctg field run makes some")
-    pages, pictures = [], {}
+    pages: list[str] = []
+    pictures: dict[str, str] = {}
     for task in sorted({task_of(record) for record in found}):
         text, drawn = task_page(task, [record for record in found if task_of(record) == task])
         pages.append(text)
@@ -99,7 +101,8 @@ def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, s
     lines += [f"Judge {name}: {judge_line(records[0], name)}, below "
               f"{records[0].config['judges']['least_accuracy']:g}: decides nothing." for name in failed]  # fmt: skip
     if not deciding:
-        return "\n".join([*lines, "", "No judge knows human texts well enough: this task decides nothing.", ""]), {}
+        told = "No judge knows human texts well enough: this task decides nothing. What was measured, unranked:"
+        return "\n".join([*lines, "", told, "", *unranked_table(records, failed), ""]), {}
     found = sweeps(records, deciding)
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
@@ -108,6 +111,18 @@ def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, s
     lines += ["", *sample_lines(ranked, found), ""]
     pictures = {f"{task}.svg": area_picture(task, ranked), f"{task}_curves.svg": curve_picture(task, ranked, found)}
     return "\n".join(lines), pictures
+
+
+def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:
+    """Return what judges that decide nothing said of every method and strength, in the order of names."""
+    heads = [*(f"success ({judge})" for judge in judges), "perplexity"]
+    lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
+        for strength in record.config["method"]["strengths"]:
+            shown = [f"{describe(record, float(strength), f'success/{judge}'):.3f}" for judge in judges]
+            shown.append(f"{describe(record, float(strength), 'perplexity'):.1f}")
+            lines.append(f"| {method_of(record)} {strength:g} | " + " | ".join(shown) + " |")
+    return lines
 
 
 def about(records: Sequence[RunRecord]) -> list[str]:

@@ -208,12 +208,12 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = 
         return np.array([bare[1] if name == BARE else area(*curve(found[name], draw), bare, most) for name in names])
 
     generator = np.random.default_rng(seed)
-    _, _, prompts, classes, samples = found[BARE].success_ZSPCK.shape
+    prompts, classes, samples = map(int, found[BARE].success_ZSPCK.shape[2:])
     drawn = np.stack(
         [
             areas(
                 Draw(
-                    generator.integers(0, prompts, size=prompts),
+                    generator.integers(0, prompts, size=(prompts,)),
                     generator.integers(0, samples, size=(prompts, classes, samples)),
                     generator,
                 )

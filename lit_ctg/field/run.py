@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lit_ctg.config import plain
-from lit_ctg.core.result import MetricResult
+from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.bench import Bench, Parts
 from lit_ctg.field.judge import successes
@@ -206,16 +206,21 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
     """Return the measures of the texts of one strength. Intervals, which need the prompts, are ``rank.py``'s."""
     count = len(rows)
     tokens = sum(row["tokens"] for row in rows)
-    found = {f"success/{name}": (sum(row[name] for row in rows) / count, "", "higher") for name in judges}
     cost = sum(row["nats"] for row in rows) / tokens if tokens else math.nan
-    found["perplexity"] = (math.exp(min(cost, 700.0)) if tokens else math.nan, "", "lower")
     # class by class: what is the same for two classes (the bare model's) repeats nothing
     groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
+    names = [*(f"success/{judge}" for judge in judges), "repetition", "overlap", "attribute_words"]
+    found = {name: sum(row[name.removeprefix("success/")] for row in rows) / count for name in names}
+    found["perplexity"] = math.exp(min(cost, 700.0)) if tokens else math.nan
     for order in (1, 2, 3):
-        found[f"distinct_{order}"] = (sum(distinct(group, order) for group in groups) / len(groups), "", "higher")
-    for name, direction in (("repetition", "lower"), ("overlap", "lower"), ("attribute_words", "none")):
-        found[name] = (sum(row[name] for row in rows) / count, "", direction)
-    return {name: MetricResult(value, unit, way, count, None, 1) for name, (value, unit, way) in found.items()}
+        found[f"distinct_{order}"] = sum(distinct(group, order) for group in groups) / len(groups)
+
+    def better(name: str) -> Direction:
+        if name == "attribute_words":
+            return "none"
+        return "lower" if name in ("repetition", "overlap", "perplexity") else "higher"
+
+    return {name: MetricResult(value, "", better(name), count, None, 1) for name, value in found.items()}
 
 
 def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats: int = 2) -> MetricResult:

@@ -34,9 +34,7 @@ class _Codes(Method):
         self.learning_rate = learning_rate
         self.control: Control | None = None
 
-    def _learned(
-        self, bench: Bench, key: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], loss: Loss
-    ) -> None:
+    def _learn(self, bench: Bench, key: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], loss: Loss) -> None:
         """Train the parameters in place, or read what was learned before.
 
         Args:

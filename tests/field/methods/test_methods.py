@@ -116,7 +116,7 @@ def test_what_is_learned_is_learned_once(make_bench: MakeBench, field_root: Path
 def test_any_bundle_is_a_method(bundle_of_bias: Path, make_bench: MakeBench) -> None:
     bench = make_bench()
     words = ["size=smoke", "method=carried", f"method.bundle={bundle_of_bias}", "method.strengths=[1,50]"]
-    method = build_method(compose([*words, "method.fixed={to_TARGET:1}"]))
+    method = build_method(compose([*words, "++method.fixed.to_TARGET=1"]))
     method.fit(bench)
     arm = method.arm(bench, "positive")
     assert arm.settings(2) == {"token_bias.strength": 2, "token_bias.to_positive": 1}
