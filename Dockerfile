@@ -1,8 +1,8 @@
 # The build is the check: it runs `make test` as the first command on a fresh machine would.
 #   docker build -t lit_ctg .
 #   docker run --rm lit_ctg table paper=semantic_fusion
-# Not built yet: there was no Docker where it was written. Tried one by one on Debian 12 with Python 3.11 instead: the packages are all there
-# (`apt-get install --simulate`), CI runs `make test` on a fresh checkout, and the two commands run from its environment.
+# Not built yet: there was no Docker where it was written. Of its commands, on Debian 12 with Python 3.11: the packages are all there
+# (`apt-get install --simulate`), and `make test` and the table are run outside of a container.
 FROM python:3.11-slim-bookworm
 # git: records name the commit; chromium: the report as a browser shows it
 RUN apt-get update \
