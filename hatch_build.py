@@ -1,5 +1,5 @@
 """What of ``experiments/`` travels in the wheel: manifests, printed numbers, tables and records, so that it prints all
-tables anywhere. Figures are drawn from them again; the field's texts are read in a checkout only. The wheel stays small.
+tables anywhere. Figures are drawn from them again; the field is read in a checkout only. The wheel stays small.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class Experiments(BuildHookInterface):  # type: ignore[type-arg]  # hatchling's own generic argument says nothing here
+class Experiments(BuildHookInterface):
     """Adds the files to a wheel; an editable install finds them in the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
