@@ -263,8 +263,8 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
         raise ValueError(f"a counted target lies outside the {vocabulary} scores of the vocabulary")
     nll_P = torch.zeros(targets_P.shape, dtype=torch.float64, device=rows_PV.device)
     for index in counted_P.split(max(1, chunk // vocabulary)):
-        log_probs_PV = rows_PV[index].double().log_softmax(dim=-1)
-        nll_P[index] = -log_probs_PV.gather(1, targets_P[index].unsqueeze(1)).squeeze(1)
+        scores_PV = rows_PV[index].double()
+        nll_P[index] = scores_PV.logsumexp(dim=-1) - scores_PV.gather(1, targets_P[index].unsqueeze(1)).squeeze(1)
     return nll_P.reshape(target_BT.shape)
 
 
