@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 111
 
-.PHONY: help venv reproduce tables docs test test-slow lint format bench clean
+.PHONY: help venv reproduce tables docs test test-long test-slow lint format bench clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -12,7 +12,8 @@ help:
 	@echo "make docs       the pages of docs/ as a site in outputs/site, links checked"
 	@echo "make test       environment, the default test suite (CPU, offline)"
 	@echo "make lint       ruff, format check, mypy over lit_ctg"
-	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
+	@echo "make test-slow  the tests that take minutes each"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
 venv: $(VENV)/.ready
@@ -55,9 +56,12 @@ docs: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 LIT_CTG_TEST_THREADS=2 LIT_CTG_TEST_HIDE_NUMBA=1 \
-	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not long and not slow and not gpu"
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
-	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not slow and not gpu"
+	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not long and not slow and not gpu"
+
+test-long: venv
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not slow and not gpu"
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow

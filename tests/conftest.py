@@ -9,16 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning
-import pytest
-import torch
-from torch.utils.data import DataLoader
-
-# one thread a test worker: reproducible to the bit, and two workers share two cores
+# one thread per test worker: reproducible to the bit, and two workers share two cores
 THREADS = os.environ.get("LIT_CTG_TEST_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", THREADS)
 os.environ.setdefault("WANDB_MODE", "offline")
+# before Lightning, which imports huggingface_hub, which reads it once
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import lightning  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
 torch.set_num_threads(int(THREADS))
 if os.environ.get("LIT_CTG_TEST_HIDE_NUMBA"):
     sys.modules["numba"] = None  # type: ignore[assignment] # as where it is not installed

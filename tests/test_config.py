@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lit_ctg.config import compose, config_folder, experiments, plain, prepare_overrides
+from lit_ctg.config import Regime, Size, check, compose, config_folder, experiments, plain, prepare_overrides
 from lit_ctg.errors import UserError
 
 MAIN = "experiment=semantic_fusion/main"
@@ -43,11 +43,22 @@ def swept_name(name: str) -> bool:
 
 @pytest.mark.parametrize("name", experiments())
 def test_every_experiment_composes_in_every_regime_and_size(name: str) -> None:
-    for regime in ("corrected", "as_published"):
-        for size in ("smoke", "small", "paper"):
-            cfg = plain(compose([f"experiment={name}", f"regime={regime}", f"size={size}"]))
-            assert cfg["paper"] == name.partition("/")[0]
-            assert cfg["name"] == name.partition("/")[2] or swept_name(name)
+    # what is chosen by regime and size are values, resolved last: one composition serves all six
+    cfg = compose([f"experiment={name}"])
+    for regime in Regime:
+        for size in Size:
+            cfg.regime, cfg.size = regime, size
+            made = plain(check(cfg))
+            assert (made["regime"], made["size"]) == (regime.name, size.name)
+            assert made["paper"] == name.partition("/")[0]
+            assert made["name"] == name.partition("/")[2] or swept_name(name)
+
+
+def test_no_option_is_chosen_by_regime_or_size() -> None:
+    """So a composed configuration can be changed to another regime or size."""
+    for path in config_folder().rglob("*.yaml"):
+        for entry in (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("defaults", []):
+            assert "${" not in str(entry), path
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.S)
 COMMANDS = [line for line in README.splitlines() if line.startswith("lit-ctg ")]
 
 
+@pytest.mark.long
 def test_every_command_of_the_use_section_in_order(run_cli, tmp_path: Path) -> None:
     """One folder, in order: generate and evaluate find the run that train has left."""
     commands = [line for line in COMMANDS if "<" not in line and " data " not in line]
@@ -46,6 +47,7 @@ def test_texts_of_runs_are_texts_of_committed_records() -> None:
         assert any(told) or any(f"code {row.get('code')}" == control for row in found), line
 
 
+@pytest.mark.long
 def test_corpus_commands(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     books = tmp_path / "books"

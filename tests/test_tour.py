@@ -36,6 +36,7 @@ def test_what_is_committed_was_run(path: Path) -> None:
     assert not {place for place in ("/tmp/", "/home/", "/work/", "/root/") if place in text}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)

@@ -35,6 +35,7 @@ for name, settings in told["settings"].items():
 """
 
 
+@pytest.mark.long
 def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokenizer: Any, carried_controls: Any) -> None:
     chosen = [name for name in ON if name not in ("graphmax", "grammar")]
     made = carried_controls()

@@ -317,6 +317,7 @@ WORKER = """
 """
 
 
+@pytest.mark.long
 def test_two_processes_give_the_result_of_one(tmp_path, make_batch):
     output, batch = make_batch(sentences=8)
     gen = torch.Generator().manual_seed(5)

@@ -179,7 +179,9 @@ class Digests(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "clause" else pytest.mark.long) for name in CORPORA]
+)
 def test_a_resumed_run_reads_the_same_batches_with_and_without_workers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer_of: Callable[..., lightning.Trainer]
 ) -> None:

@@ -41,6 +41,7 @@ def command(folder: Path, *words: str) -> dict:
     return {"record": json.loads(record.read_text(encoding="utf-8")), "checkpoint": weights}
 
 
+@pytest.mark.long
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """20 steps on batches of two processes against 20 steps of one process over the same pairs of batches."""
     two = command(tmp_path / "two", "trainer=ddp", "trainer.devices=2")

@@ -38,6 +38,7 @@ def test_a_run_that_blows_up_is_told(experiment: str, run_cli: Any, tmp_path: Pa
     assert code == 0 and "done already, skipped" in out
 
 
+@pytest.mark.long
 def test_a_sweep_tells_what_diverged_and_goes_on(run_cli: Any, tmp_path: Path) -> None:
     words = ["experiment=idea_gate/main", *QUICK, *CASES["idea_gate/main"][1:], "model.learning_rate=1e3,1e-3"]
     code, out, err = run_cli("train", "-m", *words, f"output_root={tmp_path}")

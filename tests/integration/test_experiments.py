@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lit_ctg.config import compose, experiments
+from lit_ctg.config import compose, experiments, plain
 from lit_ctg.run.train import train
 
 QUICK = ("size=smoke", "logger=none", "trainer.limit_val_batches=1", "trainer.accelerator=cpu")
@@ -23,8 +25,59 @@ PRETRAINED = (
 )
 
 
-@pytest.mark.parametrize("regime", ["corrected", "as_published"])
-@pytest.mark.parametrize("name", [name for name in experiments() if name not in PRETRAINED])
+# one of every set of classes that an experiment is built of; the others, which differ in values, take minutes together
+FIRST = (
+    "control_code/gru",
+    "control_code/transformer",
+    "graphmax/main",
+    "graphmax/review",
+    "graphmax/translation",
+    "idea_gate/base",
+    "idea_gate/branch",
+    "idea_gate/main",
+    "nslm/increment",
+    "nslm/numbers",
+    "nslm/numbers_transformer",
+    "nslm/places",
+    "semantic_fusion/baseline",
+    "semantic_fusion/coupled",
+    "semantic_fusion/coupled_baseline",
+    "semantic_fusion/main",
+    "semantic_fusion/memberships",
+    "semantic_fusion/reviews",
+    "semantic_fusion/reviews_baseline",
+)
+# of these both regimes are run at once
+PUBLISHED = ("control_code/transformer", "graphmax/main", "idea_gate/main", "nslm/numbers", "semantic_fusion/main")
+
+
+def cases() -> Iterator[Any]:
+    """Yield (experiment, regime), marked as long unless it is among the first."""
+    for name in experiments():
+        for regime in ("corrected", "as_published") if name not in PRETRAINED else ():
+            quick = name in (FIRST if regime == "corrected" else PUBLISHED)
+            yield pytest.param(name, regime, marks=[] if quick else pytest.mark.long)
+
+
+def classes(node: Any) -> Iterator[str]:
+    """Yield the names of the classes that a configuration is built of."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from [value] if key == "_target_" else classes(value)
+
+
+@pytest.mark.long
+def test_the_first_have_every_set_of_classes() -> None:
+    sets = {
+        name: frozenset(classes(plain(compose([f"experiment={name}", *QUICK]))))
+        for name in experiments()
+        if name not in PRETRAINED
+    }
+    assert set(FIRST) <= set(sets) and set(PUBLISHED) <= set(FIRST)
+    missing = [name for name in sets if sets[name] not in [sets[first] for first in FIRST]]
+    assert not missing, f"built of classes that no experiment in FIRST is built of: {missing}"
+
+
+@pytest.mark.parametrize(("name", "regime"), cases())
 def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
     words = [f"experiment={name}", f"regime={regime}", f"output_root={tmp_path}", *QUICK]
     # max_steps ends the run in the first epoch

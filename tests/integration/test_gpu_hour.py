@@ -34,6 +34,7 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_rehearsal_is_cut_off_and_goes_on_to_the_end(folder: Path) -> None:
     (folder / "outputs" / "gpu_hour").mkdir(parents=True)
@@ -57,6 +58,7 @@ def test_the_rehearsal_is_cut_off_and_goes_on_to_the_end(folder: Path) -> None:
     assert json.loads(record.read_text())["status"] == "DONE" and "0 runs left" in last.stdout
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 def test_without_an_accelerator_it_says_so(folder: Path) -> None:
     done = call(folder, "out=back")
@@ -64,6 +66,7 @@ def test_without_an_accelerator_it_says_so(folder: Path) -> None:
     assert not (folder / "outputs").exists()
 
 
+@pytest.mark.long
 def test_bad_input(folder: Path) -> None:
     for words, line in ((["minutes=1"], "give out="), (["out=x", "minutes=ten"], "minutes=ten")):
         done = call(folder, *words, "rehearse=true")

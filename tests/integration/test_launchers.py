@@ -44,6 +44,7 @@ def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
 
 
 # starting a Ray cluster takes longer than everything else here
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_jobs_side_by_side_leave_the_same_records(launcher: str, one_by_one: dict[int, dict], tmp_path: Path) -> None:
     done = sweep(tmp_path, f"sweep={launcher}")

@@ -80,10 +80,11 @@ def names_what_is_wrong(line: str, words: list[str]) -> bool:
     return not parts or any(part in line for part in [*parts, value] if part)
 
 
-def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
+def run_mutations(count: int, seed: int, run_cli: Any, folder: Path, some: int | None = None) -> int:
     rng = random.Random(seed)
     # a pretrained experiment asks for its model before anything else
     names = [name for name in experiments() if "/pretrained" not in name]
+    names = names if some is None else rng.sample(names, some)
     known = {name: list(keys(plain(compose([f"experiment={name}", *QUICK])))) for name in names}
     ran = 0
     for _ in range(count):
@@ -97,6 +98,12 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path) -> int:
 
 
 def test_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert 0 < run_mutations(12, 0, run_cli, tmp_path, some=4) < 12
+
+
+@pytest.mark.long
+def test_more_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert 0 < run_mutations(60, 0, run_cli, tmp_path) < 60
 
@@ -126,7 +133,14 @@ def damage(path: Path, rng: random.Random) -> None:
     path.write_text("\n".join(lines if rng.random() < 0.9 else lines[:place]) + "\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "count",
+    [
+        4,
+        pytest.param(20, marks=pytest.mark.long),
+        pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
 def test_damaged_configuration_files(count: int, run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = config_folder()
     name, rng = "semantic_fusion/main", random.Random(count)

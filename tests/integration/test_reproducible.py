@@ -30,7 +30,7 @@ def run(root: Path, *words: str) -> dict[str, Any]:
     return record_of(train(compose([EXPERIMENT, *SMOKE, f"output_root={root}", *words])).folder)
 
 
-@pytest.mark.parametrize("regime", ["corrected", "as_published"])
+@pytest.mark.parametrize("regime", ["corrected", pytest.param("as_published", marks=pytest.mark.long)])
 def test_same_seed_same_record_to_the_bit(tmp_path: Path, regime: str) -> None:
     first = run(tmp_path / "a", f"regime={regime}", "seed=5")
     second = run(tmp_path / "b", f"regime={regime}", "seed=5")
@@ -41,6 +41,7 @@ def test_same_seed_same_record_to_the_bit(tmp_path: Path, regime: str) -> None:
     assert other["metrics"]["val/perplexity"] != first["metrics"]["val/perplexity"]
 
 
+@pytest.mark.long
 def test_killed_after_two_epochs_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     words = [EXPERIMENT, *SMOKE, "trainer.max_epochs=4", "seed=7"]
     whole = record_of(train(compose([*words, f"output_root={tmp_path / 'whole'}"])).folder)
@@ -89,6 +90,7 @@ def test_a_failed_run_says_why_and_is_not_taken_for_good(tmp_path: Path) -> None
     assert "training loss is" in record["error"]
 
 
+@pytest.mark.long
 def test_sweep_skips_what_is_done_reports_what_fails_and_goes_on(run_cli, tmp_path: Path) -> None:
     words = ["train", "-m", EXPERIMENT, *SMOKE, "skip_completed=true", "metric=[perplexity]"]
     code, out, err = run_cli(*words, "model.dropout_typo=1")
@@ -106,6 +108,7 @@ def test_sweep_skips_what_is_done_reports_what_fails_and_goes_on(run_cli, tmp_pa
     assert sum(json.loads(path.read_text())["status"] == "DONE" for path in records) == 2
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_no_record_and_exits_with_130(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lit_ctg.cli", "train", EXPERIMENT, *SMOKE, "trainer.max_epochs=100000"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

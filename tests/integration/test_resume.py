@@ -104,8 +104,14 @@ def same(left: Any, right: Any) -> bool:
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize(
+    ("paper", "workers"),
+    [
+        pytest.param(paper, workers, marks=[pytest.mark.long] if workers and paper != "semantic_fusion/main" else [])
+        for paper in PAPERS
+        for workers in (0, 2)
+    ],
+)
 def test_an_epoch_that_was_cut_off_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, workers: int
 ) -> None:
@@ -115,6 +121,7 @@ def test_an_epoch_that_was_cut_off_begins_anew(
     assert differences(tmp_path, monkeypatch, words) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [[], ["trainer.accumulate_grad_batches=3", "trainer.max_steps=5"], ["trainer.check_val_every_n_epoch=3"]],
@@ -130,11 +137,13 @@ def test_that_holds_however_the_run_is_counted(
     ("paper", "words"),
     [
         ("idea_gate/main", []),
-        ("idea_gate/main", ["++data.num_workers=2"]),
-        ("idea_gate/main", ["trainer.accumulate_grad_batches=2", "trainer.max_steps=5"]),
-        ("control_code/transformer", []),
-        ("graphmax/main", []),
-        ("nslm/numbers", [NSLM_CALLBACKS]),
+        pytest.param("idea_gate/main", ["++data.num_workers=2"], marks=pytest.mark.long),
+        pytest.param(
+            "idea_gate/main", ["trainer.accumulate_grad_batches=2", "trainer.max_steps=5"], marks=pytest.mark.long
+        ),
+        pytest.param("control_code/transformer", [], marks=pytest.mark.long),
+        pytest.param("graphmax/main", [], marks=pytest.mark.long),
+        pytest.param("nslm/numbers", [NSLM_CALLBACKS], marks=pytest.mark.long),
     ],
     ids=["idea_gate", "idea_gate_workers", "idea_gate_accumulated", "control_code", "graphmax", "nslm"],
 )
@@ -144,6 +153,7 @@ def test_a_checkpoint_made_inside_an_epoch_goes_on_there(
     assert differences(tmp_path, monkeypatch, [f"experiment={paper}", *PAPERS[paper], *words], save=True) == []
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_costs_an_epoch_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on from the checkpoint before it, and ends as if nothing had happened."""
     words = ["experiment=idea_gate/main", *PAPERS["idea_gate/main"], "trainer.max_epochs=4"]

@@ -123,6 +123,7 @@ def seeds(count: int) -> str:
     return f"seed=range(0,{count})"
 
 
+@pytest.mark.long
 def test_killed_in_a_run_and_at_a_random_moment(start: Start, tmp_path: Path) -> None:
     runs = seeds(3)
     began = time.monotonic()

@@ -27,6 +27,7 @@ def written(log: Path, wanted: bytes, seconds: float = 60) -> bytes:
     return log.read_bytes()
 
 
+@pytest.mark.long
 def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path) -> None:
     import wandb
 
@@ -41,6 +42,7 @@ def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path
     assert "val/perplexity" in (folder / "metrics.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.long
 def test_a_failed_run_is_finished_too(tmp_path: Path) -> None:
     import wandb
 
@@ -91,6 +93,7 @@ def table(folder: Path, value: dict[str, Any]) -> dict[str, list]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 def test_tables_of_an_offline_run_read_back(tmp_path: Path) -> None:
     words = ["experiment=semantic_fusion/main", *WORDS[1:], "trainer.max_epochs=2", f"output_root={tmp_path}"]
     folder = train(compose(words)).folder

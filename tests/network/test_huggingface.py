@@ -101,6 +101,7 @@ def test_an_empty_folder(tmp_path):
         HuggingFaceBackbone(path=str(tmp_path))
 
 
+@pytest.mark.long
 def test_an_encoder_decoder_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a causal language model"):
         HuggingFaceBackbone(path=save("t5", tmp_path))

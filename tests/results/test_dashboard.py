@@ -18,6 +18,7 @@ from lit_ctg.results.spec import experiments_root, papers
 PAPER = "semantic_fusion"
 
 
+@pytest.mark.long
 def test_workspace_shows_curves_and_tables() -> None:
     results = results_for(PAPER)
     data = json.loads(serialised(workspace(results, "me", "ours")))
@@ -47,6 +48,7 @@ def test_every_paper_has_both(paper: str, tmp_path: Path) -> None:
     assert all(json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_publishing_saves_both(monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
@@ -61,6 +63,7 @@ def test_publishing_saves_both(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dashboard: at/Workspace" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb_workspaces.workspaces as ws
 

@@ -97,6 +97,7 @@ def test_every_cell_with_a_printed_number_has_a_verdict(results: Results) -> Non
                 assert all(cell is None or cell.verdict is not None for cell in row.cells.values()), row.spec.label
 
 
+@pytest.mark.long
 def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     committed = results_for(PAPER)
@@ -116,6 +117,7 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
     assert row.cells["as_published"].verdict.reason == "fewer than 3 seeds"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fmt", ["text", "md", "latex", "csv"])
 def test_command_writes_every_format(write_records, tmp_path: Path, capsys, fmt: str) -> None:
     folder = str(write_records())
@@ -240,6 +242,7 @@ def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records,
         gather("all", root=root)
 
 
+@pytest.mark.long
 def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Path) -> None:
     committed = ROOT / PAPER / "results" / "main" / "corrected-paper-seed111.json"
     folder = tmp_path / "outputs" / "main"

@@ -86,6 +86,7 @@ def test_page_is_self_contained(page: str) -> None:
     assert "url(" not in page and "@import" not in page and "http://" not in page
 
 
+@pytest.mark.long
 def test_a_sample_with_markup_stays_text(make_record, tmp_path: Path) -> None:
     record = make_record("main", "corrected", 1)
     record.samples = [{"path": EVIL, "setting": EVIL, "text": EVIL}, {"path": "off", "text": EVIL}]
@@ -123,6 +124,7 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
     assert " open" not in re.findall(r"<details[^>]*>", page)
 
 
+@pytest.mark.long
 def test_own_runs_stand_beside_the_committed_ones_and_agree_or_not(tmp_path: Path) -> None:
     (record,) = load_records([EXPERIMENTS / PAPER / "results" / "main" / "corrected-paper-seed111.json"])
     write_record(record, tmp_path / "run.json")
@@ -139,6 +141,7 @@ def test_own_runs_stand_beside_the_committed_ones_and_agree_or_not(tmp_path: Pat
     assert re.search(r"1 of \d+ numbers differ, most of all val/perplexity \(1%\)", text)
 
 
+@pytest.mark.long
 def test_what_was_never_run_is_one_line_with_its_command(make_record, tmp_path: Path) -> None:
     write_record(make_record("baseline", "corrected", 1), tmp_path / "run.json")
     text = write_report(tmp_path / "r.html", PAPER, records=[tmp_path]).read_text(encoding="utf-8")
@@ -165,12 +168,14 @@ def test_a_failing_report_keeps_the_old_page(write_records, tmp_path: Path, monk
     assert out.read_text() == "old"
 
 
+@pytest.mark.long
 def test_the_same_records_give_the_same_page(write_records, tmp_path: Path) -> None:
     folder = write_records(seeds=(111,))
     pages = [write_report(tmp_path / name, PAPER, records=[folder]).read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
 
 
+@pytest.mark.long
 def test_command(write_records, tmp_path: Path) -> None:
     console = Console(file=StringIO())
     out = tmp_path / "page.html"
@@ -200,6 +205,7 @@ def test_papers_and_tables_fold_with_their_anchors_inside(page: str) -> None:
     assert len(folds) == 2 * (1 + TABLES), "of one's own runs and of the committed ones"
 
 
+@pytest.mark.long
 def test_filter_and_sizes(make_record, tmp_path: Path) -> None:
     for size in ("small", "paper"):
         record = make_record("main", "corrected", 1)

@@ -52,6 +52,7 @@ def browse(page: Path, folder: Path) -> tuple[str, list[str]]:
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,6 +73,7 @@ def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest
     assert found["folded"] < 6000 < found["height"], "a phone shows the verdicts first, the papers folded"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 def test_the_look_sees_defects(tmp_path: Path) -> None:
     """So that silence above means something."""

@@ -163,6 +163,7 @@ def test_a_run_knows_its_corpus(scripts: Callable[[str], list[str]], run_cli: An
     assert train(compose([*words, "output_root=runs", "skip_completed=true"])).status == "SKIPPED"
 
 
+@pytest.mark.long
 def test_a_leftover_checkpoint_of_another_corpus_is_not_resumed(scripts: Callable[[str], list[str]]) -> None:
     words = scripts("carol")
     folder = train(compose([*words, "output_root=runs"])).folder
@@ -175,6 +176,7 @@ def test_a_leftover_checkpoint_of_another_corpus_is_not_resumed(scripts: Callabl
     assert train(compose([*words, "output_root=runs"])).folder == folder
 
 
+@pytest.mark.long
 def test_other_data_that_is_asked_for_needs_the_same_words_only(
     scripts: Callable[[str], list[str]], run_cli: Any, tmp_path: Path
 ) -> None:

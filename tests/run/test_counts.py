@@ -40,6 +40,7 @@ def test_perplexities_are_those_of_a_loop_over_the_held_out_tokens(
     assert found["reference/val/bigram_perplexity"].value == pytest.approx(math.exp(pairs.mean()))
 
 
+@pytest.mark.long
 def test_it_leaves_a_record_beside_the_experiments_own(tmp_path: Path) -> None:
     words = [
         "experiment=nslm/numbers",

@@ -68,6 +68,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
         printed("info", object())
 
 
+@pytest.mark.long
 def test_the_command_line(run_cli, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     code, out, err = run_cli("data", "prepare", "data=scripts", "size=smoke")

@@ -131,6 +131,7 @@ def told(
     return {line["name"]: {**line, "folder": str(place / line["name"])} for line in lines}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_process_has_our_logits(told: dict[str, dict[str, Any]], name: str) -> None:
     found = told[name]

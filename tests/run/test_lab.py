@@ -98,6 +98,7 @@ def test_what_a_failed_job_said_is_kept(
     assert lines[-1].startswith("2 runs left" if failed else "3 runs left")
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_is_given_up_with_its_own_line(folder: Path) -> None:
     """By the command that workers use, not by a stand-in: a code of 0 or 1 would offer it again for ever."""
     write_runs("- {experiment: main, regime: corrected, seed: [1], set: {backbone.heads: 7}}")
@@ -188,6 +189,7 @@ def test_collect_copies_finished_records(folder: Path, capsys: pytest.CaptureFix
     assert str(copied.relative_to(folder)) in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_start_stop_and_start_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A short run is finished, a long one cut off and gone on with, by a worker that outlives the command."""

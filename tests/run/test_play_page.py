@@ -72,6 +72,7 @@ def test_a_curve_needs_a_text_first(player: Player) -> None:
     assert saved(None) is None
 
 
+@pytest.mark.long
 def test_every_paper_has_a_smoke_run_to_train() -> None:
     found = {group.paper: group for group in smoke_groups()}
     assert len(found) >= 5
@@ -195,6 +196,7 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     page.close()
 
 
+@pytest.mark.long
 def test_without_runs_it_offers_to_train(
     browser: Any, serve: Any, smoke_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import warnings
 
+import pytest
+
 from lit_ctg.run.quiet import LOGGERS, quiet
 
 
+@pytest.mark.long
 def test_importing_the_package_mutes_nobody() -> None:
     script = (
         "import logging, warnings, lightning\n"

@@ -29,6 +29,7 @@ def records() -> list:
     return load_records([ROOT / paper / "results" for paper in WITH_RUNS])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_committed_record_is_listed(paper: str, records: list) -> None:
     # models of counts are no runs: `lit-ctg data counts` makes them
@@ -99,6 +100,7 @@ def test_values_are_swept_and_data_is_local(tmp_path: Path) -> None:
     assert groups[0].command()[-2:] == ["seed=1,2", "skip_completed=true"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_folder_of_real_data_is_in_the_folder_given(paper: str) -> None:
     """No path of a corpus is written out: `local=` moves all of them, and all of them are checked."""
@@ -111,6 +113,7 @@ def test_every_folder_of_real_data_is_in_the_folder_given(paper: str) -> None:
             assert asked == set(group.folders)
 
 
+@pytest.mark.long
 def test_graphmax_reads_three_corpora_and_names_those_that_are_not_there(tmp_path: Path) -> None:
     for name in ("wikipedia", "yelp"):
         (tmp_path / name).mkdir()
@@ -147,6 +150,7 @@ def test_damaged_lists_are_one_line(text: str, expected: str, tmp_path: Path) ->
         load_groups(write(tmp_path, text), "semantic_fusion", "smoke")
 
 
+@pytest.mark.long
 def test_command_runs_what_is_missing_and_shows_it(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
     monkeypatch.chdir(tmp_path)

@@ -41,6 +41,7 @@ def run(folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
+@pytest.mark.long
 def test_a_new_paper_passes_every_check_and_touches_nothing(checkout: Path) -> None:
     before = contents(checkout)
     made = new(PAPER, root=checkout)

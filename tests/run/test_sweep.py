@@ -73,6 +73,7 @@ def test_duration(seconds, words):
     assert duration(seconds) == words
 
 
+@pytest.mark.long
 def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     words = ["train", "-m", RUN, "size=smoke", "metric=[perplexity]", "callback=[run_record]", "logger=none"]
     words += ["trainer.limit_train_batches=1", "trainer.limit_val_batches=1", "seed=0,-1,1", "skip_completed=true"]
@@ -86,6 +87,7 @@ def test_a_sweep_prints_a_line_a_job_and_a_failing_one_has_its_own(run_cli):
     assert "sweep of 3 jobs" in out and "2 done" in out
 
 
+@pytest.mark.long
 def test_a_job_that_another_process_is_at_is_not_done(run_cli, tmp_path):
     """The lock of a sweep that was killed, and whose jobs live on, once made the next one report "skipped", code 0."""
     words = [RUN, "size=smoke", "metric=[perplexity]", "callback=[run_record]", "logger=none", "skip_completed=true"]

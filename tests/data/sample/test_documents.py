@@ -43,6 +43,7 @@ def test_the_same_seed_gives_the_same_documents_and_another_seed_others(name: st
     assert first != list(GENERATORS[name]("train", 4, 4000))
 
 
+@pytest.mark.long
 def test_string_hash_randomisation_changes_nothing() -> None:
     code = (
         "from lit_ctg.data.sample import encyclopedia; "
@@ -63,6 +64,7 @@ def test_string_hash_randomisation_changes_nothing() -> None:
     assert len(sums) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GENERATORS)
 def test_no_document_is_in_two_splits_whatever_the_seeds(name: str) -> None:
     texts = {split: {document.text for seed in (0, 1) for document in sample(name, split, seed)} for split in SPLITS}

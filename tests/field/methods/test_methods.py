@@ -45,6 +45,7 @@ def test_a_method_learns_writes_and_leaves_the_model_as_it_was(bench: Bench, nam
     assert all(torch.equal(value, before[key]) for key, value in bench.model.state_dict().items())
 
 
+@pytest.mark.long
 def test_every_option_is_a_method_with_ascending_strengths() -> None:
     for name in complete("method"):
         assert instantiate(compose([f"method={name}"]).method).strengths, name

@@ -60,6 +60,7 @@ def fit(folder, *words):
     return experiment
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
 def test_a_resumed_run_equals_an_uninterrupted_one(regime, tmp_path):
@@ -83,6 +84,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(regime, tmp_path):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.long
 def test_the_network_learns_which_source_it_is_told(tmp_path):
     """After training the right code costs less than the wrong one."""
     experiment = fit(tmp_path, "experiment=control_code/transformer", "data.sample_size=3000", "trainer.max_epochs=3")
@@ -93,6 +95,7 @@ def test_the_network_learns_which_source_it_is_told(tmp_path):
         assert float(module.losses(batch)["loss"]) < float(module.losses(swapped)["loss"])
 
 
+@pytest.mark.long
 def test_command_line(run_cli, tmp_path):
     words = ("experiment=control_code/gru", *WORDS, CALLBACKS, "data.sample_size=3000", "trainer.max_steps=2")
     code, out, err = run_cli("train", *words)

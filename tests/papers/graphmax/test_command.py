@@ -20,6 +20,7 @@ def cache(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.mark.long
 def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
     file = tmp_path / "graph.safetensors"
     words = ["data=reviews", "size=smoke", "data/tokenizer=word"]
@@ -33,6 +34,7 @@ def test_a_corpus_in_its_own_vocabulary(run_cli, tmp_path: Path) -> None:
     assert found.information["order"] == 2 and f"{found.edges}" in out and found.information["corpus"] == "reviews"
 
 
+@pytest.mark.long
 def test_a_scene_in_the_vocabulary_of_the_language_model(tmp_path: Path) -> None:
     file = tmp_path / "graph.safetensors"
     words = ["experiment=graphmax/main", "size=smoke"]

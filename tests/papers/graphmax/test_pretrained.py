@@ -53,6 +53,7 @@ def path(tmp_path_factory) -> str:
     return save(tmp_path_factory.mktemp("gpt2"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
 def test_the_trial_without_training(path, regime, tmp_path: Path) -> None:
     scenes = "callback.graphmax_trial.scenes"
@@ -115,6 +116,7 @@ def test_a_head_with_a_bias_is_taken_where_it_may(tmp_path: Path) -> None:
             torch.testing.assert_close(backbone.head(hidden_BD), expected_BTV[:, place], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_bad_input(tmp_path: Path) -> None:
     words = ["experiment=graphmax/pretrained", *QUICK, f"output_root={tmp_path}"]
     with pytest.raises(UserError, match="no pretrained model chosen"):

@@ -132,6 +132,7 @@ def test_translation_without_training(saved, regime, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
+@pytest.mark.long
 def test_bad_input(tmp_path: Path) -> None:
     path = save("bart", tmp_path / "bart")
     with pytest.raises(UserError, match="knows no languages"):

@@ -43,7 +43,12 @@ def assert_random_graphs_agree(slow, numbers: range) -> None:
 
 
 def test_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
-    assert_random_graphs_agree(slow, range(300) if arithmetic == "compiled" else range(100))
+    assert_random_graphs_agree(slow, range(60))
+
+
+@pytest.mark.long
+def test_hundreds_of_random_graphs_agree_with_newton_in_float64(slow, arithmetic) -> None:
+    assert_random_graphs_agree(slow, range(60, 300))
 
 
 @pytest.mark.slow

@@ -82,6 +82,7 @@ def test_what_cannot_be_exported(make_module, tmp_path) -> None:
     assert paper_commands()["export-base"] is main
 
 
+@pytest.mark.long
 def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
     from lit_ctg.config import compose
     from lit_ctg.run.train import train

@@ -263,6 +263,7 @@ def padded(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     assert len(COMMANDS) == 4 and "lora" in COMMANDS[2] and "baseline" in COMMANDS[3]
@@ -280,6 +281,7 @@ def test_the_documented_commands_and_code_on_a_padded_model(padded, run_cli, tmp
     assert capsys.readouterr().out.startswith("The stock market is")
 
 
+@pytest.mark.long
 def test_the_matched_baseline_says_what_to_leave_out(padded, run_cli, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     words = ["train", "experiment=idea_gate/baseline", "backbone=huggingface", f"backbone.path={padded}", *QUICK]

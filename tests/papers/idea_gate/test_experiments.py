@@ -100,6 +100,7 @@ def test_the_trained_gate_takes_what_the_regime_lets_it(regime) -> None:
     assert math.isclose(deepest, {"as_published": -1.0, "corrected": -2.0}[regime], rel_tol=1e-6)
 
 
+@pytest.mark.long
 def test_published_validation_is_five_random_batches_and_corrected_the_whole_split(tmp_path) -> None:
     def validation(regime: str, seed: int = 0) -> tuple[float, list[int]]:
         words = ["experiment=idea_gate/main", f"regime={regime}", f"seed={seed}", f"+data.cache_root={tmp_path}"]

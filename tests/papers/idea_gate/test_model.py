@@ -362,6 +362,7 @@ def test_bad_settings(vocabulary, change, message):
         fresh(vocabulary, **change)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "tokens"), [("smoke", 400), ("small", 8000), ("paper", 50257)])
 def test_matched_baseline_has_as_many_parameters(size, tokens):
     """Deviation 6: within 1% of the gated model; the published baseline is the smaller one."""
@@ -386,6 +387,7 @@ def run(folder):
     return build(compose(words), folder, loggers=False)
 
 
+@pytest.mark.long
 def test_a_resumed_run_equals_a_whole_one(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
     whole.trainer.fit(whole.module, whole.datamodule)

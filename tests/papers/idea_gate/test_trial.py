@@ -317,6 +317,7 @@ def recorded():
     return names
 
 
+@pytest.mark.long
 def test_every_run_is_listed(terms) -> None:
     listed = {(group.name, group.regime) for group in load_groups(ROOT, "idea_gate", "small")}
     # models of counts are no runs: `lit-ctg data counts` makes them
@@ -513,6 +514,7 @@ def test_without_a_gate_there_is_nothing(gated, xray_vocabulary, trainer_of, tmp
     assert not callback.results and not callback.rows and not list(tmp_path.glob("xray*"))
 
 
+@pytest.mark.long
 def test_files_are_written_and_logged(gated, xray_vocabulary, trainer_of, tmp_path) -> None:
     import wandb
 

@@ -181,6 +181,7 @@ def classes_of(text, state: str) -> dict[str, str]:
     return {token: made.table.names[row_V[number]] for number, token in enumerate(made.tokens) if row_V[number] >= 0}
 
 
+@pytest.mark.long
 def test_seven_number_classes(text) -> None:
     plain = {"1987": "year", "2015": "year", "30": "round", "1,200": "round", "7": "other", "5": "other",
              "3.5": "decimal", ".5": "decimal", "2,001": "other"}  # fmt: skip

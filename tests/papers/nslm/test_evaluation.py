@@ -100,6 +100,7 @@ def test_join_keeps_every_row() -> None:
     assert len(joined) == 16 and joined.error_NG.shape == (16, len(GUESSERS))
 
 
+@pytest.mark.long
 def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     words = ("experiment=nslm/places", "size=smoke", "logger=none", "+data.cache_root=cache")
     code, out, err = run_cli("train", *words)

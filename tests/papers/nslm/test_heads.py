@@ -346,6 +346,7 @@ def test_losses_are_the_negative_scores_and_reach_every_parameter() -> None:
     assert float(grads["tail.0.1.weight"].abs().sum()) > 0 and float(grads["tail.1.1.weight"].abs().sum()) == 0
 
 
+@pytest.mark.long
 def test_a_run_with_an_adaptive_softmax(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     words = ("experiment=nslm/places", "size=smoke", "logger=none", "+data.cache_root=cache", "model.samples=null")
     code, _, err = run_cli("train", *words, "model.cutoffs=[200,600]")

@@ -297,6 +297,7 @@ def test_the_cost_of_a_step_has_all_heads(build: Any) -> None:
         assert float(parameter.grad.abs().sum()) > 0
 
 
+@pytest.mark.long
 def test_character_networks_are_clipped_by_themselves_and_share_no_gradient(build: Any) -> None:
     module, datamodule = build("+model.character_every=1")
     batch = next(iter(datamodule.train_dataloader()))
@@ -386,6 +387,7 @@ def test_grounded_dimensions_are_not_trained(build: Any) -> None:
     assert "grounded_VG" not in dict(module.named_parameters())
 
 
+@pytest.mark.long
 def test_training_lowers_the_loss_and_saves(build: Any) -> None:
     module, datamodule = build("model.samples=64", "+model.character_every=2")
     batches = list(datamodule.train_dataloader())[:5]
@@ -408,6 +410,7 @@ def test_training_lowers_the_loss_and_saves(build: Any) -> None:
         torch.testing.assert_close(other(batches[0]).scores_BTV, module(batches[0]).scores_BTV)
 
 
+@pytest.mark.long
 def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) -> None:
     path = tmp_path / "classes.yaml"
     # the example of docs/papers/nslm.md
@@ -421,6 +424,7 @@ def test_classes_of_ones_own_go_before_the_others(build: Any, tmp_path: Path) ->
         build(f"model.class_file={tmp_path / 'none.yaml'}")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) -> None:
     words = ["experiment=nslm/places", *SMALL[:-2], "model.samples=64", f"+data.cache_root={cache}", "logger=none"]
@@ -446,6 +450,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(cache: Path, tmp_path: Path) 
     assert [epoch for epoch, _ in evaluation[1].history["val/perplexity"]] == [1, 2]
 
 
+@pytest.mark.long
 def test_bad_input(build: Any) -> None:
     with pytest.raises(UserError, match="did you mean 'adamw'"):
         build("model.optimizer=adam")

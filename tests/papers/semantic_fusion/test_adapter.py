@@ -129,6 +129,7 @@ def test_an_untrained_adapter_leaves_a_pretrained_model_as_it_is_and_it_alone_is
     assert losses[-1] < losses[0] - 0.1 and torch.equal(before, module.backbone.model.transformer.wte.weight)
 
 
+@pytest.mark.long
 def test_the_channel_alone_decides_after_training(make, vocabulary):
     module = make()
     batch = batch_of(vocabulary, TEXTS)

@@ -541,6 +541,7 @@ def test_two_clauses_obey_a_control_in_both_clauses():
     assert all(c.ids[-1] == V.eos_id for c in clauses)
 
 
+@pytest.mark.long
 def test_held_out_words_appear_as_often_as_the_sampler_says():
     """Table 4 from a model that gives them nothing: .58, .41 (published nucleus), .51 (usual nucleus)."""
     for name, control, expected in (

@@ -35,6 +35,7 @@ def record(folder: Path, name: str) -> dict:
     return json.loads(path.read_text())
 
 
+@pytest.mark.long
 def test_the_page_runs_as_it_stands(here, run_cli):
     lines = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
     assert [line.split()[1] for line in lines if line.startswith("lit-ctg")] == [
@@ -66,6 +67,7 @@ def test_the_class_on_the_page_is_a_feature():
     assert issubclass(space["Shouting"], Feature)
 
 
+@pytest.mark.long
 def test_a_frozen_hugging_face_model_takes_the_adapter(here, run_cli):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -105,6 +107,7 @@ def test_the_clause_model_on_reviews_says_where_to_go(run_cli):
     assert code == 2 and "experiment=semantic_fusion/reviews" in err and len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_words_of_ones_own_can_be_held_out_of_the_clause_corpus(here, run_cli):
     words = ["experiment=semantic_fusion/main", *SMOKE, "output_root=outputs", "callback.control_trial.n=2"]
     held_out = "data.held_out={positive:[superb],negative:[awful]}"
