@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -122,9 +123,9 @@ def _export(words: list[str]) -> int:
 
 
 def _table(words: list[str]) -> int:
-    from lit_ctg.results.render import main as table
+    from lit_ctg.results.publish import table_command
 
-    return _of_records(table, COMMANDS["table"].parse(words))
+    return _of_records(table_command, COMMANDS["table"].parse(words))
 
 
 def _report(words: list[str]) -> int:
@@ -140,7 +141,7 @@ def _play(words: list[str]) -> int:
 
 
 def _figure(words: list[str]) -> int:
-    from lit_ctg.results.picture import main as figure
+    from lit_ctg.results.figure import main as figure
 
     return _of_records(figure, COMMANDS["figure"].parse(words))
 
@@ -149,6 +150,19 @@ def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
     return _of_records(verify, COMMANDS["verify"].parse(words))
+
+
+def _collect(words: list[str]) -> int:
+    from lit_ctg.results.record import collect, load_records
+
+    found = COMMANDS["collect"].parse(words)
+    sources, out = folders(found.get("records")) or ["outputs"], Path(found.get("out", "experiments"))
+    for folder in sources:
+        if not Path(folder).exists():
+            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    written = collect(load_records(sources), out, replace=found.get("replace") == "true")
+    print(f"{len(written)} records written below {out}")
+    return 0
 
 
 def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
@@ -370,6 +384,17 @@ COMMANDS = {
             _verify,
             (Setting("paper", "a paper, or all (default)"), _RECORDS),
             examples=("verify paper=idea_gate",),
+        ),
+        Command(
+            "collect",
+            "copy finished runs of committed code to experiments/, where tables read them",
+            _collect,
+            (
+                Setting("records", "folders of records, with commas; default: outputs"),
+                Setting("out", "the folder of the papers, experiments by default"),
+                Setting("replace", "true: overwrite the record of the same run", lambda: ("true", "false")),
+            ),
+            examples=("collect records=outputs", "collect records=outputs/idea_gate replace=true"),
         ),
         Command(
             "reproduce",

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
-from lit_ctg.results.table import CheckResult, Results, Row, Table, has_margin
+from lit_ctg.results.table import CheckResult, RecordPool, Results, Row, Table, has_margin
 
 OUTPUTS = "outputs"
 # missing runs that are named

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import named_floats, write_atomic
+from lit_ctg.files import named_floats, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -66,6 +66,9 @@ _ONE_A_LINE = ("config", "metrics", "history", "samples")
 
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
+
+# a record says itself where it is collected to: it must not be able to say "../../elsewhere"
+_PLAIN = re.compile(r"(?!\.)[\w.+=,-]+")
 
 # keys of the configuration (dotted, from the root) that do not change what a training run computes
 HASH_IGNORED = (
@@ -362,6 +365,49 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
         _check(point[0], _NUMBER, key, where)
         _check(point[1], (int, float, _MAYBE), key, where)
     return [[epoch, math.nan if value is None else value] for epoch, value in points]
+
+
+# --- committed records ----------------------------------------------------------------------------------------------
+
+
+def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
+    """Copy finished runs into ``root``, for the repository's tables; return the new files.
+
+    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it. One
+    that is there already stays, unless ``replace`` says otherwise. Where the run wrote (``output_root``) changes no
+    result and may name somebody's folders: the copy says "outputs".
+
+    Args:
+        records: read from run directories.
+        root: the ``experiments`` folder.
+        replace: overwrite a record of the same experiment, regime, size and seed.
+
+    Raises:
+        UserError: a run of code that was not committed, or one whose name or paper is no plain folder name.
+    """
+    written = []
+    for record in records:
+        if record.status not in ("DONE", "DIVERGED"):
+            continue
+        if record.git.get("dirty") is not False:
+            raise UserError(
+                f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
+            )
+        for key in ("paper", "name"):
+            if not _PLAIN.fullmatch(getattr(record, key)):
+                raise UserError(f"{record.source}: its {key} is {getattr(record, key)!r}, not a plain folder name")
+        name = f"{record.regime}-{record.size}-seed{record.seed}"
+        folder = root / record.paper / "results" / record.name
+        target = folder / f"{name}.json"
+        if target.exists() and not replace:
+            continue
+        samples, record.samples = record.samples, []
+        record.config["output_root"] = "outputs"
+        write_record(record, target)
+        if samples:
+            write_samples(samples, folder / f"{name}.samples.jsonl")
+        written.append(target)
+    return written
 
 
 # --- where a result comes from --------------------------------------------------------------------------------------

@@ -10,21 +10,15 @@ import csv
 import io
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value, needs_exponent
-from lit_ctg.results import export
-from lit_ctg.results.gather import gather
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -40,7 +34,6 @@ from lit_ctg.results.verdict import (
     UNTRAINED,
 )
 
-FORMATS = ("text", "md", "latex", "csv", "eee")
 # what is not judged has no colour
 STYLES = {
     REPRODUCED: "green",
@@ -532,50 +525,3 @@ def _line(line: list[str], columns: int) -> str:
     # a row that begins with "[" would be read as an argument of the \\ before it
     words = [f"{{{word}}}" if word.startswith("[") else word for word in words]
     return " & ".join(words) + r" \\"
-
-
-def main(
-    paper: str | None = None,
-    size: str | None = None,
-    format: str = "text",
-    records: Sequence[str | Path] | None = None,
-    out: str | Path | None = None,
-    console: Console | None = None,
-) -> int:
-    """Print the tables of a paper, or of all, or write them to a file.
-
-    Args:
-        paper: name of a paper; None or "all" for all.
-        size: see ``gather``.
-        format: one of ``FORMATS``; eee is a file for every run (``export.py``).
-        records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
-        out: file to write instead of printing; of format=eee the folder.
-        console: where to print.
-
-    Raises:
-        UserError: no such paper, size or format, or ``out`` cannot be written.
-    """
-    if format not in FORMATS:
-        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
-    results, left_out = gather(paper, size, records)
-    often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
-    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.tables]
-    notes = [*(note for result in results for note in result.notes), *left_out]
-    shown = console or Console()
-    if format == "eee":
-        if out is None:
-            raise UserError("format=eee writes a file for every run: give out=<folder>")
-        count = export.write([record for result in results for record in result.pool.records()], Path(out))
-        shown.print(f"written: {count} runs to {out}", markup=False, highlight=False, soft_wrap=True)
-        return 0
-    if out is not None:
-        write_atomic(Path(out), render_all(tables, format, notes))
-        shown.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
-    elif format == "text" and shown.is_terminal:
-        print_tables(tables, shown, notes)
-    else:
-        print(render_all(tables, format, notes), end="")
-    if format == "csv" or out is not None:
-        for line in left_out:
-            shown.print(line, markup=False, highlight=False, soft_wrap=True)
-    return 0

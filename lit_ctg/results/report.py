@@ -22,10 +22,9 @@ from lit_ctg import __version__
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
-from lit_ctg.results import dashboard
+from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
-from lit_ctg.results.plot import headline_picture, legend_for, panels_for, training_curves
-from lit_ctg.results.readme import find_row
+from lit_ctg.results.publish import publish_dashboards, write_dashboards
 from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -225,7 +224,7 @@ def _claims(part: Part) -> str:
     if not result.pool.records():
         return ""
     headline = result.manifest.headline if result.manifest is not None else None
-    rows = [(wanted["says"], *find_row(result, wanted)) for wanted in headline.rows] if headline is not None else []
+    rows = [(wanted["says"], *result.named(wanted)) for wanted in headline.rows] if headline is not None else []
     rows = [(says, table, row) for says, table, row in rows if _ran(row)]
     body = _claim_table(f"{result.title}, in short", rows, result.size) if rows else ""
     tables = {id(row): table for table in result.tables for row in table.rows}
@@ -544,7 +543,7 @@ def main(
     """Write the report of a paper, or of all.
 
     Args:
-        paper, size, records: see ``render.main``.
+        paper, size, records: see ``publish.table_command``.
         target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the
             paper's W&B sweep to the file ``out``.
         out: file of the page, by default ``outputs/report.html``.
@@ -597,9 +596,9 @@ def _dashboards(
         raise UserError("target=wandb needs entity=<your name or team at W&B>, or out=FOLDER to write the files only")
     results, left_out = gather(paper, size, records)
     if out is None:
-        made = dashboard.publish(results, entity, project)
+        made = publish_dashboards(results, entity, project)
     else:
-        made = list(map(str, dashboard.write(results, Path(out), entity or "entity", project)))
+        made = list(map(str, write_dashboards(results, Path(out), entity or "entity", project)))
     for place in made:
         console.print(f"dashboard: {place}", markup=False, highlight=False, soft_wrap=True)
     for line in left_out:

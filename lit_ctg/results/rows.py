@@ -1,5 +1,7 @@
-"""One row of a table, from its specification to its verdict: which runs have the quantity (``pool.py``), whether they
-may speak (data, size, metric, checks), what they say (``verdict.py``).
+"""One row of a table, from its specification to its verdict.
+
+Which runs have the quantity (``table.RecordPool``), whether they may speak about what was printed (data, size, metric,
+checks), and what they say (``verdict.py``).
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_value
-from lit_ctg.results.pool import Read, RecordPool
 from lit_ctg.results.spec import Check, Printed, Quantity, RowSpec, TableSpec
-from lit_ctg.results.table import Cell, CheckResult, Row
+from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     MIN_SEEDS,

@@ -29,7 +29,7 @@ A table is a mapping::
         experiment: main
         metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record;
                                           # "rest(whole, part)", "fall(metric)" and
-                                          # "below(metric, other, times)": see ``pool.py``
+                                          # "below(metric, other, times)": see ``RecordPool``
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
                  interaction of four terms: (first - second) - (third - fourth)

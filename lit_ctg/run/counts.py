@@ -24,8 +24,8 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
-from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.record import RunRecord, config_hash, write_record
+from lit_ctg.results.table import COUNTS
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem

@@ -312,7 +312,7 @@ def _stop(lab: Lab, console: Console) -> int:
 
 def _collect(lab: Lab, console: Console) -> int:
     """Copy finished records to ``experiments/``, where tables and report of the repository read them."""
-    from lit_ctg.results.collect import collect
+    from lit_ctg.results.record import collect
 
     root = experiments_root(None)
     written = collect(load_records([lab.output_root]), root)

@@ -323,10 +323,10 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
 
 def _show(paper: str, values: Mapping[str, str], folders: Sequence[Path], console: Console) -> None:
     """Print the tables and write the report from the old records and the new ones."""
-    from lit_ctg.results.render import main as table
+    from lit_ctg.results.publish import table_command
     from lit_ctg.results.report import main as report
 
     found = [folder for folder in dict.fromkeys([*folders, Path(values["output_root"])]) if folder.is_dir()]
-    table(paper, values["size"], records=found, console=console)
+    table_command(paper, values["size"], records=found, console=console)
     out = Path(values["output_root"]) / "report.html"
     report(paper, values["size"], records=found, out=out, console=console)
