@@ -131,8 +131,8 @@ def adamw_warmup_cosine(
         ]
     # fused: one pass over all parameters instead of a dozen small kernels each
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-    # it declares that it undoes float16's loss scaling itself, and then Lightning refuses to clip gradients; without the
-    # declaration the scaler does it, and bfloat16 needs none
+    # it declares that it undoes float16's loss scaling, and then Lightning refuses to clip gradients; without this
+    # claim the scaler does it, and bfloat16 needs none
     optimizer._step_supports_amp_scaling = False
 
     def factor(step: int) -> float:
