@@ -2,8 +2,8 @@
 
 `lit-ctg figure` writes them as SVG files, beside the tables and from the same records: ``headline.svg`` is the one
 picture of the paper's manifest, ``<table>.svg`` the panels of a table or figure, and ``training.svg`` the training
-curves, of the largest size that was run; those of other sizes are ``<size>_<table>.svg``. A file holds its own style
-and loads nothing; the same records give the same bytes.
+curves, of the largest size that was run; those of other sizes are ``<size>_<table>.svg``. A file contains its own
+style and loads nothing; the same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from lit_ctg.results.spec import MANIFEST, unit_of
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
 
-# name of a panel -> its picture, None where no run has anything to draw
+# name of a panel -> its picture, or None where no run has anything to draw
 Panels = dict[str, str | None]
 
 
 def panels_for(table: Table) -> Panels:
-    """Return the table's figures as SVG by name, none when it asks for none."""
+    """Return the table's figures as SVG by name; empty if it asks for none."""
     if not table.spec.plot:
         return {}
     return {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}[table.spec.plot["kind"]](table)
@@ -58,7 +58,7 @@ def plots_for(table: Table) -> list[str]:
 
 
 def legend_for(table: Table) -> list[tuple[str, str]]:
-    """Return (class, words) of what the table's plots show."""
+    """Return the legend of the table's plots as (class, words)."""
     if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words"):
         return []
     drawn = _drawn(table)
@@ -235,12 +235,12 @@ def _best(cell: Cell | None) -> list[tuple[str, float]]:
 
 # --- training curves ------------------------------------------------------------------------------------------------
 
-# of each family of measures (train, val, ...) the first of these that there is, else the first by name
+# from each family of measures (train, val, ...) take the first of these that exists, else the first by name
 PREFERRED = ("perplexity", "loss", "cross_entropy")
 
 
 def curve_metrics(records: Sequence[RunRecord]) -> list[str]:
-    """Return one measure of each family that some run has at two epochs or more."""
+    """Return one measure of each family that some run recorded for two or more epochs."""
     families: dict[str, list[str]] = {}
     for name in sorted({name for r in records for name, points in r.history.items() if len(points) > 1}):
         family, _, rest = name.partition("/")
@@ -253,7 +253,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
-    """Return (experiment, measure) -> SVG, a panel each, one scale a measure; runs that measured once have none."""
+    """Return (experiment, measure) -> SVG, one scale per measure; runs that measured only once have no panel."""
     found: dict[tuple[str, str], tuple[list[Line], str]] = {}
     for experiment in dict.fromkeys(name for name, _ in pool.runs):
         runs = {regime: found for (name, regime), found in pool.runs.items() if name == experiment}
@@ -281,7 +281,7 @@ def _axis_title(metric: str, unit: str) -> str:
 
 
 def has_ours(table: Table) -> bool:
-    """Tell whether a table holds a number of ours: printed ones alone are no picture."""
+    """Say whether a table has a number of ours: printed numbers alone make no picture."""
     return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
 
 
@@ -312,7 +312,7 @@ def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | No
 
 
 def _named_curves(wanted: Mapping[str, Any], pool: RecordPool) -> tuple[str, list[tuple[str, str]]] | None:
-    """Draw one measure of several experiments by epoch, in one panel."""
+    """Draw one measure of several experiments over epochs, in one panel."""
     metric, regime, lines, unit = str(wanted["metric"]), str(wanted["regime"]), [], ""
     for number, (words, experiment) in enumerate(wanted["curves"].items()):
         runs = pool.runs.get((str(experiment), regime), {})
@@ -407,8 +407,8 @@ def main(
 
     Args:
         paper, size, records: see ``publish.table_command``.
-        out: the folder, by default ``outputs/figures/<paper>``; of all papers, the folder that holds theirs.
-        console: where to say what was written.
+        out: the folder, by default ``outputs/figures/<paper>``; for all papers, the parent of their folders.
+        console: where to report what was written.
 
     Raises:
         UserError: no such paper, a damaged record, a paper without anything to draw, or a file that cannot be written.

@@ -1,4 +1,4 @@
-"""Where results go: tables to the terminal or a file, the README, other people's tools (Every Eval Ever), W&B."""
+"""Where results go: tables on the terminal or in a file, the README, Every Eval Ever, W&B."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def table_command(
         size: see ``gather``.
         format: one of ``FORMATS``; eee writes a file for every run.
         records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
-        out: file to write instead of printing; of format=eee the folder.
+        out: file to write instead of printing; with format=eee the folder.
         console: where to print.
 
     Raises:
@@ -136,7 +136,7 @@ def _counts(found: Counter[str], labels: Sequence[str]) -> str:
 
 
 def _headline(sizes: Sequence[Results]) -> list[str]:
-    """Return a paper's summary, picture and rows, each of the largest size that has it; nothing without a headline."""
+    """Return a paper's summary, picture and rows, each from the largest size that has it; empty without a headline."""
     results = sizes[0]
     headline: Headline | None = results.manifest.headline if results.manifest is not None else None
     if headline is None:
@@ -144,7 +144,7 @@ def _headline(sizes: Sequence[Results]) -> list[str]:
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
     lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
     if any(headline_picture(one) is not None for one in sizes):
-        # beside the tables, by `make tables`
+        # written beside the tables by `make tables`
         lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
     lines += [f"| | Printed | {titles} |", "| --- | ---: | --- | --- |"]
     for wanted in headline.rows:
@@ -156,7 +156,7 @@ def _headline(sizes: Sequence[Results]) -> list[str]:
 
 
 def _of_sizes(sizes: Sequence[Results], wanted: dict[str, str], regime: str) -> str:
-    """Return a regime's cell of the largest size at which it was run; with the size where there are several."""
+    """Return a regime's cell at the largest size that was run, with the size where there are several."""
     rows = [(results, results.named(wanted)[1]) for results in sizes]
     run = [(results, row) for results, row in rows if (cell := row.cells[regime]) is not None and cell.hole is None]
     results, row = run[0] if run else rows[0]
@@ -165,7 +165,7 @@ def _of_sizes(sizes: Sequence[Results], wanted: dict[str, str], regime: str) -> 
 
 
 def _cell(row: Row, cell: Cell | None, size: str) -> str:
-    """Return value, interval and verdict; of a hole only that it is one (the tables say which run is missing)."""
+    """Return value, interval and verdict; for a hole only that it is one (the tables say which run is missing)."""
     if cell is None:
         return NOT_APPLICABLE
     if cell.hole is not None:
@@ -175,10 +175,10 @@ def _cell(row: Row, cell: Cell | None, size: str) -> str:
 
 
 def filled(text: str, root: Path) -> str:
-    """Return a README with its results renewed.
+    """Return a README with its results updated.
 
     Raises:
-        UserError: the marks are not there, once each and in order.
+        UserError: the marks are not there exactly once each and in order.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -203,7 +203,7 @@ LEVEL = 0.95
 def evaluation(record: RunRecord) -> dict[str, Any]:
     """Return a finished run as a document of the schema.
 
-    Numbers without a direction (counts, references to no goal) and those that are NaN or infinite have no place there.
+    Numbers without a direction (counts, mere references) and those that are NaN or infinite have no place there.
     """
     began = str(int(datetime.fromisoformat(record.started_at).timestamp()))
     model = f"{record.paper}-{record.name}-{record.regime}-{record.size}"
@@ -212,7 +212,7 @@ def evaluation(record: RunRecord) -> dict[str, Any]:
         "schema_version": EVALUATION_SCHEMA,
         "evaluation_id": f"{record.paper}/lit_ctg_{model}-seed{record.seed}/{began}",
         "evaluation_timestamp": record.started_at,
-        # of the run, so that the same record gives the same document
+        # the run's time, so that the same record gives the same document
         "retrieved_timestamp": began,
         "source_metadata": {
             "source_name": "lit_ctg run records",
@@ -247,7 +247,7 @@ def evaluation(record: RunRecord) -> dict[str, Any]:
 
 
 def _source(record: RunRecord) -> dict[str, Any]:
-    """Return what the run read: its corpora are made here, local folders or data sets of the hub."""
+    """Return what the run read: generated corpora, local folders or data sets of the hub."""
     names = {
         "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
         for source, root in sources_of(record.config)
@@ -282,12 +282,12 @@ def _result(name: str, entry: dict[str, Any], data: dict[str, Any]) -> dict[str,
 
 
 def _bound(value: float) -> float | str:
-    """Return a number, or the word that the schema has for one without end."""
+    """Return a number, or the schema's word for an infinite one."""
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def write_evaluations(records: Iterable[RunRecord], folder: Path) -> int:
-    """Write a file for every finished run into ``folder``; return how many.
+    """Write one file per finished run into ``folder``; return how many.
 
     Raises:
         UserError: the folder cannot be written.
@@ -312,7 +312,7 @@ PANELS_A_SECTION = 12
 
 
 def metric_panels(results: Results) -> dict[str, dict[str, list[str]]]:
-    """Return the curves of a paper's runs: section -> title of a panel -> metrics of one unit."""
+    """Return the curves of a paper's runs: section -> panel title -> metrics of one unit."""
     units: dict[str, str] = {}
     curves: set[str] = set()
     for record in results.pool.records():
@@ -361,7 +361,7 @@ def wandb_report(results: Results, entity: str, project: str) -> Report:
 
     blocks: list[Any] = [wr.TableOfContents(), wr.H1("Verdicts"), wr.MarkdownBlock(text=_verdict_counts(results))]
     blocks += [wr.H1("Tables"), wr.MarkdownBlock(text=render_all(results.tables, "md", results.notes))]
-    # a run set without a project is that of the report's own, so building one asks no server
+    # a run set without a project takes the report's, so building one needs no server
     runs = wr.Runset(name=results.paper, filters=f"Tags in ['{results.paper}']")
     for name, panels in metric_panels(results).items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runs], panels=_line_plots(panels))]
@@ -379,8 +379,8 @@ def _verdict_counts(results: Results) -> str:
     for regime, title in REGIME_TITLES.items():
         for claims, words in ((True, "claims"), (False, "printed numbers")):
             counts = results.verdicts(regime, claims)
-            told = ", ".join(f"{count} {label}" for label, count in counts.most_common())
-            lines.append(f"- {title}, {words}: {told or 'none judged'}")
+            labels = ", ".join(f"{count} {label}" for label, count in counts.most_common())
+            lines.append(f"- {title}, {words}: {labels or 'none judged'}")
     return "\n".join(lines)
 
 
@@ -400,7 +400,7 @@ def write_dashboards(results: Sequence[Results], folder: Path, entity: str, proj
 
 
 def publish_dashboards(results: Sequence[Results], entity: str, project: str) -> list[str]:
-    """Save every workspace and report at W&B; return their addresses.
+    """Save every workspace and report in W&B; return their addresses.
 
     Raises:
         UserError: not logged in, offline, or W&B refuses.
@@ -410,7 +410,7 @@ def publish_dashboards(results: Sequence[Results], entity: str, project: str) ->
         for name, made in _both(result, entity, project).items():
             try:
                 made.save()
-            except Exception as error:  # whatever the client raises, the user needs one line
+            except Exception as error:  # whatever the client raises, the user gets one line
                 reason = " ".join(str(error).split())
                 raise UserError(
                     f"W&B did not take the {name} of {result.paper}: {reason}; log in with `wandb login`, or write the "

@@ -1,8 +1,8 @@
-"""The tables of a paper as data: the runs in use (``RecordPool``), and what is made of them row by row.
+"""The tables of a paper as data: the runs in use (``RecordPool``), and the rows, tables and results made from them.
 
-A pool holds one run a seed, all of one configuration, and a note for every run that it leaves out. ``rows.py`` makes
-cells from it: printed numbers, ours in both regimes with intervals, and verdicts; ``gather.py`` makes the tables of a
-whole paper. How they look is decided in ``render.py`` and ``report.py``.
+A pool holds one run per seed, all of one configuration, and a note for every run that it leaves out. ``rows.py`` makes
+rows from it: printed numbers, ours in both regimes with intervals, and verdicts; ``gather.py`` makes the tables of a
+whole paper. ``render.py`` and ``report.py`` decide how they look.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
 
 @dataclass(frozen=True)
 class Read:
-    """Values of one quantity by seed, or the reason why there are none; ``note`` tells what was left out.
+    """Values of one quantity by seed, or the reason why there are none; ``note`` says what was left out.
 
     ``folds`` are the values behind the value of a run that was measured over folds; ``unit`` and ``direction`` are the
     metric's own.
@@ -52,12 +52,12 @@ class RecordPool:
     """Records of one paper at one size, by experiment and regime.
 
     Finished runs only; of two runs with the same seed the later one. Runs of one experiment and regime whose
-    configurations differ in more than the seed are not one sample: the committed configuration, else the commonest
-    one, is kept and ``notes`` names the rest.
+    configurations differ in more than the seed are not one sample: the committed configuration, else the most common
+    one, is kept and ``notes`` names the others.
 
     Args:
-        records: all there are, of other papers and sizes too.
-        paper, size: whose are wanted.
+        records: all records, including those of other papers and sizes.
+        paper, size: which of them to use.
         committed: folder of the paper's committed records.
         data: folders of local data that are the paper's kind of data; None: any.
     """
@@ -73,7 +73,7 @@ class RecordPool:
         self.paper, self.size = paper, size
         # folders of local data that are the paper's kind of data; None: any
         self.data = data
-        # every record there is, of other papers and sizes too
+        # all records, including those of other papers and sizes
         self.seen = list(records)
         self.notes: list[str] = []
         self.failed: dict[Key, list[RunRecord]] = {}
@@ -93,15 +93,15 @@ class RecordPool:
         return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
 
     def trained(self) -> list[RunRecord]:
-        """Return the records in use that are of a model; the others only count a text (``run/counts.py``)."""
+        """Return the records in use that belong to a model; the others are counts of a text (``run/counts.py``)."""
         return [record for record in self.records() if not record.name.startswith(COUNTS)]
 
     def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
         """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed.
 
-        ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, of
-        perplexities that of their logarithms. ``fall(<metric>)`` is by how much a metric fell in the last epoch.
-        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below so many times the other, else 0.
+        ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, for
+        perplexities the mean of their logarithms. ``fall(<metric>)`` is the decrease of a metric in the last epoch.
+        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below that many times the other, else 0.
         """
         if (hole := self.hole(experiment, regime)) is not None:
             return Read({}, {}, hole)
@@ -138,7 +138,7 @@ class RecordPool:
         return Read(values, dict.fromkeys(values, 0), hole)
 
     def hole(self, experiment: str, regime: str) -> str | None:
-        """Return which experiment has no finished run (regime and size are the column's and the table's), else None."""
+        """Return which experiment lacks a finished run (in the column's regime and the table's size), else None."""
         if self.runs.get((experiment, regime)):
             return None
         failed = self.failed.get((experiment, regime), [])
@@ -148,7 +148,7 @@ class RecordPool:
         return f"not run: {experiment}" + (f"; failed: {failed[-1].error}" if failed else "")
 
     def other_data(self, experiment: str, regime: str) -> str | None:
-        """Return why runs are not on the paper's kind of data (a generated sample, a text of one's own), else None."""
+        """Return why runs are not on the paper's kind of data (a generated sample, the user's own text), else None."""
         for record in self.runs.get((experiment, regime), {}).values():
             for source, root in sources_of(record.config):
                 if source == "sample":
@@ -159,7 +159,7 @@ class RecordPool:
         return None
 
     def describe(self) -> str:
-        """Say in one line what the records are: how many, which seeds, size and data."""
+        """Describe the records in one line: how many, which seeds, size and data."""
         records = self.records()
         if not records:
             return "no finished runs"
@@ -207,7 +207,7 @@ def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def family_hash(record: RunRecord) -> str:
-    """Return the hash of the configuration without any seed: runs that share it are one sample."""
+    """Return the hash of the configuration without its seeds: runs that share it are one sample."""
     return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
 
 
@@ -229,14 +229,14 @@ def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
 
 
 def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, RunRecord]:
-    """Drop records in which the metric still had an older definition."""
+    """Drop records with an older definition of the metric."""
     versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
     newest = max(versions.values(), default=None)
     return {seed: runs[seed] for seed, version in versions.items() if version == newest}
 
 
 def _below(read: Read, other: Read, times: float) -> Read:
-    """Return for every seed 1 where ``read`` is below ``times`` the other, else 0."""
+    """Return, for every seed, 1 where ``read`` is below ``times`` the other, else 0."""
     if (hole := read.hole or other.hole) is not None:
         return Read({}, {}, hole)
     seeds = [seed for seed in read.values if seed in other.values]
@@ -247,7 +247,7 @@ def _below(read: Read, other: Read, times: float) -> Read:
 
 
 def _rest(whole: Read, part: Read) -> Read:
-    """Return the mean over what ``whole`` counts and ``part``, a part of it, does not."""
+    """Return the mean over what ``whole`` counts and ``part`` does not."""
     if (hole := whole.hole or part.hole) is not None:
         return Read({}, {}, hole)
     values, trials = {}, {}
@@ -278,12 +278,12 @@ def _value(record: RunRecord, metric: str, epoch: int | None) -> float | None:
 class Cell:
     """Our side of a row in one regime.
 
-    ``values`` are by seed, ``mean`` their mean (or the pooled rate over ``trials``). ``interval`` is where one more run
-    would lie, for a difference that of its mean, for ``interval: wilson`` without a printed number Wilson's;
-    ``folds`` is their number where it is over the folds of one run. A ``hole`` says what is missing. A row with a
-    printed number or a claim has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers
-    behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the printed number.
-    Of a row "on average" the values are the means of its ``cells``, numbered from 0.
+    ``values`` are by seed, ``mean`` is their mean (or the pooled rate over ``trials``). ``interval`` is where one more
+    run would lie; for a difference, the interval of its mean; for ``interval: wilson`` without a printed number,
+    Wilson's. ``folds`` is their number where the interval is over the folds of one run. A ``hole`` says what is
+    missing. A row with a printed number or a claim has a ``verdict``, another may have a ``finding``. ``bounds`` holds
+    the numbers behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the
+    printed number. In a row "on average" the values are the means of its ``cells``, numbered from 0.
     """
 
     values: dict[int, float] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A check of one experiment in one regime: did it hold, and the numbers. ``held`` None: not measured."""
+    """A check of one experiment in one regime: whether it held, and the numbers. ``held`` None: not measured."""
 
     check: Check
     experiment: str
@@ -323,7 +323,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Row:
-    """A row; a regime that does not apply has no cell. ``impossible`` is of the printed number, by regime."""
+    """A row; a regime that does not apply has no cell. ``impossible`` is about the printed number, by regime."""
 
     spec: RowSpec
     printed: Printed | None
@@ -332,7 +332,7 @@ class Row:
 
     @property
     def judged(self) -> bool:
-        """Whether the paper says something here, a number or a sentence, that gets a verdict."""
+        """Whether the paper states something here, a number or a claim, that gets a verdict."""
         return self.printed is not None or self.spec.claim is not None
 
     @property
@@ -352,11 +352,11 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Title with the paper's own number, if it has one."""
+        """The title, with the paper's own number if it has one."""
         return self.spec.title
 
     def of_its_size(self) -> Table:
-        """Return the table with its size in the title, for pages that have it at several sizes."""
+        """Return the table with its size in the title, for pages that show it at several sizes."""
         spec = dataclasses.replace(self.spec, title=f"{self.spec.title} (size {self.size})")
         return dataclasses.replace(self, spec=spec)
 
@@ -420,7 +420,7 @@ class Results:
     def counted(self, claims: bool) -> list[Row]:
         """Return the rows with a printed number, or with a claim, each number and each claim once.
 
-        A row that ``repeats`` another, or whose printed number stood in a row before, is not counted again.
+        A row that ``repeats`` another, or whose printed number occurred in an earlier row, is not counted again.
         """
         seen: set[str] = set()
         rows = []
@@ -437,14 +437,14 @@ class Results:
         return rows
 
     def verdicts(self, regime: str, claims: bool | None = None) -> Counter[str]:
-        """Count the verdicts of one regime over all tables: of numbers, of claims, or of both."""
+        """Count the verdicts of one regime over all tables: on numbers, on claims, or on both."""
         kinds = (False, True) if claims is None else (claims,)
         cells = [row.cells.get(regime) for kind in kinds for row in self.counted(kind)]
         return Counter(cell.verdict.label for cell in cells if cell is not None and cell.verdict is not None)
 
 
 def _identity(table: TableSpec, row: Row) -> str:
-    """Return what tells printed numbers and claims apart."""
+    """Return what identifies a printed number or a claim."""
     spec = row.spec
     if not row.is_claim:
         references = spec.printed if isinstance(spec.printed, list) else [spec.printed]
