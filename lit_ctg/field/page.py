@@ -174,7 +174,7 @@ MEASURES = ("perplexity", "distinct_2", "repetition", "overlap", "attribute_word
 
 
 def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
-    """Return the other measures at each method's best strength within the cost, averaged over seeds, and human texts."""
+    """Return the other measures at each method's best strength within the cost, averaged over seeds; and human text."""
     judges = [name.split("/")[1] for name in found[BARE].records[0].metrics if name.endswith("/balanced_accuracy")]
     heads = [*(f"success ({judge})" for judge in judges), "perplexity", "distinct-2", "repetition", "copied 5-grams",
              "attribute words", "CPU s/token, of bare", "parameters learned", "training s"]  # fmt: skip
