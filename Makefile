@@ -44,7 +44,7 @@ tables: venv
 	for paper in $$(cd experiments && ls -d */paper.yaml | xargs -n1 dirname); do results=experiments/$$paper/results; $(BIN)/lit-ctg table paper=$$paper \
 	  format=md size=all records=$$results out=experiments/$$paper/tables.md && $(BIN)/lit-ctg figure paper=$$paper \
 	  records=$$results out=experiments/$$paper/figures || exit 1; done
-	$(BIN)/python -m lit_ctg.results.readme README.md
+	$(BIN)/python -m lit_ctg.results.publish README.md
 
 # the extra docs is not in the lock: nothing else needs it
 docs: venv

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,16 +25,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _bad_input(error, debug)
     except KeyboardInterrupt:
-        print("lit-ctg: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("lit-ctg: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # the reader of our output (head, less) has left
+        # whatever reads our output (head, less) has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if debug:
             raise
-        # a value that some library refuses while the run goes on, or a fault of ours: one line either way
+        # a value that some library refuses during the run, or a fault of ours: one line either way
         reason = one_line(error)[:500] + blame(error, words)
         return _bad_input(UserError(f"{reason}; debug=true shows where it comes from"), debug)
 
@@ -64,7 +65,7 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = ["usage: lit-ctg COMMAND [key=value ...]", ""]
     lines += [f"  {command.name:{width}}  {command.summary}" for command in COMMANDS.values()]
-    lines += ["", "lit-ctg COMMAND --help tells more; lit-ctg list what=experiments lists what can be trained."]
+    lines += ["", "lit-ctg COMMAND --help says more; lit-ctg list what=experiments lists what can be trained."]
     return "\n".join(lines)
 
 
@@ -96,7 +97,7 @@ def _train(words: list[str]) -> int:
         return 0
     from lit_ctg.run.train import train
 
-    # a run that another process is at is not done
+    # a run that another process is working on is not done
     return 1 if train(cfg).status == "BUSY" else 0
 
 
@@ -122,9 +123,9 @@ def _export(words: list[str]) -> int:
 
 
 def _table(words: list[str]) -> int:
-    from lit_ctg.results.render import main as table
+    from lit_ctg.results.publish import table_command
 
-    return _of_records(table, COMMANDS["table"].parse(words))
+    return _of_records(table_command, COMMANDS["table"].parse(words))
 
 
 def _report(words: list[str]) -> int:
@@ -140,7 +141,7 @@ def _play(words: list[str]) -> int:
 
 
 def _figure(words: list[str]) -> int:
-    from lit_ctg.results.picture import main as figure
+    from lit_ctg.results.figure import main as figure
 
     return _of_records(figure, COMMANDS["figure"].parse(words))
 
@@ -149,6 +150,19 @@ def _verify(words: list[str]) -> int:
     from lit_ctg.results.verify import main as verify
 
     return _of_records(verify, COMMANDS["verify"].parse(words))
+
+
+def _collect(words: list[str]) -> int:
+    from lit_ctg.results.record import collect, load_records
+
+    found = COMMANDS["collect"].parse(words)
+    sources, out = folders(found.get("records")) or ["outputs"], Path(found.get("out", "experiments"))
+    for folder in sources:
+        if not Path(folder).exists():
+            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    written = collect(load_records(sources), out, replace=found.get("replace") == "true")
+    print(f"{len(written)} records written below {out}")
+    return 0
 
 
 def _of_records(command: Callable[..., int], found: dict[str, str]) -> int:
@@ -221,7 +235,7 @@ def _completion(words: list[str]) -> int:
 
 
 def _complete() -> int:
-    """What the shell's completion asks; the line typed so far is in COMP_TYPED."""
+    """Answer the shell's completion; the line typed so far is in COMP_TYPED."""
     from lit_ctg.run.listing import candidates, typed
 
     known = {command.name: [setting.name for setting in command.settings] for command in COMMANDS.values()}
@@ -248,15 +262,17 @@ _RUN = (
     Setting("size", "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)"),
     Setting("seed", "0, 1, ..."),
 )
-_RECORDS = Setting("records", "folders of records, with commas; default: your own in outputs/, else the committed ones")
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest that was run; all: each")
+_RECORDS = Setting(
+    "records", "comma-separated folders of records; default: your own in outputs/, else the committed ones"
+)
+_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: the largest run; all: every size")
 
 COMMANDS = {
     command.name: command
     for command in (
         Command(
             "train",
-            "train, evaluate and record one run, or with -m a sweep over values with commas",
+            "train, evaluate and record one run, or with -m a sweep over comma-separated values",
             _train,
             (*_RUN, Setting("skip_completed", "true: skip what has a finished run"), Setting("data", "another corpus")),
             overrides=True,
@@ -273,25 +289,25 @@ COMMANDS = {
         ),
         Command(
             "generate",
-            "texts from a trained run under its paper's controls, or from any model under controls that were exported",
+            "texts from a trained run under its paper's controls, or from any model under exported controls",
             _generate,
             (
                 *_RUN,
                 Setting("ckpt_path", "the checkpoint"),
                 Setting("prompt", "how the texts begin"),
                 Setting("n", "how many"),
-                Setting("path", "[hard,soft,channel]: the ways a control takes, where a paper has several"),
-                Setting("model", "a Hugging Face causal language model (folder or hub name) in place of a run"),
+                Setting("path", "[hard,soft,channel]: the routes a control takes, where a paper has several"),
+                Setting("model", "a Hugging Face causal language model (folder or hub name) instead of a run"),
                 Setting("controls", "[<folder>,<folder>]: with model=, what lit-ctg export wrote"),
-                Setting("prompts", "with model=: a file of prompts and settings, a JSON object a line"),
-                Setting("out", "with prompts=: where the texts go; the same command goes on where it was"),
+                Setting("prompts", "with model=: a file of prompts and settings, one JSON object per line"),
+                Setting("out", "with prompts=: where the texts go; the same command resumes where it stopped"),
             ),
             overrides=True,
             notes=(
                 "control.<name>=<value>  a control of the paper; [0,0.5,1] gives each text its own",
                 "control.<name>.<setting>=<value>  with model=: a setting of a control",
                 "generate.<option>=<value>  with model=: an option of Hugging Face's generate",
-                "a first word without '=' is a run directory: nothing of its training need be repeated",
+                "a first word without '=' is a run directory: none of its training settings need be repeated",
             ),
             examples=(
                 "generate experiment=semantic_fusion/main size=smoke seed=0 control.pos_high=0.9 n=3",
@@ -303,7 +319,7 @@ COMMANDS = {
             "export",
             "the control of a finished run as a folder that can be carried to a Hugging Face model",
             _export,
-            (*_RUN, Setting("ckpt_path", "the checkpoint"), Setting("out", "the new folder (needed)")),
+            (*_RUN, Setting("ckpt_path", "the checkpoint"), Setting("out", "the new folder (required)")),
             overrides=True,
             notes=("a first word without '=' is a run directory",),
             examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),
@@ -314,11 +330,11 @@ COMMANDS = {
             _play,
             (
                 Setting("run", "a run directory; default: the newest in outputs/"),
-                Setting("model", "in place of runs: a Hugging Face model, folder or hub name"),
+                Setting("model", "instead of runs: a Hugging Face model, folder or hub name"),
                 Setting("controls", "the bundles that steer it, [folder,folder]"),
-                Setting("host", "the address to listen on, 127.0.0.1 (this machine alone) by default"),
+                Setting("host", "the address to listen on, 127.0.0.1 (this machine only) by default"),
                 Setting("port", "7860 by default"),
-                Setting("output_root", "where runs are looked for, outputs by default"),
+                Setting("output_root", "where to look for runs, outputs by default"),
                 Setting("open", "true opens a browser"),
             ),
             notes=("needs gradio: pip install 'lit-ctg[play]'; without any run it offers to train the smoke models",),
@@ -333,7 +349,7 @@ COMMANDS = {
                 _SIZE,
                 Setting("format", "text, md, latex, csv, or eee: the runs in Every Eval Ever's schema"),
                 _RECORDS,
-                Setting("out", "a file to write, of format=eee a folder"),
+                Setting("out", "the file to write, or with format=eee a folder"),
             ),
             examples=("table paper=nslm format=md",),
         ),
@@ -366,60 +382,71 @@ COMMANDS = {
         ),
         Command(
             "verify",
-            "recompute what the committed texts allow, and tell every difference",
+            "recompute what the committed texts allow, and report every difference",
             _verify,
             (Setting("paper", "a paper, or all (default)"), _RECORDS),
             examples=("verify paper=idea_gate",),
         ),
         Command(
+            "collect",
+            "copy finished runs of committed code to experiments/, where tables read them",
+            _collect,
+            (
+                Setting("records", "comma-separated folders of records; default: outputs"),
+                Setting("out", "the folder of the papers, experiments by default"),
+                Setting("replace", "true: overwrite the record of the same run", lambda: ("true", "false")),
+            ),
+            examples=("collect records=outputs", "collect records=outputs/idea_gate replace=true"),
+        ),
+        Command(
             "reproduce",
-            "run what a paper's tables lack, then tables and report",
+            "run what a paper's tables lack, then make tables and report",
             _reproduce,
             (
                 Setting("paper", "a paper, or all", required=True),
                 Setting("size", "small (default) or paper"),
                 Setting("local", "folder with the real corpora"),
                 Setting("output_root", "where runs go"),
-                Setting("dry_run", "true: only say what would run"),
+                Setting("dry_run", "true: only list what would run"),
                 _RECORDS,
             ),
             examples=("reproduce paper=all size=small dry_run=true",),
         ),
         Command(
             "lab",
-            "start|stop|status|collect: what reproduce would run, in the background, one worker a core",
+            "start|stop|status|collect: what reproduce would run, in the background, one worker per core",
             _lab,
             (
                 Setting("paper", "a paper, or all (default)"),
                 Setting("size", "paper (default), small or smoke"),
                 Setting("local", "folder with the real corpora"),
-                Setting("output_root", "where runs go, outputs by default; the only setting but for start"),
-                Setting("workers", "how many, default: the cores"),
-                Setting("nice", "0 to 19 (default): how far others come first"),
-                Setting("retry", "true: what failed is tried again"),
+                Setting("output_root", "where runs go, outputs by default; stop, status and collect take only this"),
+                Setting("workers", "how many, default: one per core"),
+                Setting("nice", "0 to 19 (default): how far other processes take precedence"),
+                Setting("retry", "true: retry what failed"),
             ),
             notes=(
-                "start goes on after a stop, a crash or a restart of the machine, with the settings it had",
+                "start continues after a stop, a crash or a restart of the machine, with the settings it had",
                 "collect copies finished records to experiments/",
             ),
             examples=("lab start paper=control_code local=<folder>", "lab status", "lab stop"),
         ),
         Command(
             "data",
-            "prepare|info|sample|counts a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts of a corpus; graph: the scene graph of graphmax",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
                 Setting("data.source", "sample, local or hub"),
                 Setting("data.root", "folder of data.source=local"),
-                Setting("n", "documents that sample shows"),
+                Setting("n", "how many documents sample shows"),
             ),
             overrides=True,
             examples=("data info data=reviews size=smoke", "data counts experiment=nslm/numbers size=smoke"),
         ),
         Command(
             "export-model",
-            "the language model of a finished run as a Hugging Face folder that needs nothing of ours",
+            "the language model of a finished run as a Hugging Face folder that does not need lit_ctg",
             _export_model,
             (
                 Setting("run", "the run directory (or a checkpoint)", required=True),
@@ -433,13 +460,13 @@ COMMANDS = {
             _memory,
             (
                 Setting("model", "the Hugging Face model, folder or hub name", required=True),
-                Setting("data.root", "the folder of texts, one file or subfolder a label"),
-                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: in its place)"),
+                Setting("data.root", "the folder of texts, one file or subfolder per label"),
+                Setting("out", "build: where the memory goes; fit: where the fitted one goes (default: the same)"),
                 Setting("order", "build: longest n-grams, 2 to 5 (default 3)"),
                 Setting("smoothing", "build: kneser_ney (default) or witten_bell"),
                 Setting("memory", "fit: folder of the memory"),
-                Setting("tokens", "fit: read at most so many tokens of each split (default: all)"),
-                Setting("context", "fit: tokens the model reads at a time (default: its own, at most 512)"),
+                Setting("tokens", "fit: read at most this many tokens of each split (default: all)"),
+                Setting("context", "fit: tokens the model reads at a time (default: its context, at most 512)"),
             ),
             overrides=True,
             examples=(
@@ -452,14 +479,14 @@ COMMANDS = {
             "run: measure control methods on one model, task and judges; report: who wins; add: a new method's files",
             _field,
             (
-                Setting("task", "run: sentiment, topic, ...; commas and all sweep"),
-                Setting("method", "run: bare, prefix, dexperts, ...; commas and all sweep"),
-                Setting("model", "run: a Hugging Face model in place of the one trained here"),
+                Setting("task", "run: sentiment, topic, ...; several (with commas) or all make a sweep"),
+                Setting("method", "run: bare, prefix, dexperts, ...; several (with commas) or all make a sweep"),
+                Setting("model", "run: a Hugging Face model instead of the one trained here"),
                 Setting("size", "smoke, small (default) or paper"),
                 Setting("seed", "run: 0, 1, ..."),
-                Setting("records", "report: folders of records, with commas"),
-                Setting("out", "report: a folder to write tables and picture to"),
-                Setting("name", "add: of the new method"),
+                Setting("records", "report: comma-separated folders of records"),
+                Setting("out", "report: a folder for the tables and the picture"),
+                Setting("name", "add: name of the new method"),
             ),
             overrides=True,
             examples=(
@@ -481,7 +508,7 @@ COMMANDS = {
         ),
         Command(
             "list",
-            "what there is to choose from, a line each",
+            "what there is to choose from, one line each",
             _list,
             (Setting("what", "the kind of thing", _kinds, required=True),),
             examples=("list what=experiments", "list what=metrics"),

@@ -1,7 +1,7 @@
 """The one grammar of the command line: ``key=value`` words, checked against what a command takes.
 
-``lit-ctg train|evaluate|generate|data`` hand their words to Hydra, whose grammar this is a part of; the other commands
-take the settings that they declare here, from which their help and the shell's completion are made too.
+``lit-ctg train|evaluate|generate|data`` pass their words to Hydra, of whose grammar this is a subset; the other
+commands take the settings that they declare here, from which their help and the shell's completion are also made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lit_ctg.errors import UserError, did_you_mean
 
-# what every command understands, and only the command line itself uses
+# accepted by every command, used only by the command line itself
 _GLOBAL = ("debug",)
 
 
@@ -21,8 +21,8 @@ class Setting:
 
     Attributes:
         name, meaning: of the setting, one line.
-        choices: returns the words it takes; None where it takes anything.
-        required: the command does nothing without it.
+        choices: returns the accepted words; None: any word.
+        required: the command needs it.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Command:
     Attributes:
         name, summary: of the command, one line.
         run: takes the words after the name, returns the exit code.
-        settings: what it takes; of a command that takes Hydra's overrides the ones worth a line of help.
+        settings: what it takes; for a command that takes Hydra's overrides, those worth a line of help.
         overrides: other ``key=value`` words go to Hydra.
         notes: more lines of help.
         examples: whole command lines without ``lit-ctg``.
@@ -57,8 +57,8 @@ class Command:
         width = max((len(setting.name) for setting in self.settings), default=0) + 1
         lines = [f"lit-ctg {self.name}: {self.summary}"]
         for setting in self.settings:
-            told = setting.meaning + (" (needed)" if setting.required else "")
-            lines.append(f"  {setting.name + '=':{width}}  {told}")
+            meaning = setting.meaning + (" (required)" if setting.required else "")
+            lines.append(f"  {setting.name + '=':{width}}  {meaning}")
         lines += [f"  {note}" for note in self.notes]
         if self.overrides:
             lines.append("  Every other key=value is an override of the configuration: lit-ctg list what=experiments")
@@ -69,15 +69,15 @@ class Command:
         """Return the settings of a command that takes no overrides.
 
         Raises:
-            UserError: see ``settings``; a word that is no choice, a setting that is needed and missing.
+            UserError: see ``settings``; a word that is not among the choices, a required setting that is missing.
         """
         return self._checked(settings(words, self.name, [setting.name for setting in self.settings]))
 
     def split(self, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """Return the settings of a command, and the other words, which are overrides of the configuration.
+        """Split words into the settings of a command and overrides of the configuration.
 
         Raises:
-            UserError: see ``parse``; an option ``--name`` that is none of the settings.
+            UserError: see ``parse``; an option ``--name`` that is not a setting.
         """
         known = {setting.name for setting in self.settings}
         own: list[str] = []
@@ -96,10 +96,10 @@ class Command:
         return self._checked(settings(own, self.name, [setting.name for setting in self.settings])), overrides
 
     def whole(self, found: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-        """Return a setting as a whole number, ``default`` where it was not given.
+        """Return a setting as a whole number, or ``default`` where it was not given.
 
         Raises:
-            UserError: it is none, or less than ``least``.
+            UserError: it is not a whole number, or less than ``least``.
         """
         value = found.get(name)
         if value is None:
@@ -124,11 +124,11 @@ def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[s
     """Return ``{key: value}`` of words such as ``paper=nslm``.
 
     A bare first word stands for the first key that the command knows (``lit-ctg table nslm``); ``--key value`` and
-    ``--key=value`` for ``key=value``, ``--dry-run`` for ``dry_run=true``. A key that stands twice has its values joined
-    by a comma.
+    ``--key=value`` for ``key=value``, ``--dry-run`` for ``dry_run=true``. The values of a repeated key are joined by a
+    comma.
 
     Raises:
-        UserError: a key that the command does not know, one without a value, a second bare word.
+        UserError: an unknown key, a key without a value, a second bare word.
     """
     found: dict[str, str] = {}
     rest = list(words)
@@ -158,5 +158,5 @@ def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[s
 
 
 def folders(value: str | None) -> list[str] | None:
-    """Return the folders of ``records=one,two``, None where nothing is given."""
+    """Return the folders of ``records=one,two``; None where nothing is given."""
     return [part for part in value.split(",") if part] if value else None

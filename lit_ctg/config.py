@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 
-# what the shell hands over as one word may hold commas, blanks and "="; Hydra's grammar wants it quoted
+# what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
 
 
@@ -86,7 +86,7 @@ def _chooser(key: str) -> Any:
 
 @functools.cache
 def register() -> None:
-    """Register the schema and the resolvers ``by_regime``, ``by_size`` and ``label_count``, once a process."""
+    """Register the schema and the resolvers ``by_regime``, ``by_size`` and ``label_count``, once per process."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
@@ -95,20 +95,20 @@ def register() -> None:
 
 def _label_count(root: str | None) -> int:
     """Return the number of labels in a folder of texts (data=folder)."""
-    from lit_ctg.data.folder import labels_of  # imports torch, which few configurations need before they are built
+    from lit_ctg.data.folder import labels_of  # imports torch, which few configurations need so early
 
     return len(labels_of(root))
 
 
 def config_folder() -> Path:
-    """Return the folder of YAML files: inside an installed package, else beside it in a checkout."""
+    """Return the folder of YAML files: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 def prepare_overrides(overrides: Iterable[str]) -> list[str]:
-    """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change one that is there.
+    """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change an existing one.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
@@ -131,7 +131,7 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
             # the short name of the routes a control takes
             word = f"decoding.routes={value}"
         elif equals and re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
-            # "+" also where the key is there: whoever adds data.num_workers need not know which corpus states it
+            # "+" also for existing keys: whoever adds data.num_workers need not know which corpus already sets it
             word = f"+{word}"
         prepared.append(word)
     return prepared
@@ -151,7 +151,7 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
             cfg = hydra.compose("config", overrides=words)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         if "Could not override 'decoding.routes'" in str(error):
-            raise UserError("path: the controls of this paper have one way only; leave path=... out") from error
+            raise UserError("path: the controls of this paper have only one route; leave path=... out") from error
         text = explain(error) + _closest_key(error, words)
         named = any(word.partition("=")[0].lstrip("+~") in text for word in words)
         raise UserError(text if named else text + blame(error, words)) from error
@@ -159,14 +159,14 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
 
 
 def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
-    """Return a resolved configuration (of a run) with some of its values changed.
+    """Return the resolved configuration of a run with some values changed.
 
     Args:
         config: as ``plain`` gives it.
         overrides: ``key=value`` words; ``control.<name>`` may be new.
 
     Raises:
-        UserError: a key that the configuration does not have, a value that does not fit, a word that would choose
+        UserError: a key that the configuration lacks, a value that does not fit, or a word that would choose
             another experiment or another part: a run keeps its own.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -192,7 +192,7 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
 
 
 def _closest_key(error: BaseException, words: list[str]) -> str:
-    """Return a hint for an override of a key that does not exist, from the configuration without that override."""
+    """Return a hint for an override of a missing key, from the configuration without that override."""
     missing = re.search(r"Could not override '([^']+)'", str(error))
     chosen = [word for word in words if word.startswith("experiment=")]
     if not missing or not chosen:
@@ -205,7 +205,7 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
 
 
 def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
-    """Check what the schema cannot say, and that every interpolation resolves."""
+    """Check what the schema cannot express, and that every interpolation resolves."""
     if experiment and (OmegaConf.is_missing(cfg, "paper") or cfg.model is None):
         raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
     try:
@@ -224,8 +224,8 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     return cfg
 
 
-# numbers with one meaning wherever they stand, by the last part of their key, and the least they may be; what else a
-# class takes it checks itself
+# numbers that mean the same everywhere, by the last part of their key, with their least allowed value; classes check
+# their other arguments themselves
 LEAST = {
     "learning_rate": 0,
     "weight_decay": 0,
@@ -235,12 +235,12 @@ LEAST = {
     "check_val_every_n_epoch": 1,
     "log_every_n_steps": 1,
 }
-# Lightning takes -1 for "no limit"; a run of no steps, without validation or with no time between two has no numbers
+# Lightning takes -1 for "no limit"; a run without steps or without validation has no numbers
 NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")
 
 
 def _check_numbers(node: Any, where: str) -> None:
-    """Refuse a rate that is negative or no number, and sizes, counts and intervals of zero; names the key."""
+    """Refuse rates that are negative or not numbers, and sizes, counts and intervals of zero; names the key."""
     if not isinstance(node, dict):
         return
     for name, value in node.items():
@@ -281,7 +281,7 @@ def explain(error: BaseException) -> str:
         return f"no option '{option}' in config group '{group}'{did_you_mean(option, options)}{known}"
     if isinstance(error, OverrideParseException):
         reason = str(error).splitlines()[0]
-        return f"cannot read the override '{error.override}': {reason}; quote values with commas, blanks or brackets"
+        return f"cannot read the override '{error.override}': {reason}; quote values with commas, spaces or brackets"
     if isinstance(error, ConfigCompositionException) and isinstance(error.__cause__, OmegaConfBaseException):
         # Hydra says which override, OmegaConf why
         reason = str(error.__cause__).splitlines()[0]

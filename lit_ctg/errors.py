@@ -1,4 +1,4 @@
-"""Errors a user can mend: one line that says what, where and what to do."""
+"""Errors a user can fix: one line that says what, where and what to do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Bad input (config, file, prompt, checkpoint). The command line prints its one line and exits with code 2."""
+    """Bad input (config, file, prompt, checkpoint). The command line prints it as one line and exits with code 2."""
 
 
 def check_unicode(text: str, what: str) -> str:
-    """Return ``text`` when UTF-8 can say it; a path of other bytes could not be written into a record after the run.
+    """Return ``text`` if UTF-8 can encode it; a path of other bytes could not be written into a record after the run.
 
     Raises:
-        UserError: ``what`` it is and how its bytes read.
+        UserError: names ``what`` it is and shows its bytes.
     """
     try:
         text.encode()
@@ -32,16 +32,16 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error in one line; of other kinds than ours with its kind before it."""
+    """Return an error in one line, preceded by its type unless it is ours."""
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 
 def blame(error: BaseException, words: Iterable[str]) -> str:
-    """Return ``"; check <key>=<value>"`` for the settings of a command line that an error may come from, or ``""``.
+    """Return ``"; check <key>=<value>"`` for the settings of a command line that may have caused an error, or ``""``.
 
-    Those whose key or value the error's text has; where there is none, all of them. For errors of libraries, which know
-    nothing of our keys.
+    These are the settings whose key or value occurs in the error's text; if there is none, all of them. For errors of
+    libraries, which know nothing of our keys.
     """
     text = " ".join(str(error).lower().replace("_", " ").split())
     given = [word for word in words if "=" in word]

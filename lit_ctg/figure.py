@@ -22,13 +22,13 @@ from lit_ctg.numbers import format_value
 Interval = tuple[float, float]
 
 WIDTH = 460
-# widest letters of the page's font at 12 px, so that labels are never closer than they are long
+# width of the widest letters of the page's font at 12 px, so that labels never overlap
 LETTER = 6.6
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from ``low`` to ``high`` onto pixels from ``start`` to ``stop``; what lies beyond is put at the end."""
+    """Maps values from ``low`` to ``high`` onto pixels from ``start`` to ``stop``; values beyond are put at the end."""
 
     low: float
     high: float
@@ -60,7 +60,7 @@ def ticks(low: float, high: float, log: bool = False) -> list[float]:
         marks = [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]
         if len(marks) >= 3:
             return marks
-        # within a factor of three or so steps are as good as equal
+        # within a factor of about three, equal steps do as well
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     size = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
@@ -76,7 +76,7 @@ def tick_text(value: float) -> str:
 
 
 def without_collisions(places: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Return labels (middle, words), those left out that would touch the one before; the last one always stays."""
+    """Return labels (middle, words) without those that would touch the one before; the last one always stays."""
     kept: list[tuple[float, str]] = []
     for at, words in places:
         if not kept or at - kept[-1][0] >= (len(words) + len(kept[-1][1])) / 2 * LETTER + 4:
@@ -111,20 +111,20 @@ def style_sheet() -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One or more plots on their own: a notebook shows them, ``save`` writes them; a browser is all they need."""
+    """One or more standalone plots: a notebook shows them, ``save`` writes them; any browser displays them."""
 
     plots: tuple[str, ...]
 
     @property
     def svg(self) -> str:
-        """The first plot as a whole SVG file, with its style."""
+        """The first plot as a complete SVG file, with its style."""
         start = '<svg xmlns="http://www.w3.org/2000/svg"'
         svg = self.plots[0].replace("<svg", start, 1)
         return svg.replace(">", f"><style>{escape(style_sheet(), quote=False)}</style>", 1)
 
     @property
     def html(self) -> str:
-        """All plots as one page without script, under a policy that allows none."""
+        """All plots as one page without scripts, under a policy that allows none."""
         policy = "default-src 'none'; style-src 'unsafe-inline'"
         body = "\n".join(self.plots)
         return (
@@ -137,11 +137,11 @@ class Drawing:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The form that a notebook shows."""
         return f"<style>{style_sheet()}</style>{''.join(self.plots)}"
 
     def save(self, path: Path | str) -> None:
-        """Write the first plot as ``.svg``, or all of them as a page with any other name.
+        """Write the first plot as ``.svg``, or all of them as a page under any other suffix.
 
         Raises:
             UserError: the file cannot be written.
@@ -181,7 +181,7 @@ def sheet(plots: Sequence[str], legend: Sequence[tuple[str, str]] = (), about: s
 
 
 def _sign(kind: str, x: float, y: float) -> str:
-    """Return what stands before the words of a legend."""
+    """Return the sign before the words of a legend."""
     if kind == "printed":
         corners = f"{x + 6:.0f},{y} {x + 12:.0f},{y + 6} {x + 6:.0f},{y + 12} {x:.0f},{y + 6}"
         return f'<polygon class="mark printed" points="{corners}"/>'
@@ -197,7 +197,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: class (whose it is), points, a band of intervals ``x -> (low, high)``, and a name for a legend."""
+    """One curve: its class, points, a band of intervals ``x -> (low, high)``, and a name for a legend."""
 
     kind: str
     points: Sequence[Point]
@@ -239,8 +239,8 @@ def line_chart(
 ) -> str:
     """Draw curves with their interval bands and labelled horizontal rules.
 
-    ``steps`` are the words on an x axis of equal steps, whose points then stand at 0, 1, ...; ``about`` goes before the
-    description for screen readers.
+    ``steps`` are the words on an x axis of equal steps, whose points are then at 0, 1, ...; ``about`` is put before
+    the description for screen readers.
     """
     named = [one for one in lines if one.name]
     height, right, top, bottom = 300 + 16 * len(named), 14, 48 + 16 * len(named), 42
@@ -331,7 +331,7 @@ BAR = 13
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: class, value (None: a hole), interval, and what was to be expected."""
+    """One bar: class, value (None: a hole), interval, and the expected value."""
 
     kind: str
     value: float | None
@@ -351,7 +351,7 @@ class BarGroup:
 
 
 def bar_range(groups: Sequence[BarGroup], low: float | None, high: float | None, log: bool) -> Interval:
-    """Return the axis' ends: 0 (log: 1, or the power of ten below the least value) to the longest bar.
+    """Return the ends of the axis: 0 (log: 1, or the power of ten below the least value) to the longest bar.
 
     An interval stretches it to half as much again (log: ten times as much); a longer whisker is cut at the frame.
     """
@@ -380,7 +380,7 @@ def bar_chart(
     about: str = "",
     base: float | None = None,
 ) -> str:
-    """Draw horizontal bars: label above, interval as a whisker, printed value as a diamond; ``measure``: of what.
+    """Draw horizontal bars of ``measure``: label above, interval as a whisker, printed value as a diamond.
 
     Bars begin at ``base``: by default 0, or on a log scale the axis' end.
     """
@@ -427,7 +427,7 @@ def _bar(one: Bar, axis: Axis, at: float, digits: int, base: float | None) -> li
     if one.interval is not None:
         a, b = axis(one.interval[0]), axis(one.interval[1])
         path = f"M{a:.1f} {middle}H{b:.1f}"
-        # no cap where the interval goes on beyond the frame
+        # no cap where the interval continues beyond the frame
         path += "".join(f"M{axis(end):.1f} {middle - 4}V{middle + 4}" for end in one.interval if axis.holds(end))
         parts.append(f'<path class="whisker" d="{path}"/>')
     if one.expectation is not None:
@@ -454,7 +454,7 @@ Words = list[tuple[str, float]]
 
 
 def read_words(listed: str) -> Words:
-    """Read a sample of best words, ``word probability, ...``, best first; what has no probability is left out."""
+    """Read a sample of best words, ``word probability, ...``, best first; words without one are left out."""
     return [(word, float(probability)) for word, probability in _PAIR.findall(listed)]
 
 
@@ -488,5 +488,5 @@ def _shown(word: str) -> str:
 
 
 def _counted(words: Words) -> list[tuple[str, int]]:
-    """Return words with how often they stood before: pieces of characters may look the same."""
+    """Number repeated words by earlier occurrences: different pieces of characters may look the same."""
     return [(word, sum(other == word for other, _ in words[:rank])) for rank, (word, _) in enumerate(words)]

@@ -1,8 +1,8 @@
 """Files that are written whole or not at all, and locks: the only place for both (no torch import).
 
-What is written lies under a temporary name beside its place, goes to the disk (fsync) and is renamed, so that neither a
-reader nor a power failure ever leaves half a file. Temporary names are
-``.<name>.<process>-<random>.tmp``; ``leftovers`` finds what a killed process left.
+Content is written under a temporary name beside its target, synced to disk and renamed, so that no reader sees, and no
+power failure leaves, half a file. Temporary names are ``.<name>.<process>-<random>.tmp``; ``leftovers`` finds what a
+killed process left.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ELSEWHERE = "choose another folder"
 def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
     """Yield a temporary path; the file or folder that the body makes there becomes ``path`` in one step.
 
-    After any failure what stood at ``path`` stands there still, and nothing else is left. A symbolic link is followed:
+    After any failure the old ``path`` is unchanged, and nothing else is left. A symbolic link is followed:
     the file behind it is replaced, the link stays. A folder can only take the place of nothing (or of an empty folder).
 
     Args:
-        path: a file or folder, there or not; the folder it lies in is made.
-        remedy: what to do when it cannot be written, the end of the error's line.
+        path: a file or folder that may exist; its parent folder is created.
+        remedy: what to do when it cannot be written, the end of the error message.
 
     Raises:
         UserError: the disk is full, a folder cannot be written, ``path`` is a device, a pipe or a loop of links; also
@@ -51,12 +51,12 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
         yield temporary
         _to_disk(temporary)
         os.replace(temporary, target)
-        with contextlib.suppress(OSError):  # some file systems sync no folders; the content is safe already
+        with contextlib.suppress(OSError):  # some file systems cannot sync folders; the content is already safe
             _sync(target.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
     finally:
-        with contextlib.suppress(OSError):  # renamed (the usual case), never made, or its folder cannot be one
+        with contextlib.suppress(OSError):  # renamed (the usual case), never created, or in no folder
             temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
 
 
@@ -65,10 +65,10 @@ def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWH
 
     Args:
         path, remedy: see ``replacing``.
-        content: all of the file.
+        content: of the whole file.
 
     Raises:
-        UserError: see ``replacing``; text that UTF-8 cannot say (a lone half of a surrogate pair).
+        UserError: see ``replacing``; text that UTF-8 cannot encode (a lone surrogate).
     """
     try:
         data = content.encode() if isinstance(content, str) else content
@@ -81,17 +81,17 @@ def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWH
 
 
 def leftovers(path: str | Path) -> list[Path]:
-    """Return what killed processes left of ``path`` under temporary names; whoever holds its lock may remove them."""
+    """Return the temporary files of ``path`` that killed processes left; whoever holds its lock may remove them."""
     path = Path(path)
     return sorted(path.parent.glob(f".{glob.escape(path.name)}.*.tmp"))
 
 
 @contextlib.contextmanager
 def locked(lock_file: str | Path, *, timeout_s: float = 3600.0, remedy: str = ELSEWHERE) -> Iterator[None]:
-    """Hold ``lock_file``; others wait. The operating system frees it when the process dies; the empty file stays.
+    """Hold ``lock_file``; others wait. The operating system releases it if the process dies; the empty file stays.
 
     Args:
-        lock_file: made when it is not there, with its folder.
+        lock_file: created with its folder if missing.
         timeout_s: seconds to wait for whoever holds it.
         remedy: what to do when its folder cannot be written.
 
@@ -108,7 +108,7 @@ def locked(lock_file: str | Path, *, timeout_s: float = 3600.0, remedy: str = EL
 
 
 def try_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock | None:
-    """Take ``lock_file`` and return it, held until its ``release()`` or the end of the process; None when it is taken.
+    """Take ``lock_file`` and return it, held until ``release()`` or the end of the process; None if it is taken.
 
     Raises:
         UserError: its folder cannot be written.
@@ -120,7 +120,7 @@ def _lock(lock_file: str | Path, timeout_s: float, remedy: str) -> BaseFileLock 
     from filelock import FileLock, Timeout
 
     path = Path(lock_file)
-    # whoever took it may let it go from another thread
+    # it may be released from another thread
     lock = FileLock(path, timeout=timeout_s, thread_local=False)
     try:
         _make_folder(path.parent)
@@ -140,7 +140,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse what a rename would silently put away: devices, pipes, sockets, loops of links."""
+    """Refuse what a rename would silently replace: devices, pipes, sockets, loops of links."""
     if target.is_symlink():
         raise OSError(None, "its symbolic links form a loop")
     if target.exists() and not target.is_file() and not target.is_dir():
@@ -169,7 +169,7 @@ def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def named_floats(value: Any) -> Any:
-    """Return ``value`` with floats that are not finite replaced by their names."""
+    """Return ``value`` with non-finite floats replaced by their names."""
     if isinstance(value, Mapping):
         return {str(key): named_floats(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -177,7 +177,7 @@ def named_floats(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# larger ones are no settings
+# larger files are not settings
 MAX_YAML_BYTES = 2**24
 
 
@@ -186,11 +186,11 @@ def read_yaml(path: str | Path, what: str = "") -> Any:
 
     Args:
         path: the file.
-        what: how the message calls it; by default its path.
+        what: its name in messages; by default its path.
 
     Raises:
-        UserError: no such file, a pipe or a device (reading might never end), not UTF-8, no YAML, nesting without end,
-            or an alias (``*name``): a few lines of them stand for more than fits into memory.
+        UserError: no such file, a pipe or a device (reading might never end), not UTF-8, not YAML, nested too deep,
+            or an alias (``*name``): a few lines of aliases can expand beyond the memory.
     """
     import yaml
 
@@ -212,5 +212,5 @@ def read_yaml(path: str | Path, what: str = "") -> Any:
         raise UserError(f"{what}: cannot be read as YAML: {error.strerror or error}") from error
     except RecursionError as error:
         raise UserError(f"{what}: cannot be read as YAML: it is nested too deep") from error
-    except (ValueError, yaml.YAMLError) as error:  # also text that is not UTF-8
+    except (ValueError, yaml.YAMLError) as error:  # includes text that is not UTF-8
         raise UserError(f"{what}: cannot be read as YAML: {' '.join(str(error).split())[:200]}") from error

@@ -6,17 +6,17 @@ import math
 
 
 def needs_exponent(value: float | None, digits: int) -> bool:
-    """Say whether fixed decimals would hide a number (0.00000) or be longer than anybody reads."""
+    """Say whether fixed decimals would hide a number (0.00000) or make it unreadably long."""
     if value is None or not math.isfinite(value):
         return False
-    # below 1e-12 it is a zero that was rounded
+    # below 1e-12 it is a zero with rounding error
     return 1e-12 < abs(value) < 0.5 * 10.0**-digits or abs(value) >= 1e9
 
 
 def format_value(value: float | None, digits: int, signed: bool = False, exponent: bool | None = None) -> str:
-    """Return a number with fixed decimals, thousands apart, a true minus sign, and no sign before zero.
+    """Return a number with fixed decimals, thousands separators, a true minus sign, and no sign before zero.
 
-    ``exponent`` says whether it is written as ``1.2e-7``; None: where it needs to be.
+    ``exponent`` says whether it is written as ``1.2e-7``; None: only where necessary.
     """
     if value is None:
         return ""
@@ -31,7 +31,7 @@ def format_value(value: float | None, digits: int, signed: bool = False, exponen
 
 
 def format_number(value: float | None) -> str:
-    """Return a number with four significant digits, thousands apart."""
+    """Return a number with four significant digits and thousands separators."""
     if value is None or not math.isfinite(value):
         return str(value)
     digits = 0 if abs(value) >= 1000 else max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0

@@ -1,7 +1,7 @@
 """Intervals, exact tests and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
 
 Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at the given confidence,
-95% unless told otherwise, and ``None`` where the data cannot give one (no trial, one seed): a hole stays visible.
+95% by default, and ``None`` where the data cannot give one (no trial, one seed), so that a hole stays visible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy import stats
 
 Interval = tuple[float, float]
 
-# up to this many non-zero differences the permutation test runs through every sign pattern (2^20 of them, in blocks)
+# up to this many non-zero differences the permutation test tries every sign pattern (2^20 of them, in blocks)
 _MAX_EXACT = 20
 _BLOCK = 1 << 14
 
@@ -36,7 +36,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> In
     rate = successes / trials
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    # at the two ends the exact bound is the rate itself; rounding must not put it beside the rate
+    # at 0 and 1 the exact bound is the rate itself; rounding must not move it off the rate
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == trials else min(1.0, centre + half)
     return low, high
@@ -75,10 +75,10 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | 
 
 
 def prediction_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Interval in which one more independent value lies: ``mean +- t s sqrt(1 + 1/n)``; ``None`` below two values.
+    """Interval for one more independent value: ``mean +- t s sqrt(1 + 1/n)``; ``None`` below two values.
 
     For normal values its coverage is exact. Unlike the interval of the mean it does not shrink to nothing: with more
-    seeds it comes near to the spread of single runs, which is what a number printed from one run must be held against.
+    seeds it approaches the spread of single runs, with which a number printed from one run must be compared.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -98,7 +98,7 @@ def rate_prediction_interval(successes: int, trials: int, new_trials: int, confi
     without trials on either side.
 
     Raises:
-        ValueError: the counts cannot be.
+        ValueError: impossible counts.
     """
     _check_counts(successes, trials)
     if trials == 0 or new_trials <= 0:
@@ -125,7 +125,7 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     """CV*, the repeatability of quantified reproducibility assessment: ``(1 + 1/(4n)) 100 (s / c4(n)) / |mean|``.
 
     Belz, Popovic and Mille, Quantified Reproducibility Assessment of NLP Results (ACL 2022), in percent. Values must be
-    on a scale that begins at 0: shift them first. ``None`` below two values and where the mean is not above 0.
+    on a scale that starts at 0: shift them first. ``None`` below two values and where the mean is not above 0.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -152,7 +152,7 @@ def paired_bootstrap(
 ) -> Interval | None:
     """Percentile bootstrap interval of the mean of ``ours[i] - base[i]``; pairs are drawn together.
 
-    Fit for many pairs (sentences, prompts). For a handful of seeds it is too narrow: use ``paired_t_interval`` there.
+    Suited to many pairs (sentences, prompts). For a handful of seeds it is too narrow: use ``paired_t_interval``.
     The same ``seed`` gives the same interval. ``None`` below two pairs.
     """
     differences = _differences(ours, base)
@@ -190,7 +190,7 @@ def permutation_test(ours: Sequence[float], base: Sequence[float], resamples: in
     differences = differences[differences != 0]
     if differences.size == 0:
         return 1.0
-    # a pattern ties with the observed one when only rounding parts them
+    # a pattern ties with the observed one when they differ by rounding only
     observed = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
     if differences.size <= _MAX_EXACT:
         total = 1 << differences.size
@@ -229,7 +229,7 @@ def ratio_interval(
     if rows < 2 or count <= 0 or not all(map(math.isfinite, (total, total_sq, cross))):
         return None
     ratio = total / count
-    # the three terms cancel; rounding may leave a tiny negative rest when all rows agree
+    # the three terms cancel; rounding may leave a tiny negative number when all rows agree
     residual = max(0.0, total_sq - 2 * ratio * cross + ratio * ratio * count_sq)
     half = t_quantile(rows - 1, confidence) * math.sqrt(rows / (rows - 1) * residual) / count
     return ratio - half, ratio + half
@@ -304,7 +304,7 @@ def exp_or_inf(nats: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number, in their order (Holm, 1979): the k-th smallest of m times m - k + 1.
+    """Return Holm's (1979) adjusted p-values, in the given order: the k-th smallest of m times m - k + 1.
 
     Raises:
         ValueError: a value is not between 0 and 1.

@@ -69,4 +69,4 @@ def test_a_command_checks_choices_and_what_it_needs() -> None:
         with pytest.raises(UserError, match="lit-ctg cook") as error:
             command.parse(words)
         assert said in str(error.value)
-    assert "dish=" in command.help() and "(needed)" in command.help()
+    assert "dish=" in command.help() and "(required)" in command.help()

@@ -25,28 +25,28 @@ from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 
-# checkpoints written by another layout of this package are refused, not guessed at
+# checkpoints in another layout of this package are refused, not guessed at
 FORMAT = 2
 KEY = "lit_ctg"
 
 
 class DamagedError(UserError):
-    """The file holds no whole checkpoint: cut off, with bits changed, or of another program."""
+    """The file is not a whole checkpoint: truncated, corrupted, or written by another program."""
 
 
 def previous(path: Path) -> Path:
-    """Return where the checkpoint before the one at ``path`` is kept."""
+    """Return where the predecessor of the checkpoint at ``path`` is kept."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def load_checked(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of ours onto the CPU; nothing in it is executed, and every byte meets its checksum.
+    """Read a checkpoint of ours onto the CPU; nothing in it is executed, and every byte is checked.
 
     The checksums are those of the zip file that ``torch.save`` writes; ``torch.load`` does not look at them.
 
     Raises:
-        UserError: missing, of another version, or with weights that are no real numbers.
-        DamagedError: cut off, changed, or not written by this package.
+        UserError: missing, of another version, or with weights that are not real numbers.
+        DamagedError: truncated, changed, or not written by this package.
     """
     if not path.is_file():
         raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
@@ -54,7 +54,7 @@ def load_checked(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             whole = archive.testzip() is None
         content = torch.load(path, map_location="cpu", weights_only=True) if whole else None
-    # zipfile and torch raise many things on foreign bytes; torch's own message would advise executing them
+    # zipfile and torch raise many kinds of errors on foreign bytes; torch's message would advise executing them
     except Exception as error:
         raise DamagedError(f"{path} is not a readable checkpoint: it is damaged or of another kind") from error
     if not whole:
@@ -76,12 +76,12 @@ def load_checked(path: Path) -> dict[str, Any]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target, to the disk, and renames, so that a killed run never leaves half a checkpoint."""
+    """Writes beside the target, syncs and renames, so that a killed run never leaves half a checkpoint."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Save ``checkpoint`` under ``path`` in one step and keep the one that was there.
 
-        Lightning's own way goes through the folder of temporary files, which is often small.
+        Lightning itself writes through the folder of temporary files, which is often small.
 
         Raises:
             UserError: the disk is full, or the folder cannot be written.
@@ -108,13 +108,13 @@ class RunCheckpoint(ModelCheckpoint):
     """``checkpoints/last.ckpt`` of the run directory; holds plain values only.
 
     ``settings`` is the resolved configuration and ``corpus`` the checksums of text and vocabulary, written into the
-    checkpoint so that ``evaluate`` and ``generate`` can rebuild the model and refuse what it does not fit.
+    checkpoint so that ``evaluate`` and ``generate`` can rebuild the model and refuse a corpus that does not fit it.
 
     Args:
         dirpath: folder of the checkpoints.
-        minutes: save inside an epoch, too, once this many have passed since the last time; None: only at its end. For
-            models and callbacks whose checkpoint holds all that they carry from batch to batch, in one process, over
-            a loader that knows its place (``ResumableLoader``); otherwise nothing is saved inside an epoch.
+        minutes: also save within an epoch, once this many have passed since the last save; None: only at its end. For
+            models and callbacks whose checkpoint holds all state that they carry from batch to batch, in one process,
+            with a loader that knows its position (``ResumableLoader``); otherwise nothing is saved within an epoch.
     """
 
     def __init__(self, dirpath: str | None = None, minutes: float | None = None) -> None:
@@ -130,19 +130,19 @@ class RunCheckpoint(ModelCheckpoint):
         self.minutes, self._saved_at = minutes, time.monotonic()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let Lightning tell an epoch's end from its midst."""
+        """Let Lightning tell the end of an epoch from its middle."""
         super().setup(trainer, pl_module, stage)
         tell_epochs_by_progress(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the training loader where the checkpoint was made."""
+        """Move the training loader to where the checkpoint was made."""
         super().on_train_start(trainer, pl_module)
         put_loaders_where_the_checkpoint_was(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save inside the epoch when it is time."""
+        """Save within the epoch when it is time."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self.minutes is None or time.monotonic() - self._saved_at < 60 * self.minutes:
             return
@@ -161,14 +161,14 @@ class RunCheckpoint(ModelCheckpoint):
 
 
 def _cut_short(trainer: Trainer) -> bool:
-    """Say whether max_steps ended the run inside an epoch whose rest can be trained exactly from a checkpoint.
+    """Say whether max_steps ended the run within an epoch whose rest can be trained exactly from a checkpoint.
 
-    It cannot where a model carries a state from batch to batch, where the loader does not know its position, and where
+    It cannot where a model carries state from batch to batch, where the loader does not know its position, or where
     each of several processes has random numbers of its own.
     """
     loader = trainer.train_dataloader
     known = isinstance(loader, ResumableLoader) and not isinstance(loader.dataset, StreamBatches)
-    ended: Any = trainer.fit_loop.epoch_progress.total  # declared as a base class, without what is processed
+    ended: Any = trainer.fit_loop.epoch_progress.total  # the declared base class lacks the count of processed batches
     return (
         known
         and trainer.world_size == 1

@@ -1,4 +1,4 @@
-"""Random numbers of an epoch as a function of (seed, epoch): what makes a resumed run equal an uninterrupted one."""
+"""Random numbers of an epoch as a function of (seed, epoch), so that a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-# of the generators' states in a checkpoint
+# key of the generators' states in a checkpoint
 KEY = "lit_ctg_generators"
 
 
@@ -24,8 +24,8 @@ def epoch_seed(seed: int, epoch: int) -> int:
 class EpochSeed(Callback):
     """Reseed torch at the start of every training epoch, so dropout does not depend on what ran before it.
 
-    It also pairs runs: two models that draw dropout in the same order see the same masks. A checkpoint made inside an
-    epoch restores the states of the generators, those of the first process.
+    It also pairs runs: two models that draw dropout in the same order see the same masks. A checkpoint made within an
+    epoch restores the states of the generators (those of the first process).
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,7 +39,7 @@ class EpochSeed(Callback):
         torch.manual_seed(epoch_seed(self.seed, trainer.current_epoch))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Go on with the stored states where no epoch has begun since: making the loaders has drawn numbers."""
+        """Restore the stored states if no epoch has begun since: building the loaders has drawn numbers."""
         if self.stored is not None:
             for device, state in self.stored.items():
                 _generator(device).set_rng_state(state)
@@ -51,7 +51,7 @@ class EpochSeed(Callback):
         checkpoint[KEY] = {device: _generator(device).get_rng_state() for device in sorted(devices)}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the states until training goes on."""
+        """Keep the states until training continues."""
         self.stored = checkpoint.get(KEY)
 
 

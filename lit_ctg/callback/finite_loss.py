@@ -1,4 +1,4 @@
-"""Ends a run as soon as its loss or its weights are no longer numbers."""
+"""Ends a run as soon as its loss or its weights are no longer finite."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class FiniteLoss(Callback):
             self._check_loss(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look before the weights are judged."""
+        """Check before the weights are evaluated."""
         self._check(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look before the weights are saved."""
+        """Check before the weights are saved."""
         self._check(trainer, pl_module)
 
     def _check(self, trainer: Trainer, pl_module: LightningModule) -> None:

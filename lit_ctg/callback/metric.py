@@ -1,4 +1,4 @@
-"""Attaches metrics to any LightningModule: updates them on validation batches, logs and keeps their results."""
+"""Attaches metrics to any LightningModule: updates them on validation batches, logs and stores their results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MetricCallback(Callback):
             metric.update_from(outputs, batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compute, log and keep the results."""
+        """Compute, log and store the results."""
         for name, metric in self.metrics.items():
             for key, result in _named(name, metric.result()).items():
                 self.results[PREFIX + key] = result.to_dict()
@@ -61,7 +61,7 @@ class MetricCallback(Callback):
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the history of the epochs before the interruption."""
+        """Restore the history of the epochs before the interruption."""
         self.history = state_dict["history"]
 
 

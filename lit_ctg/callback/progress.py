@@ -17,7 +17,7 @@ class Progress(RichProgressBar):
     """Lightning's rich bar, plus a line per epoch with validation perplexity that also reaches log files.
 
     Attributes:
-        current: the bar of the trainer that runs, for ``steps``; None where there is none.
+        current: the bar of the running trainer, for ``steps``; None where there is none.
     """
 
     current: ClassVar[Progress | None] = None
@@ -30,12 +30,12 @@ class Progress(RichProgressBar):
             self.disable()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Become the bar that ``steps`` counts on."""
+        """Become the bar on which ``steps`` counts."""
         super().setup(trainer, pl_module, stage)
         Progress.current = self
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Be it no longer."""
+        """Stop being that bar."""
         super().teardown(trainer, pl_module, stage)
         Progress.current = None
 
@@ -52,7 +52,7 @@ class Progress(RichProgressBar):
 
 
 def steps(items: Iterable[Item], title: str) -> Iterator[Item]:
-    """Yield the parts of a trial and count them on the running trainer's bar; without one nothing is shown.
+    """Yield the parts of a trial and count them on the running trainer's bar, if there is one.
 
     Args:
         items: all of them.

@@ -1,4 +1,4 @@
-"""Gathers what a run record needs while the run goes on: tokens, time, memory, the results of other callbacks."""
+"""Collects what a run record needs during the run: tokens, time, memory, the results of other callbacks."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class RunRecordCallback(Callback):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training (with its validation) so far, earlier attempts included."""
+        """Seconds of training (including validation) so far, over all attempts."""
         return self.seconds_before + time.monotonic() - self.started
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, so that a resumed run goes on counting."""
+        """Return the counts, so that a resumed run continues them."""
         return {"seconds": self.seconds, "tokens": int(self.tokens)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the counts of earlier attempts."""
+        """Restore the counts of earlier attempts."""
         self.seconds_before = float(state_dict["seconds"])
         self.tokens = torch.tensor(int(state_dict["tokens"]), dtype=torch.int64)
 

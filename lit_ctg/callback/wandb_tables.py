@@ -32,7 +32,7 @@ def wandb_loggers(trainer: Trainer) -> list[WandbLogger]:
 
 
 class WandbGenerations(Callback):
-    """A few texts after every epoch, in a table that grows: the same rows (seed, i) of an ever better model.
+    """A few texts after every epoch, in a growing table: the same rows (seed, i) as the model improves.
 
     Args:
         decoding: its ``generator(module, datamodule)`` generates.
@@ -49,7 +49,7 @@ class WandbGenerations(Callback):
         self.table: Any = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Generate, append to file and table (not in the final validation: the record's samples are made there)."""
+        """Generate, append to file and table (not in the final validation, which makes the record's samples)."""
         if trainer.state.fn != "fit":
             return
         with evaluating(pl_module):
@@ -62,7 +62,7 @@ class WandbGenerations(Callback):
             self._log(logger, rows)
 
     def _before(self, epoch: int) -> list[dict[str, Any]]:
-        """Return the texts of earlier epochs; a run that was killed and goes on does an epoch again."""
+        """Return the texts of earlier epochs; a run that was killed and resumed repeats an epoch."""
         lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.is_file() else []
         kept = [json.loads(line) for line in lines if line]
         return [row for row in kept if row["epoch"] < epoch]
@@ -80,7 +80,7 @@ class WandbGenerations(Callback):
 def log_record(trainer: Trainer, record: RunRecord, samples: Sequence[Mapping[str, Any]]) -> None:
     """Log a finished record's metrics with units, samples, confusion matrices and verdicts to W&B, if it is in use.
 
-    The metrics' values go to the run's summary too, where a sweep looks for what it is to optimise.
+    The metrics' values also go to the run's summary, where a sweep looks for the quantity to optimise.
     """
     values = {name: entry["value"] for name, entry in record.metrics.items() if math.isfinite(entry["value"])}
     for logger in wandb_loggers(trainer):

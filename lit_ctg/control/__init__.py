@@ -1,4 +1,4 @@
-"""Controls that can be carried: saved, loaded, composed, and put on any Hugging Face causal language model."""
+"""Portable controls: saved, loaded, composed, and attached to any Hugging Face causal language model."""
 
 from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values
 from lit_ctg.control.bundle import Origin, fingerprint

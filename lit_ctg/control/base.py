@@ -1,12 +1,12 @@
-"""What a control is: settings, a stage, score rules and hooks, and how it is put on a model and taken off again.
+"""The definition of a control: settings, a stage, score rules and hooks, and how it is attached to a model.
 
-A ``Control`` steers a Hugging Face causal language model while it decodes, in one or several of three ways: by a score
-rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass lies beside what it
-controls (``papers/<paper>/control.py``, or here where no paper has it) and is found by its ``kind``
-(``control/bundle.py:kinds``). docs/controls.md shows one from top to bottom.
+A ``Control`` steers a Hugging Face causal language model while it decodes, in one or more of three ways: by a score
+rule, by hooks that read hidden states, by hooks that change what the network computes. A subclass lies with its paper
+(``papers/<paper>/control.py``), or here if it has none, and is found by its ``kind`` (``control/bundle.py:kinds``).
+docs/controls.md shows one from top to bottom.
 
-Shape letters: B prompts, N rows of a decode step (B, or B times beams or sequences a prompt, a prompt's rows next to
-each other), T prefix tokens, V vocabulary, D hidden size.
+Shape letters: B prompts, N rows of a decode step (B, or B times the beams or sequences per prompt, a prompt's rows next
+to each other), T prefix tokens, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
     from lit_ctg.control.bundle import Origin
 
-NO_TOKEN = -1  # in a prefix, where padding stands
-# setting -> one number a prompt, [B] float64 on the CPU; NaN: not set; a word of ``choices`` is its place among them
+NO_TOKEN = -1  # marks padding in a prefix
+# setting -> one number per prompt, [B] float64 on the CPU; NaN: not set; a word of ``choices`` is its index among them
 Values = Mapping[str, Tensor]
 ControlT = TypeVar("ControlT", bound="Control")
 
 
 class Stage(enum.IntEnum):
-    """Where a control acts; controls of a composition act in this order, those of one stage in the order given."""
+    """Where a control acts; composed controls act in this order, those of one stage in the given order."""
 
     NETWORK = 0  # changes embeddings or layers
     LOGITS = 1  # adds to the scores of tokens
-    DISTRIBUTION = 2  # puts another distribution over the whole vocabulary in place of the model's
-    CLASSES = 3  # deals out anew what classes of tokens have
+    DISTRIBUTION = 2  # replaces the model's distribution over the whole vocabulary
+    CLASSES = 3  # redistributes the probability of classes of tokens
     MASK = 4  # forbids tokens
 
 
 def row_values(value_B: Tensor, rows: int) -> Tensor:
-    """Return a setting [B] for the rows [N] of a decode step: a prompt's value for all of its beams or sequences.
+    """Expand a setting [B] to the rows [N] of a decode step: a prompt's value for all of its beams or sequences.
 
     Raises:
-        ValueError: N is no multiple of B.
+        ValueError: N is not a multiple of B.
     """
     if len(value_B) == 0 or rows % len(value_B):
         raise ValueError(f"{len(value_B)} settings for {rows} rows")
@@ -60,14 +60,14 @@ def row_values(value_B: Tensor, rows: int) -> Tensor:
 
 
 class Prefix:
-    """The whole prefixes of the rows of the current decode step, padding told from tokens.
+    """The whole prefixes of the rows of the current decode step, with padding marked.
 
-    Hugging Face's ``generate`` hands the network the newest token only, moves beams about, pads prompts on the left,
-    and tells score rules nothing of the padding. It does hand all of it to ``prepare_inputs_for_generation``, which is
-    watched here.
+    Hugging Face's ``generate`` passes only the newest token to the network, reorders beams, pads prompts on the left,
+    and does not tell score rules about the padding. It does pass all of this to ``prepare_inputs_for_generation``,
+    which is watched here.
 
     Attributes:
-        hidden: first columns that are no text either (the places of a soft prompt).
+        hidden: number of first columns that are not text either (the positions of a soft prompt).
         ids_NT: the prefixes, ``NO_TOKEN`` at padding; None before the first step.
     """
 
@@ -79,7 +79,7 @@ class Prefix:
 
     @contextmanager
     def watch(self, model: Any) -> Iterator[Prefix]:
-        """Follow the model's generation; what was changed in the model is put back at the end."""
+        """Follow the model's generation; changes to the model are undone at the end."""
         inner = model.prepare_inputs_for_generation
         before = model.__dict__.get("prepare_inputs_for_generation")
 
@@ -100,11 +100,11 @@ class Prefix:
                 model.prepare_inputs_for_generation = before
 
     def _over(self, *_: Any) -> None:
-        """What comes after a step's pass through the network belongs to another step, or to a plain call."""
+        """Forget the step after its forward pass: what follows belongs to another step, or to a plain call."""
         self._fresh = False
 
     def take(self, input_ids_NT: Tensor, mask_NT: Tensor | None) -> None:
-        """Take the prefixes of a step; a mask of another length than theirs tells nothing."""
+        """Take the prefixes of a step; a mask of another length is ignored."""
         ids_NT = input_ids_NT
         if mask_NT is not None and mask_NT.shape == ids_NT.shape:
             ids_NT = ids_NT.masked_fill(~mask_NT.bool(), NO_TOKEN)
@@ -113,14 +113,14 @@ class Prefix:
         self.ids_NT, self._given_NT, self._fresh = ids_NT, input_ids_NT, True
 
     def of(self, input_ids_NT: Tensor) -> Tensor:
-        """Return the prefixes that a score rule is called with, ``NO_TOKEN`` at padding."""
+        """Return the prefixes for a score rule, ``NO_TOKEN`` at padding."""
         given_NT = self._given_NT
         if self.ids_NT is None or given_NT is None or given_NT.shape != input_ids_NT.shape:
             return input_ids_NT
         return self.ids_NT
 
     def newest(self, ids_Nt: Tensor) -> Tensor:
-        """Return the whole prefixes [N, T] of what the embedding is asked for, whose newest columns are ``ids_Nt``.
+        """Return the whole prefixes [N, T] of an embedding call, whose newest columns are ``ids_Nt``.
 
         Outside ``generate`` (a plain call of the model) these are the ids themselves.
         """
@@ -131,23 +131,23 @@ class Prefix:
 
 
 class Control(abc.ABC):
-    """One way of steering a causal language model; see the module's text and docs/controls.md.
+    """One way of steering a causal language model; see the module's docstring and docs/controls.md.
 
-    A subclass sets the class attributes, gives ``settings``, at least one of ``rule`` and ``hooks``, and for bundles
-    ``config``, ``tensors`` and ``restore``.
+    A subclass sets the class attributes and defines ``settings``, at least one of ``rule`` and ``hooks``, and for
+    bundles ``config``, ``tensors`` and ``restore``.
 
     Args:
-        name: what its settings are called by in a composition (``<name>.<setting>``); by default its kind.
+        name: the prefix of its settings in a composition (``<name>.<setting>``); by default its kind.
 
     Attributes:
-        kind: what ``control.json`` calls it; a word, unique among all controls.
-        paper: the paper it is of, "" for none.
+        kind: its name in ``control.json``; a word, unique among all controls.
+        paper: its paper, "" for none.
         stage: where it acts.
-        strength: the setting that turns it off: a row in which it is 0 is the bare model's, exactly. Every control has
+        strength: the setting that turns it off: a row in which it is 0 is exactly the bare model's. Every control has
             one.
-        of_ids: it knows tokens by their ids, so it needs the tokenizer it was made with; False for one kept as texts.
-        excludes: kinds that it cannot be composed with (its own: only once).
-        origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None for one made by hand.
+        of_ids: it refers to tokens by their ids, so it needs the tokenizer it was made with; False if stored as text.
+        excludes: kinds with which it cannot be composed (its own kind: only once).
+        origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None if made by hand.
     """
 
     kind: ClassVar[str]
@@ -163,39 +163,39 @@ class Control(abc.ABC):
             raise UserError(f"control name '{self.name}': use letters, digits and _ only")
         self.origin: Origin | None = None
 
-    # what a subclass gives -------------------------------------------------------------------------------------------
+    # to be defined by subclasses --------------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def settings(self) -> tuple[ControlSetting, ...]:
-        """Its settings: name, range, default and meaning; ``default=None`` for one that need not be set."""
+        """The settings: name, range, default and meaning; ``default=None`` for an optional one."""
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule | None:
         """Return the score rule of a batch; None where the control has none.
 
-        The rule is called with prefixes [N, T] that hold ``NO_TOKEN`` at padding and scores [N, V]; of ``values`` it
-        takes a column by ``decoding.rule.per_row`` (one for each prompt, N is B or a multiple). What it does to rows
-        whose ``strength`` is 0 is put back by the base class.
+        The rule is called with prefixes [N, T], ``NO_TOKEN`` at padding, and scores [N, V]; it takes a column of
+        ``values`` by ``decoding.rule.per_row`` (one per prompt, N is B or a multiple). The base class undoes its
+        effect on rows whose ``strength`` is 0.
         """
         return None
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        """Put forward hooks on the model and return their handles.
+        """Register forward hooks on the model and return their handles.
 
         Rows whose ``strength`` is 0 must keep what the network computes (``torch.where``), and no hook may write in
-        place. ``prefix.newest(ids)`` gives the whole prefixes of what the embedding is asked for.
+        place. ``prefix.newest(ids)`` gives the whole prefixes of an embedding call.
         """
         return ()
 
     def columns(self, settings: Mapping[str, Any], rows: int) -> int:
-        """Return how many columns of its own the control needs before the prompts (a soft prompt); usually none."""
+        """Return how many extra columns the control needs before the prompts (a soft prompt); usually none."""
         return 0
 
     def bind(self, tokenizer: Any) -> None:
-        """Take the tokenizer of the model; for controls that are kept as texts (classes, lexicons, grammars).
+        """Take the tokenizer of the model; for controls stored as text (classes, lexicons, grammars).
 
         Raises:
-            UserError: it cannot say what the control needs.
+            UserError: it cannot express what the control needs.
         """
         return None
 
@@ -204,7 +204,7 @@ class Control(abc.ABC):
         return {}
 
     def config(self) -> dict[str, Any]:
-        """Return all that is not a tensor as plain values, for ``control.json``."""
+        """Return everything except tensors as plain values, for ``control.json``."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -213,32 +213,32 @@ class Control(abc.ABC):
 
     @classmethod
     def restore(cls: type[ControlT], config: dict[str, Any], tensors: dict[str, Tensor]) -> ControlT:
-        """Return the control that ``config()`` and ``tensors()`` were taken of."""
+        """Rebuild the control from its ``config()`` and ``tensors()``."""
         if tensors:
             raise UserError(f"a control of the kind {cls.kind} has no tensors")
         return cls(**config)
 
-    # what it can do --------------------------------------------------------------------------------------------------
+    # use --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def attach(
         self, model: Any, settings: Mapping[str, Any] | None = None, *, rows: int = 1, prefix: Prefix | None = None
     ) -> Iterator[RuleList]:
-        """Put the control on a model; at the end the model is as it was.
+        """Attach the control to a model; at the end the model is as it was.
 
         ``with control.attach(model, {"alpha": [0, 1]}, rows=2) as rules: model.generate(..., logits_processor=rules)``
 
         Args:
             model: a Hugging Face causal language model.
-            settings: values by name, one for all prompts or a list with one each; what is left out has its default.
+            settings: values by name, one for all prompts or a list with one each; the others have their defaults.
             rows: prompts B.
-            prefix: of a composition, already watching; None watches the model here.
+            prefix: that of a composition, already watching; None watches the model here.
 
         Yields:
             its score rules, for ``logits_processor``; empty where there are none.
 
         Raises:
-            UserError: a setting that does not exist or fit, a model of another shape.
+            UserError: a setting that does not exist or does not fit, a model of another shape.
         """
         values = self.values(settings or {}, rows)
         self.check_model(model)
@@ -246,7 +246,7 @@ class Control(abc.ABC):
             if prefix is None:
                 prefix = stack.enter_context(Prefix().watch(model))
             off_B = self.off(values)
-            if bool(off_B.all()):  # nothing is put on the model, so it is the bare one to the bit
+            if bool(off_B.all()):  # nothing is attached, so the model is the bare one to the bit
                 yield RuleList()
                 return
             for handle in self.hooks(model, values, prefix):
@@ -255,7 +255,7 @@ class Control(abc.ABC):
             yield RuleList(() if rule is None else (_Kept(rule, off_B, prefix),))
 
     def values(self, settings: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
-        """Return all settings, checked, with defaults filled in, one number a prompt.
+        """Return all settings, checked, with defaults filled in, one number per prompt.
 
         Raises:
             UserError: no such setting, a value out of range, or not as many values as prompts.
@@ -295,7 +295,7 @@ class Control(abc.ABC):
         """Refuse a model that the control does not fit.
 
         Raises:
-            UserError: it is no causal language model, or has another width or vocabulary.
+            UserError: it is not a causal language model, or has another width or vocabulary.
         """
         if not isinstance(model, nn.Module) or not hasattr(model, "prepare_inputs_for_generation"):
             raise UserError(f"control {self.name}: a {type(model).__name__} is no Hugging Face causal language model")
@@ -310,7 +310,7 @@ class Control(abc.ABC):
     # bundles ---------------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and the run record, if any.
+        """Write the bundle: ``control.json``, ``control.safetensors``, ``README.md`` and any run record.
 
         Raises:
             UserError: see ``bundle.save``.
@@ -324,7 +324,7 @@ class Control(abc.ABC):
         """Read a bundle from a folder or the hub; ``Control.from_pretrained`` reads any kind. Nothing is executed.
 
         Raises:
-            UserError: see ``bundle.load``; a bundle of another kind than the class it is asked of.
+            UserError: see ``bundle.load``; a bundle of a kind other than this class.
         """
         from lit_ctg.control import bundle
 
@@ -345,7 +345,7 @@ class Control(abc.ABC):
 
 
 class _Kept(ScoreRule):
-    """A control's rule, with the prefixes it should see, that leaves rows which are off as they are."""
+    """A control's rule with the proper prefixes; rows where the control is off keep their scores."""
 
     def __init__(self, rule: ScoreRule, off_B: Tensor, prefix: Prefix) -> None:
         self.rule, self.off_B, self.prefix = rule, off_B, prefix

@@ -1,8 +1,8 @@
 """Bundles: a control as a folder of ``control.json``, safetensors, a model card and the run record. No pickle.
 
-``control.json`` holds the kind, the settings, what model and tokenizer it fits, where it comes from, and the sha256 of
-every other file; its own content has a checksum too. Reading a bundle executes nothing of it: the kind names a class of
-this package, and ``config`` holds plain values.
+``control.json`` holds the kind, the settings, the model and tokenizer that it fits, its origin, and the sha256 of every
+other file; its own content has a checksum too. Reading a bundle executes nothing: the kind names a class of this
+package, and ``config`` holds plain values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lit_ctg.files import replacing
 
 FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
-# what a loader could be talked into executing
+# suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
 PACKAGES = ("lit-ctg", "torch", "transformers", "safetensors")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -43,8 +43,8 @@ class Origin:
     """Where a control comes from.
 
     Attributes:
-        record: the run record it was exported from, as ``run.json`` holds it; None for one made by hand.
-        tokenizer: fingerprint of the tokenizer whose ids it knows; None where it is kept as texts.
+        record: the run record it was exported from, as in ``run.json``; None if made by hand.
+        tokenizer: fingerprint of the tokenizer whose ids it uses; None if it is stored as text.
         versions: of the packages that wrote the bundle.
     """
 
@@ -61,16 +61,16 @@ def fingerprint(tokens: Any) -> str:
     """
     if hasattr(tokens, "get_vocab"):
         words = {number: token for token, number in tokens.get_vocab().items()}
-        # an id that no token has still takes a place (data/huggingface_tokenizer.py says the same)
+        # an unused id still takes a place (as in data/huggingface_tokenizer.py)
         tokens = [words.get(number, f"<id {number}>") for number in range(max(words, default=-1) + 1)]
     return hashlib.sha256("\n".join(tokens).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @functools.cache
 def kinds() -> dict[str, type[Control]]:
-    """Return every kind of control there is: those of ``lit_ctg/control`` and of ``papers/<paper>/control.py``.
+    """Return every kind of control: those of ``lit_ctg/control`` and of ``papers/<paper>/control.py``.
 
-    A paper whose module cannot be imported is left out; ``kind_named`` tells of it.
+    A paper whose module cannot be imported is left out; ``kind_named`` mentions it.
     """
     return _found()[0]
 
@@ -112,12 +112,12 @@ def kind_named(kind: str) -> type[Control]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what a bundle depends on."""
+    """Return the versions of the packages that a bundle depends on."""
     return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in PACKAGES}
 
 
 def save(control: Control, folder: str | Path) -> None:
-    """Write a bundle, whole or not at all; what it replaces must be a bundle itself (or nothing).
+    """Write a bundle, whole or not at all; it may only replace another bundle (or nothing).
 
     Raises:
         UserError: the folder holds something else, or cannot be written.
@@ -166,7 +166,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     """Read a bundle from a folder, or by its name on the hub.
 
     Raises:
-        UserError: none there; changed, cut off, of another version or program; pickles; an unknown kind.
+        UserError: no bundle there; changed, truncated, of another version or program; pickles; an unknown kind.
     """
     folder = _folder(str(name), revision)
     told = told_by(folder)
@@ -180,7 +180,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
         different = control.shape() != told["shape"]
     except UserError:
         raise
-    except Exception as error:  # tensors or settings that are missing or of another shape fail in any way
+    except Exception as error:  # missing or misshapen tensors or settings can raise anything
         raise UserError(
             f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:160]}): {REMEDY}"
         ) from error
@@ -203,14 +203,14 @@ def _folder(name: str, revision: str | None) -> Path:
     try:
         files = [CONTROL, TENSORS, CARD, RECORD]
         return Path(snapshot_download(name, revision=revision, allow_patterns=files))
-    except Exception as error:  # of the hub, the network, the disk
+    except Exception as error:  # errors of the hub, the network, the disk
         raise UserError(
             f"no control at {name}: no such folder, and the hub has none either ({one_line(error)[:160]})"
         ) from error
 
 
 def told_by(folder: Path, *, whole: bool = True) -> dict[str, Any]:
-    """Return the checked content of ``control.json``; not ``whole``: before its other files are there.
+    """Return the checked content of ``control.json``; not ``whole``: before its other files have arrived.
 
     Raises:
         UserError: see ``load``.
@@ -242,7 +242,7 @@ def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a bundle.
 
     Raises:
-        UserError: no safetensors file.
+        UserError: not a safetensors file.
     """
     if TENSORS not in told["files"]:
         return {}
@@ -266,7 +266,7 @@ def push(control: Control, repository: str, *, private: bool, token: str | None)
         try:
             made = api.create_repo(repository, private=private, exist_ok=True)
             api.upload_folder(repo_id=made.repo_id, folder_path=str(folder))
-        except Exception as error:  # of the hub or the network
+        except Exception as error:  # errors of the hub or the network
             raise UserError(f"{repository} could not be uploaded: {one_line(error)[:200]}") from error
     return str(made)
 
@@ -275,7 +275,7 @@ def check_tokenizer(control: Control, tokenizer: Any) -> None:
     """Refuse a tokenizer whose ids the control does not know.
 
     Raises:
-        UserError: it has other tokens than the control was made with.
+        UserError: its tokens differ from those that the control was made with.
     """
     known = control.origin.tokenizer if control.origin is not None else None
     if known is not None and fingerprint(tokenizer) != known:
@@ -295,7 +295,7 @@ def _own_checksum(told: dict[str, Any]) -> str:
 
 
 def _json(value: Any, **layout: Any) -> str:
-    # infinities are ranges of settings; Python reads the names it writes
+    # ranges of settings may be infinite; Python reads back the names it writes
     return json.dumps(value, ensure_ascii=False, **layout)
 
 

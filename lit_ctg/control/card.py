@@ -24,7 +24,7 @@ print(steered.write(["<prompt>"], max_new_tokens=20))
 
 
 def card(control: Control, record: Mapping[str, Any] | None) -> str:
-    """Return the text of ``README.md``; what it says of the run is what the record says, and nothing else."""
+    """Return the text of ``README.md``; its facts about the run come only from the record."""
     lines = ["---", "library_name: lit_ctg", "tags: [text-generation, controlled-generation, lit_ctg]", "---", ""]
     paper = f" ({control.paper.replace('_', ' ')})" if control.paper else ""
     lines += [f"# {control.name}: a control of the kind {control.kind}{paper}", ""]
@@ -40,7 +40,7 @@ def card(control: Control, record: Mapping[str, Any] | None) -> str:
 
 
 def of_record(record: Mapping[str, Any] | None) -> list[str]:
-    """Return the lines of a card that tell of the run."""
+    """Return the lines of a card about the run."""
     if record is None:
         return ["Not made from a recorded run.", ""]
     lines = ["## Training", ""]

@@ -1,8 +1,8 @@
-"""Language models of a class each, as experts (DExperts) or as a generative classifier (GeDi).
+"""One language model per class, as experts (DExperts) or as a generative classifier (GeDi).
 
-DExperts (Liu et al., 2021, Eq. 1): softmax(z + alpha (z+ - z-)); of more than two classes z- is the mean of the others.
-GeDi (Krause et al., 2021): p(x_t) p(c | x_1..x_t)^omega, where Bayes' rule gives p(c | x_1..x_t), proportional to
-p(x_1..x_t | c)^(1/t), the classes being equally likely beforehand.
+DExperts (Liu et al., 2021, Eq. 1): softmax(z + alpha (z+ - z-)); with more than two classes z- is the mean of the
+others. GeDi (Krause et al., 2021): p(x_t) p(c | x_1..x_t)^omega, where by Bayes' rule p(c | x_1..x_t) is proportional
+to p(x_1..x_t | c)^(1/t), with equal prior probabilities of the classes.
 
 Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
 """
@@ -24,10 +24,10 @@ ClassModelsT = TypeVar("ClassModelsT", bound="ClassModels")
 
 
 class Reader:
-    """Reads prefixes with a causal language model; what it has read of them already is not read again.
+    """Reads prefixes with a causal language model, incrementally where possible.
 
-    A prefix that is not the last one with a token more (another batch, beams that moved) is read from its beginning,
-    so the result depends on the prefixes alone.
+    A prefix that does not extend the last one by a token (another batch, reordered beams) is read from its start, so
+    the result depends only on the prefixes.
     """
 
     def __init__(self, model: Any) -> None:
@@ -71,7 +71,7 @@ class Reader:
 
 
 class ClassModels(ClassControl):
-    """Holds a causal language model of each class, with the vocabulary of the model that is steered.
+    """Holds one causal language model per class, with the vocabulary of the steered model.
 
     Args:
         models: class -> model, in evaluation mode.
@@ -100,7 +100,7 @@ class ClassModels(ClassControl):
 
     def tensors(self) -> dict[str, Tensor]:
         return {
-            f"{name}/{key}": value.clone()  # a tied head is the embedding's tensor, which a file may not hold twice
+            f"{name}/{key}": value.clone()  # a tied head shares the embedding's tensor, which a file cannot hold twice
             for name, model in self.models.items()
             for key, value in model.state_dict().items()
         }
@@ -173,7 +173,7 @@ class _Expert(_OfModels):
 class _Bayes(_OfModels):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         log_p_NCV, total_NC, shares_NC, strength_N1 = self.read(input_ids, scores)
-        # of a text of t tokens the first has no probability of its own, the next one is the t-th
+        # the first token of a text of t tokens has no probability of its own, the next token is the t-th
         length_N11 = (input_ids != NO_TOKEN).sum(1).clamp(min=1).view(-1, 1, 1)
         posterior_NCV = ((total_NC.unsqueeze(2) + log_p_NCV) / length_N11).log_softmax(1)
         wanted_NV = torch.einsum("nc,ncv->nv", shares_NC, posterior_NCV.to(scores))

@@ -1,7 +1,7 @@
-"""What ``custom_generate/generate.py`` of an exported bundle runs, so that it works without lit_ctg.
+"""The code of ``custom_generate/generate.py`` in an exported bundle, which makes it work without lit_ctg.
 
 Hugging Face's ``model.generate(custom_generate=<folder or hub name>, trust_remote_code=True, ...)`` executes that file.
-``lit-ctg export`` writes it: this module's function with all that it uses, copied from our source
+``lit-ctg export`` writes it: this module's function with all its dependencies, copied from our source
 (``run/standalone.py``), and the control's own class.
 """
 
@@ -31,22 +31,22 @@ def generate_under(
     control: str | None = None,
     **arguments: Any,
 ) -> Any:
-    """Do what ``Steered.generate`` does under the control of the folder that ``generate`` was given.
+    """Do what ``Steered.generate`` does, under the control in the folder that ``generate`` was given.
 
     Args:
         kind: of the control.
-        model: handed over by ``model.generate``.
+        model: passed by ``model.generate``.
         settings: values by name, ``{"alpha": [0, 1]}``; one for all prompts or a list with one each.
-        tokenizer: of the model; needed for controls that are kept as texts.
+        tokenizer: of the model; needed for controls stored as text.
         seed: see ``Steered.generate``.
-        control: folder or hub name of the bundle; by default what ``custom_generate`` says.
-        arguments: of ``model.generate``, ``input_ids`` (or ``inputs``) among them.
+        control: folder or hub name of the bundle; by default the value of ``custom_generate``.
+        arguments: of ``model.generate``, including ``input_ids`` (or ``inputs``).
 
     Returns:
         what ``model.generate`` returns.
 
     Raises:
-        UserError: no ids, a changed bundle, what ``Steered`` refuses.
+        UserError: no ids, a changed bundle, or whatever ``Steered`` refuses.
     """
     name = control or _asked_for()
     if name is None:
@@ -73,7 +73,7 @@ def generate_under(
 
 
 def _asked_for() -> str | None:
-    """Return what ``generate`` was given as ``custom_generate``: transformers runs a copy and hands it to nobody."""
+    """Return the caller's ``custom_generate`` argument: transformers runs a copy of the file and does not pass it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_locals.get("custom_generate")

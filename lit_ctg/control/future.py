@@ -1,7 +1,7 @@
-"""A classifier of what a text will become, asked of every likely next token (FUDGE, Yang and Klein, 2021, Eq. 2).
+"""A classifier of unfinished texts, applied to every likely next token (FUDGE, Yang and Klein, 2021, Eq. 2).
 
 p(x_t | x_<t, a) is proportional to p(x_t | x_<t) p(a | x_1..x_t)^strength; the classifier was trained on prefixes. As
-in their sec. 3.3, only the ``candidates`` likeliest tokens are looked at, and the others are left out.
+in their sec. 3.3, only the ``candidates`` most likely tokens are considered, and the others are excluded.
 
 Shape letters: B prompts, N rows, T prefix tokens, K candidates, V vocabulary, E embedding, H state, C classes.
 """
@@ -36,7 +36,7 @@ class FutureClassifier(nn.Module):
         self.head = nn.Linear(dim, classes)
 
     def step(self, ids_N: Tensor, state_NH: Tensor) -> Tensor:
-        """Return the states [N, H] after one token more; a row whose token is ``NO_TOKEN`` keeps its state."""
+        """Return the states [N, H] after one more token; a row whose token is ``NO_TOKEN`` keeps its state."""
         real_N = ids_N != NO_TOKEN
         new_NH = self.cell(self.embedding(ids_N.where(real_N, 0)), state_NH)
         return torch.where(real_N.unsqueeze(1), new_NH, state_NH)
@@ -55,16 +55,16 @@ class FutureClassifier(nn.Module):
 
 
 class Future(ClassControl):
-    """Weighs the likeliest next tokens by the class that they make likely.
+    """Weights the most likely next tokens by how likely they make a class.
 
     Args:
         classifier: over the ids of the language model.
         classes: names of its classes, in order.
-        candidates: tokens looked at, at each step.
+        candidates: tokens considered at each step.
         name: see ``Control``.
 
     Raises:
-        UserError: another number of classes than the classifier has, or no candidate.
+        UserError: the number of classes is not the classifier's, or there is no candidate.
     """
 
     kind, stage = "future", Stage.LOGITS
@@ -109,7 +109,7 @@ class _Foreseen(ScoreRule):
         self._state_NH = torch.empty(0)
 
     def _state(self, ids_NT: Tensor) -> Tensor:
-        """Return the states after the prefixes; only the newest token is read where the rest was read before."""
+        """Return the states after the prefixes, reading only the newest token where the rest was read before."""
         seen_NT = self._seen_NT
         longer = seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
         state_NH = self._state_NH if longer else self.classifier.start(len(ids_NT))
@@ -129,6 +129,6 @@ class _Foreseen(ScoreRule):
         shares_NC = row_values(self.shares_BC, len(scores)).to(log_class_NKC)
         strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
         gain_NK = torch.einsum("nc,nkc->nk", shares_NC, log_class_NKC).to(scores)
-        # what earlier rules forbid stays forbidden
+        # tokens that earlier rules forbid stay forbidden
         weighed_NK = best_NK + strength_N1 * gain_NK
         return torch.full_like(log_p_NV, -torch.inf).scatter(1, ids_NK, weighed_NK)

@@ -1,4 +1,4 @@
-"""A model under carried controls behind the one contract of generation (``core/generation.py``), for what shows it.
+"""A model under carried controls behind the common contract of generation (``core/generation.py``).
 
 Shape letters: B ways to set the controls, T tokens of a continuation.
 """
@@ -33,10 +33,10 @@ class SteeredGenerator(Writer[GeneratedText]):
 
     Args:
         steered: model and controls, with the tokenizer.
-        max_new_tokens: length of a continuation at most.
+        max_new_tokens: maximum length of a continuation.
 
     Raises:
-        UserError: no tokenizer, or a control that needs places before the text: rows with and without it are no batch.
+        UserError: no tokenizer, or a control that needs positions before the text: rows with and without do not batch.
     """
 
     def __init__(self, steered: Steered, *, max_new_tokens: int) -> None:
@@ -70,7 +70,7 @@ class SteeredGenerator(Writer[GeneratedText]):
         return self.steered.prompt_ids(text)
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
-        """Return a row's text without special tokens; its ids hold them."""
+        """Return a row's text without special tokens, which stay in its ids."""
         said = self.steered.tokenizer.decode(ids, skip_special_tokens=True)
         return GeneratedText(said, tuple(ids), prompt_length, control)
 
@@ -86,7 +86,7 @@ class SteeredGenerator(Writer[GeneratedText]):
         max_new_tokens: int | None = None,
         watch: Callable[[Tensor], None] | None = None,
     ) -> list[GeneratedText]:
-        """As in the contract; the model's own generation settings (temperature, nucleus) hold while it samples."""
+        """As in the contract; the model's own generation settings (temperature, nucleus) apply while it samples."""
         self.checked_routes(routes)
         checked = [self.checked(each) for each in control_of_each(control or {}, n)]
         prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
@@ -114,7 +114,7 @@ class SteeredGenerator(Writer[GeneratedText]):
         *,
         routes: Collection[str] | None = None,
     ) -> Tensor:
-        """As in the contract, of what the controls make of the scores: before temperature, nucleus and the like."""
+        """As in the contract, from the scores under the controls, before temperature, nucleus and the like."""
         self.checked_routes(routes)
         checked = [self.checked(control) for control in controls]
         if not ids or not checked:
@@ -130,6 +130,6 @@ class SteeredGenerator(Writer[GeneratedText]):
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return settings by name with a value a row; None where a row sets nothing."""
+    """Return settings by name with one value per row; None where a row sets nothing."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

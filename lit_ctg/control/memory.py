@@ -1,10 +1,10 @@
-"""The n-gram memory: a text's smoothed n-grams beside any language model, weighted by how much the text says.
+"""The n-gram memory: a text's smoothed n-grams mixed into any language model, weighted by how much the text knows.
 
-Two mixtures of the model's p and the n-grams' q, each with a weight w in [0, 1] for every *bucket*, the length of the
-longest context that the text has and the binary magnitude of how often it goes on after it:
+Two mixtures of the model's p and the n-grams' q, each with a weight w in [0, 1] for every *bucket*: the length of the
+longest context found in the text and the binary magnitude of its count:
 
 * linear: (1 - w) p + w q
-* product: p^(1 - w) q^w over its sum
+* product: p^(1 - w) q^w divided by its sum
 
 Both are the model alone at w = 0 and the n-grams alone at w = 1. Weights are fitted on held-out text.
 
@@ -31,12 +31,12 @@ from lit_ctg.statistics import Interval, ratio_interval
 
 MIXTURES = ("linear", "product")
 MAGNITUDES = 8  # 1, 2 to 3, 4 to 7, ..., 128 and more
-# weights that are tried: the linear mixture needs the target's probability alone, the product a sum over the vocabulary
+# weights to try: the linear mixture needs only the target's probability, the product a sum over the vocabulary
 GRIDS = {"linear": torch.linspace(0, 1, 101), "product": torch.linspace(0, 1, 21)}
-# as if so many average targets were in every bucket: a bucket with few of its own takes the weight of all
+# pseudo-count of average targets in every bucket: a bucket with few targets takes the weight of all
 PRIOR = 20.0
-LONGEST_PREFIX = 4  # tokens of context that an n-gram can have
-WINDOWS = 4  # windows of text that the model reads at a time
+LONGEST_PREFIX = 4  # maximum tokens of context of an n-gram
+WINDOWS = 4  # windows of text per forward pass of the model
 
 
 def buckets(order: int) -> int:
@@ -45,7 +45,7 @@ def buckets(order: int) -> int:
 
 
 def bucket_of(found: Found) -> Tensor:
-    """Return the bucket of each row, [N]; 0 where not even the last token is known."""
+    """Return the bucket of each row, [N]; 0 where even the last token is unknown."""
     magnitude_N = found.count_B.clamp(min=1).double().log2().floor().long().clamp(max=MAGNITUDES - 1)
     return torch.where(found.length_B > 0, 1 + (found.length_B - 1) * MAGNITUDES + magnitude_N, 0)
 
@@ -56,7 +56,7 @@ def linear(log_p: Tensor, log_q: Tensor, weight: Tensor) -> Tensor:
 
 
 def product(log_p: Tensor, log_q: Tensor, weight: Tensor) -> Tensor:
-    """Return log p^(1 - w) q^w before it is divided by its sum; 0^0 is 1, and what p forbids stays forbidden."""
+    """Return log p^(1 - w) q^w before normalisation; 0^0 is 1, and what p forbids stays forbidden."""
     ours = torch.where(weight == 1, 0.0, (1 - weight) * log_p)
     theirs = torch.where(weight == 0, 0.0, weight * log_q)
     return (ours + theirs).masked_fill(log_p == -math.inf, -math.inf)
@@ -69,10 +69,10 @@ class MemoryRule(ScoreRule):
     keeps its scores. The result is log-probabilities, in float32 for half-precision scores.
 
     Args:
-        ngram: over the ids of the language model; moves to where the scores are.
+        ngram: over the ids of the language model; moves to the device of the scores.
         weights: mixture -> weight [K] of every bucket.
-        mixture: a place in ``MIXTURES``, or one a row.
-        strength: multiplies the weights (at most to 1), one number or one a row.
+        mixture: an index into ``MIXTURES``, or one per row.
+        strength: multiplies the weights (at most to 1), one number or one per row.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class MemoryRule(ScoreRule):
 def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
     """Return log q over the columns of the scores, renormalised where p is not 0.
 
-    Columns beyond the n-gram model's tokens (a head that was made larger) have none; a row that is left none of q's
-    tokens takes p.
+    Columns beyond the n-gram model's tokens (an enlarged head) have probability 0; a row in which none of q's tokens
+    remains takes p.
 
     Raises:
         UserError: the scores have fewer columns.
@@ -132,17 +132,17 @@ def allowed_log_probs(probs_NV: Tensor, log_p_NV: Tensor) -> Tensor:
 
 
 class Memory(Control):
-    """Smoothed n-grams of a text, mixed into the model's distribution by a weight that depends on the context's count.
+    """Smoothed n-grams of a text, mixed into the model's distribution; the weight depends on the context's count.
 
     Args:
         ngram: over the ids of the language model.
-        weights: mixture -> weight [K] of every bucket; None, before they are fitted: a quarter everywhere.
-        mixture: of ``MIXTURES``, what holds where the user says nothing.
+        weights: mixture -> weight [K] of every bucket; None (not yet fitted): a quarter everywhere.
+        mixture: one of ``MIXTURES``, the default of the setting.
         text: checksum of the text that was counted.
         name: see ``Control``.
 
     Raises:
-        UserError: weights of another number of buckets, or outside [0, 1].
+        UserError: weights for another number of buckets, or outside [0, 1].
     """
 
     kind, stage = "memory", Stage.DISTRIBUTION
@@ -204,13 +204,13 @@ class Memory(Control):
 
 @dataclass(frozen=True)
 class Saved:
-    """Costs of held-out targets, nats a token, and what a mixture saves.
+    """Costs of held-out targets, nats per token, and what a mixture saves.
 
     Attributes:
-        tokens: how many.
-        model, ngram: of each alone.
+        tokens: number of targets.
+        model, ngram: cost of each alone.
         mixtures: mixture -> cost.
-        against_model, against_ngram: mixture -> saved, with the 95% interval over texts.
+        against_model, against_ngram: mixture -> saving, with the 95% interval over texts.
     """
 
     tokens: int
@@ -224,10 +224,10 @@ class Saved:
 def read_scores(
     model: Any, ids_T: Sequence[int] | np.ndarray, *, context: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield (prefixes [X, T], scores [X, V], targets [X]) of every token of a text but the first.
+    """Yield (prefixes [X, T], scores [X, V], targets [X]) of every token of a text except the first.
 
-    The model reads windows of ``context`` tokens that overlap by half, so a token has half of it before it at least
-    (where the text has); the n-grams see the whole text. Prefixes are the last tokens before each target.
+    The model reads windows of ``context`` tokens that overlap by half, so every token has at least half a window before
+    it (as far as the text allows); the n-grams see the whole text. Prefixes are the last tokens before each target.
     """
     ids = torch.as_tensor(np.asarray(ids_T), dtype=torch.long).to(model.device)
     before_TK = histories(ids, LONGEST_PREFIX)
@@ -241,10 +241,10 @@ def read_scores(
         rows = torch.zeros(len(group), length, dtype=torch.long, device=ids.device)
         for row, start in enumerate(group):
             part = ids[start : start + length]
-            rows[row, : len(part)] = part  # padding comes last: nothing before it sees it
+            rows[row, : len(part)] = part  # padding comes last, where no token sees it
         scores_BTV = model(input_ids=rows).logits
         for row, start in enumerate(group):
-            # a window scores what the one before it did not
+            # a window scores what the previous one did not
             first = start + (context - step if start else 0)
             places = torch.arange(first, min(start + context, last), device=ids.device)
             if len(places):
@@ -252,7 +252,7 @@ def read_scores(
 
 
 class Fit:
-    """Costs of the weights of every bucket, summed over the targets of held-out text."""
+    """Costs of all weights for every bucket, summed over the targets of held-out text."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -308,10 +308,10 @@ class Fit:
 
 @torch.inference_mode()
 def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Memory:
-    """Return the memory with the weights under which held-out texts are likeliest, and the better mixture.
+    """Return the memory with the weights that make held-out texts most likely, and the better mixture.
 
     Args:
-        memory: what to fit.
+        memory: the one to fit.
         model: a Hugging Face causal language model, in evaluation mode.
         texts: ids of each text; none of them may have been counted.
         context: tokens that the model reads at a time.
@@ -327,13 +327,13 @@ def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int
 
 @torch.inference_mode()
 def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Saved:
-    """Return what the memory saves on held-out texts, by the very rule that decoding uses; arguments as in ``fit``.
+    """Return what the memory saves on held-out texts, under the rule used in decoding; arguments as in ``fit``.
 
     Raises:
         UserError: no text has a second token.
     """
     rules = {name: MemoryRule(memory.ngram, memory.weights, MIXTURES.index(name)) for name in MIXTURES}
-    sums = []  # of every text: tokens, cost of model, n-grams and mixtures
+    sums = []  # per text: tokens, and costs of model, n-grams and mixtures
     for ids_T in texts:
         row = np.zeros(3 + len(rules))
         for prefix_XT, scores_XV, target_X in read_scores(model, ids_T, context=context):

@@ -1,4 +1,4 @@
-"""A model under several controls at once; what decodes is Hugging Face's own ``generate``.
+"""A model under several controls at once; Hugging Face's own ``generate`` decodes.
 
 Shape letters: B prompts, N rows of a decode step, T prefix tokens, V vocabulary.
 """
@@ -20,7 +20,7 @@ from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
-# options of generate under which several tokens are proposed at once, or the network is run beside the rows
+# options of generate that propose several tokens at once or run the network outside the rows
 FOREIGN = {
     "assistant_model": "assisted decoding",
     "prompt_lookup_num_tokens": "prompt lookup",
@@ -40,13 +40,13 @@ HARMLESS = {"guidance_scale": (None, 1, 1.0), "num_beam_groups": (None, 1)}
 class Steered:
     """A Hugging Face causal language model with controls.
 
-    Controls act by stage (network, logits, distribution, classes, mask), those of one stage in the order given: what
-    adds to scores comes before what puts another distribution in their place, forbidding comes last.
+    Controls act by stage (network, logits, distribution, classes, mask), those of one stage in the given order:
+    additions to scores come before replacements of the distribution, and masks come last.
 
     Args:
         model: in evaluation mode, on its device; it is changed only while ``generate`` runs.
-        controls: with names of their own.
-        tokenizer: of the model; needed for prompts that are texts and for controls that are kept as texts.
+        controls: with distinct names.
+        tokenizer: of the model; needed for prompts given as text and for controls stored as text.
 
     Attributes:
         controls: in the order in which they act.
@@ -90,7 +90,7 @@ class Steered:
     def attached(
         self, settings: Mapping[str, Any] | None, rows: int, prefix: Prefix | None = None
     ) -> Iterator[RuleList]:
-        """Put all controls on the model; yields their score rules in order.
+        """Attach all controls to the model; yields their score rules in order.
 
         Args:
             settings: see ``generate``.
@@ -120,11 +120,11 @@ class Steered:
         Args:
             prompts: texts (with a tokenizer), lists of ids of any lengths, ids [B, T], or a tokenizer's own result.
             settings: ``{"<control>.<setting>": value}``, a value for all prompts or a list with one each; beams and
-                further sequences of a prompt take that of their prompt.
-            seed: with ``do_sample``, the draws of row i are a function of (seed, rows[i]) alone, whatever else is in
-                the batch; None draws as Hugging Face does, from torch's random numbers.
+            further sequences of a prompt share its value.
+            seed: with ``do_sample``, the draws of row i are a function of (seed, rows[i]) only, whatever else is in the
+            batch; None draws as Hugging Face does, from torch's global generator.
             rows: row numbers of the draws, one for each returned sequence; 0, 1, ... by default.
-            generate_kwargs: handed to ``model.generate``.
+            generate_kwargs: passed to ``model.generate``.
 
         Returns:
             what ``model.generate`` returns; prompts are padded on the left.
@@ -137,7 +137,7 @@ class Steered:
         ids_BT, mask_BT = self._encoded(prompts)
         prefix = Prefix()
         given = self.settings_of(settings)
-        # a soft prompt stands in columns of its own, before padding and text
+        # a soft prompt has its own columns, before padding and text
         prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
         self._check_room(prefix.hidden + ids_BT.shape[1], generate_kwargs)
         if prefix.hidden:
@@ -158,10 +158,10 @@ class Steered:
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
 
-        Behind the prompt's text they read on as the tokenizer writes them, with the space between two words.
+        They can be appended to the prompt as they are: they include the space between two words.
 
         Raises:
-            UserError: also where there is no tokenizer.
+            UserError: see ``generate``; there is no tokenizer.
         """
         if self.tokenizer is None:
             raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
@@ -169,12 +169,12 @@ class Steered:
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
         start, rows = encoded[0].shape[1], sequences.tolist()
-        # n sequences of a prompt stand together
+        # the n sequences of a prompt are adjacent
         copies = len(rows) // len(encoded[0])
         return [self._continuation(ids[:start], ids[start:], encoded[1][row // copies]) for row, ids in enumerate(rows)]
 
     def _continuation(self, prompt: list[int], new: list[int], mask_T: Tensor) -> str:
-        """Return new tokens as text: alone, the first of a sentence's words would lack the space before it."""
+        """Return new tokens as text: decoded alone, the first word would lack the space before it."""
         read = [token for token, kept in zip(prompt, mask_T.tolist(), strict=True) if kept]
         before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (read, read + new))
         if whole.startswith(before):
@@ -213,7 +213,7 @@ class Steered:
         """Return the ids of one prompt, at least one.
 
         Raises:
-            UserError: a text without a tokenizer, or an empty prompt where the model has no token to begin with.
+            UserError: a text without a tokenizer, or an empty prompt where the model has no start token.
         """
         if not isinstance(prompt, str):
             ids = [int(number) for number in prompt]
@@ -260,7 +260,7 @@ class Steered:
 
 
 def _check_together(controls: Sequence[Control]) -> None:
-    """Refuse controls of one name and such as exclude each other.
+    """Refuse controls that share a name or exclude each other.
 
     Raises:
         UserError: names two of them.
@@ -278,9 +278,9 @@ def _check_together(controls: Sequence[Control]) -> None:
 
 @contextmanager
 def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None]:
-    """Make the draws of ``model.generate`` functions of (seed, row): a last rule leaves the drawn token alone.
+    """Make the draws of ``model.generate`` functions of (seed, row): a last rule keeps only the drawn token.
 
-    Temperature, top-k and the like come after the score rules a caller can give, so the rule is put behind those.
+    Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
     """
     inner = model._get_logits_processor
 
@@ -297,7 +297,7 @@ def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None
 
 
 class _Drawn(ScoreRule):
-    """Leaves one token a row: the one drawn with the row's own random numbers (``filters.row_noise``)."""
+    """Keeps one token per row: the one drawn with the row's own random numbers (``filters.row_noise``)."""
 
     def __init__(self, seed: int, rows: Sequence[int] | None) -> None:
         self.seed, self.rows = seed, rows

@@ -1,4 +1,4 @@
-"""A bias on every token: how much likelier a class of texts makes it than the other classes do.
+"""A bias on every token: how much more likely it is in one class of texts than in the others.
 
 Shape letters: B prompts, N rows, V vocabulary, C classes.
 """
@@ -21,7 +21,7 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     """Return the names of classes, each of which becomes a setting ``to_<class>``.
 
     Raises:
-        UserError: fewer than two, one twice, or one that is no word of letters, digits and _.
+        UserError: fewer than two, a duplicate, or a name that is not a word of letters, digits and _.
     """
     names = tuple(classes)
     if len(names) < 2 or len(set(names)) < len(names) or not all(f"to_{name}".isidentifier() for name in names):
@@ -35,13 +35,13 @@ def class_settings(classes: Sequence[str]) -> tuple[ControlSetting, ...]:
 
 
 def class_shares(classes: Sequence[str], values: Values) -> Tensor:
-    """Return the shares [B, C] of the classes that are asked for, 0 for a prompt that asks for none."""
+    """Return the shares [B, C] of the requested classes, 0 for a prompt that requests none."""
     weights_BC = torch.stack([values[f"to_{name}"] for name in classes], dim=1).nan_to_num(0.0)
     return weights_BC / weights_BC.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 class ClassControl(Control):
-    """What steers towards one of several classes: weights ``to_<class>``; it is off where none is asked for."""
+    """A control towards one of several classes: weights ``to_<class>``; it is off where none is requested."""
 
     classes: tuple[str, ...]
 
@@ -66,10 +66,10 @@ def log_odds(counts_CV: Tensor, prior: float = 0.5) -> Tensor:
 
 
 class TokenBias(ClassControl):
-    """Adds strength times the log-odds of a class to the score of every token.
+    """Adds strength times the log-odds of a class to each token's score.
 
     Args:
-        weights: class -> what is added to each token at strength 1, [V].
+        weights: class -> additions to the tokens' scores at strength 1, [V].
         name: see ``Control``.
     """
 

@@ -1,6 +1,6 @@
-"""Words of several tokens: a trie of spellings, and states that follow a growing prefix without reading it anew.
+"""Words of several tokens: a trie of spellings, and states that follow a growing prefix without rereading it.
 
-Shape letters: N rows, T prefix tokens, U nodes, W words, C numbers a word.
+Shape letters: N rows, T prefix tokens, U nodes, W words, C numbers per word.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ State = TypeVar("State")
 
 
 class Running(Generic[State]):
-    """The state that each prefix leads to, read on from where it was.
+    """The state after each prefix, computed incrementally.
 
-    The states of the last call are kept by their prefixes, so a row that grows by a token costs one token, wherever
+    The states of the last call are cached by their prefixes, so a row that grows by a token costs one token, wherever
     beams move it. States are never changed in place.
 
     Args:
         start: of the empty prefix.
-        advance: (state, tokens that follow) to the next state.
+        advance: (state, following tokens) -> the next state.
     """
 
     def __init__(self, start: State, advance: Callable[[State, list[int]], State]) -> None:
@@ -32,7 +32,7 @@ class Running(Generic[State]):
         self._known: dict[bytes, State] = {}
 
     def of(self, ids_NT: Tensor) -> list[State]:
-        """Return the state of every row; ``NO_TOKEN`` is passed over."""
+        """Return the state of every row; ``NO_TOKEN`` is skipped."""
         found: dict[bytes, State] = {}
         states = []
         for row in ids_NT.cpu().numpy():
@@ -50,13 +50,13 @@ class Running(Generic[State]):
 
 
 class TokenTrie:
-    """Spellings of words as ways through a tree whose node 0 is the root.
+    """Spellings of words as paths through a tree whose node 0 is the root.
 
-    A way begins where a word can begin: at a token that starts with a blank (``begins_V``), or behind one after which
-    no word can go on. A token that goes on the way is taken as going on; else it begins another way, or none.
+    A path starts where a word can start: at a token that begins with a space (``begins_V``), or after one after which
+    no word can continue. A token that continues the path is taken to do so; otherwise it starts another path, or none.
 
     Attributes:
-        ends: node -> the words that are spelled by the way to it.
+        ends: node -> the words that the path to it spells.
     """
 
     def __init__(self, begins_V: Tensor | None, open_V: Tensor | None) -> None:
@@ -78,8 +78,8 @@ class TokenTrie:
 
         Args:
             spellings: of each word.
-            begins_V: tokens that begin a word; None: every token does (a vocabulary of words).
-            open_V: tokens behind which a word may go on; None: none.
+            begins_V: tokens that begin a word; None: all tokens (a vocabulary of words).
+            open_V: tokens after which a word may continue; None: none.
         """
         made = cls(begins_V, open_V)
         for word, ways in enumerate(spellings):
@@ -100,15 +100,15 @@ class TokenTrie:
         return len(self._children)
 
     def goes_on(self, token: int) -> bool:
-        """Return whether a token continues the word before it, when that may go on."""
+        """Say whether a token continues the word before it, if that word may continue."""
         return self._begins is not None and token < len(self._begins) and not self._begins[token]
 
     def is_open(self, token: int) -> bool:
-        """Return whether a word may go on behind a token."""
+        """Say whether a word may continue after a token."""
         return self._open is not None and token < len(self._open) and bool(self._open[token])
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the node that a token leads to, None where there is no way."""
+        """Return the node that a token leads to, or None."""
         return self._children[node].get(token)
 
     def _advance_all(self, state: tuple[int, bool], tokens: list[int]) -> tuple[int, bool]:
@@ -122,11 +122,11 @@ class TokenTrie:
         return node, was_open
 
     def nodes(self, ids_NT: Tensor) -> list[tuple[int, bool]]:
-        """Return of each row the node it stands at (0: on no way), and whether a word may go on there."""
+        """Return each row's node (0: on no path), and whether a word may continue there."""
         return self.running.of(ids_NT)
 
     def children(self, node: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens that go on from a node, and the nodes they lead to."""
+        """Return the tokens that continue from a node, and the nodes they lead to."""
         table = self._children[node]
         return torch.tensor(list(table), dtype=torch.long), torch.tensor(list(table.values()), dtype=torch.long)
 
@@ -136,7 +136,7 @@ class TokenTrie:
         for node, words in enumerate(self.ends):
             for word in words:
                 own_UC[node] += values_WC[word]
-        # children have larger numbers than their parents
+        # children have larger indices than their parents
         for node in range(len(self) - 1, -1, -1):
             for following in self._children[node].values():
                 own_UC[node] += own_UC[following]
@@ -157,7 +157,7 @@ class TokenTrie:
 
     @property
     def is_end(self) -> Tensor:
-        """Where some word ends, [U] bool."""
+        """The nodes at which some word ends, [U] bool."""
         return torch.tensor([bool(words) for words in self.ends])
 
     def continuing(self, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What passes between corpora, models and metrics: the batch, and what a corpus says about itself.
+"""What passes between corpora, models and metrics: the batch, and the interface of a corpus.
 
 Shape letters: B rows, T positions.
 """
@@ -18,12 +18,12 @@ class Batch(TypedDict, total=False):
 
     Attributes:
         input_ids_BT: long, the tokens read.
-        target_ids_BT: long, the token after each.
+        target_ids_BT: long, the token after each of them.
         mask_input_BT, mask_target_BT: bool, False where there is padding.
         control_code_B: long, the index of the row's source in the corpus's ``sources``.
-        document_BT: long, the document each target stands in.
-        reset_B: bool, reset the state carried along the row before reading it.
-        control_weights_BS: float, weights of the S sources of a row, in place of ``control_code_B``.
+        document_BT: long, the document that each target belongs to.
+        reset_B: bool, whether to reset the state carried along the row before reading it.
+        control_weights_BS: float, weights of the S sources of a row, instead of ``control_code_B``.
         sentence_index_B: long, the index of the row's sentence in its split.
     """
 
@@ -42,8 +42,8 @@ class Fingerprint(TypedDict):
     """What a run was trained on, as two checksums (sha256, 64 hex digits).
 
     Attributes:
-        text: of the token ids of every split, with where documents begin and where they come from.
-        vocabulary: of the tokens in the order of their ids. Where it differs, an id means another token.
+        text: of the token ids of every split, and of where documents begin and come from.
+        vocabulary: of the tokens in the order of their ids. Where it differs, the same id means another token.
     """
 
     text: str

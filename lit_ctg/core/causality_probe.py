@@ -1,6 +1,6 @@
-"""Does a model look ahead? Changes later tokens at random and watches the scores of earlier positions.
+"""Does a model look ahead? The probe changes later tokens at random and watches the scores of earlier positions.
 
-Works on any LightningModule whose ``forward(batch)`` gives scores for every position, ours or not.
+It works on any LightningModule whose ``forward(batch)`` gives scores for every position, ours or not.
 Shape letters: B sentences, T positions, V vocabulary.
 """
 
@@ -47,21 +47,21 @@ def probe(
     seed: int = 0,
     tolerance: float = 1e-4,
 ) -> ProbeResult:
-    """Compare the scores at positions 0 .. t before and after the tokens behind t are changed.
+    """Compare the scores at positions 0 .. t before and after the tokens following t are changed.
 
-    Each sentence has a t of its own in every trial. Later tokens are redrawn from the whole vocabulary; with
-    ``pad_id``, every other sentence is cut off after t instead, which shows what depends on the length.
+    Each sentence has its own t in every trial. Later tokens are redrawn from the whole vocabulary; with ``pad_id``,
+    every other sentence is cut off after t instead, which reveals a dependence on the length.
 
     Args:
         forward: the model in evaluation mode; gives an LMOutput, anything with ``logits``, or the scores [B, T, V].
         batch: ``input_ids_BT`` and ``target_ids_BT`` (the same, shifted by one), ``mask_input_BT`` and
-            ``mask_target_BT`` where there is padding, and whatever else ``forward`` needs.
+            ``mask_target_BT`` where there is padding, and anything else that ``forward`` needs.
         transform: ``(ids [B, T + 1], lengths_B) -> tensors [B, T + 1, ...]`` that made entries of the batch from its
-            ids: they are made anew from the changed ids, so that a leak through features is found too.
+        ids: they are recomputed from the changed ids, so that a leak through features is also found.
         pad_id: padding token.
-        trials: how often to change.
-        seed: of the changes; no other random state is read or moved.
-        tolerance: largest change put down to rounding, as a share of the largest score (and at least of 1).
+        trials: how many times to change tokens.
+        seed: of the changes; no other random state is read or advanced.
+        tolerance: largest change attributed to rounding, as a share of the largest score (or of 1, if larger).
     """
     generator = torch.Generator().manual_seed(seed)
     ids_BT, real_BT = _whole(batch)
@@ -79,7 +79,7 @@ def probe(
         after_BTV = _scores(forward(_rebuild(batch, changed_BT, real_BT, pad_id, transform)))
         kept_BT = (column_T[:-1] <= last_B1) & real_BT[:, :-1]
         before, after = before_BTV[kept_BT], after_BTV[kept_BT]
-        # equal infinities are no change; their difference would be NaN
+        # equal infinities are not a change; their difference would be NaN
         change = torch.where(before == after, 0.0, (after - before).abs())
         largest = max(largest, float(change.max())) if not change.isnan().any() else float("inf")
         compared += int(kept_BT.sum())
@@ -110,13 +110,13 @@ class CausalityProbe(Callback):
         self._begun = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Probe once, so that a leak is known before hours of training."""
+        """Probe once, so that a leak is found before hours of training."""
         if not self._begun:
             self._begun = True
             self.run(pl_module, batch)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the batch of the last time."""
+        """Forget the batch of the previous validation."""
         self._batch = None
 
     def on_validation_batch_end(
@@ -126,7 +126,7 @@ class CausalityProbe(Callback):
         self._batch = batch if self._batch is None else self._batch
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Probe the trained weights and log what was found."""
+        """Probe the trained weights and log the result."""
         if self._batch is None:
             return
         found = self.run(pl_module, self._batch)
@@ -160,7 +160,7 @@ class CausalityProbe(Callback):
 
 
 def _scores(output: Any) -> Tensor:
-    """Return scores [B, T, V] of whatever a model gives."""
+    """Return the scores [B, T, V] in a model's output."""
     for name in ("scores_BTV", "logits"):
         if hasattr(output, name):
             return getattr(output, name)
@@ -180,7 +180,7 @@ def _whole(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _last_unchanged(real_BT: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw for each sentence the last position that stays, [B, 1], with at least one real token behind it."""
+    """Draw for each sentence the last position that stays, [B, 1], with at least one real token after it."""
     choices_B1 = (real_BT.sum(1, keepdim=True) - 1).clamp(min=1)
     drawn_B1 = torch.rand(len(real_BT), 1, generator=generator).to(real_BT.device)
     return (drawn_B1 * choices_B1).long().clamp(max=choices_B1 - 1)

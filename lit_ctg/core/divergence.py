@@ -1,4 +1,4 @@
-"""When a run has diverged: one rule for the training loss, the weights and what was measured in the end."""
+"""When a run has diverged: one rule for the training loss, the weights and the final measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMEDY = "lower model.learning_rate or set trainer.gradient_clip_val"
 
 
 class Diverged(UserError):
-    """Training ended in NaN or infinity. The run's record says DIVERGED and holds this line: that is its result."""
+    """Training ended in NaN or infinity. The run's record says DIVERGED and holds this line; that is its result."""
 
 
 def check_loss(loss: Tensor, step: int) -> None:

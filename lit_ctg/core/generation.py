@@ -1,4 +1,4 @@
-"""The one contract of generation: what a paper's controls are, which rules they make, how a text is described.
+"""The common contract of generation: a paper's controls, the rules they make, and the description of a text.
 
 A paper gives a :class:`Generator`: its ``controls`` (names, ranges, defaults), its ``routes`` where a control has
 several, and how they become score rules. Everything else is here: one control or prompt for all texts or one each,
@@ -23,7 +23,7 @@ from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
 
-NO_END = -1  # an id that no token has: texts stop at their length
+NO_END = -1  # an id that no token has: texts end only at their length
 Controls = Mapping[str, Any]
 Item = TypeVar("Item")
 
@@ -39,7 +39,7 @@ class ControlSetting:
         low, high: the range of a number, ends included.
         choices: the words it takes instead of a number.
         of_names: the value is a mapping (``control.mix.news=0.5``); the paper checks what is in it.
-        off: the value that turns the control off; None: leaving it out does, or it only shapes what others do.
+        off: the value that turns the control off; None: it is off when left out, or only modifies other controls.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ControlSetting:
 
         Args:
             value: as given.
-            key: what messages call the setting; ``control.<name>`` by default.
+            key: name of the setting in messages; ``control.<name>`` by default.
 
         Raises:
             UserError: not a number, out of range, not one of the choices.
@@ -87,12 +87,12 @@ class ControlSetting:
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """One text; papers add what they know of it in a subclass.
+    """One text; papers add what they know about it in a subclass.
 
     Attributes:
         text: prompt and continuation.
-        ids: the same as ids; without a token that only stands for an empty prompt.
-        prompt_length: how many of ``ids`` are the prompt's.
+        ids: the same as token ids, without a token that only stands for an empty prompt.
+        prompt_length: how many of ``ids`` belong to the prompt.
         control: the controls it was generated under, defaults filled in.
     """
 
@@ -102,7 +102,7 @@ class GeneratedText:
     control: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def note(self) -> str:
-        """Return one line about the text that is shown below it; "" where there is nothing to say."""
+        """Return one line about the text to show below it; "" where there is nothing to say."""
         return ""
 
 
@@ -110,7 +110,7 @@ TextT = TypeVar("TextT", bound=GeneratedText)
 
 
 class Watched(ScoreRule):
-    """A rule that tells before every token which ids there are, [B, T]."""
+    """A rule that reports the ids so far, [B, T], before every token."""
 
     def __init__(self, inner: ScoreRule, watch: Callable[[Tensor], None]) -> None:
         self.inner, self.watch = inner, watch
@@ -121,7 +121,7 @@ class Watched(ScoreRule):
 
 
 class Forced(ScoreRule):
-    """Lets rows say what is given and notes what a rule gives each token: ``found`` holds log P, [B] a token."""
+    """Forces given tokens and records their log P under the rules: ``found`` holds [B] per token."""
 
     def __init__(self, inner: ScoreRule, start: int, ids: Sequence[int]) -> None:
         self.inner, self.start, self.ids = inner, start, ids
@@ -139,11 +139,11 @@ class Forced(ScoreRule):
 
 
 class Writer(abc.ABC, Generic[TextT]):
-    """Continues prompts under controls, in whatever way it does: what commands, pages and trials see of a model.
+    """Continues prompts under controls, by whatever means: the interface of a model to commands, pages and trials.
 
     Args:
         module: the trained module, or any model.
-        max_new_tokens: length of a continuation at most.
+        max_new_tokens: maximum length of a continuation.
     """
 
     # the ways a control can reach the text (semantic fusion: hard, soft, channel); () where there is only one
@@ -172,7 +172,7 @@ class Writer(abc.ABC, Generic[TextT]):
 
     @property
     def context(self) -> int | None:
-        """Positions the model has, or None where it has no limit."""
+        """The number of positions of the model, or None where it has no limit."""
         return getattr(getattr(self.module, "backbone", None), "context", None)
 
     @abc.abstractmethod
@@ -194,11 +194,11 @@ class Writer(abc.ABC, Generic[TextT]):
             n: texts.
             prompt: one for all, or one each.
             control: values by name, one mapping for all or one each; in a mapping for all a list holds one value per
-                text; what is left out has its default.
-            routes: the ways the controls take, of ``self.routes``; None takes all that this paper has.
+                text; the others have their defaults.
+            routes: the routes the controls take, of ``self.routes``; None takes all that this paper has.
             seed: text i is a function of (seed, rows[i]); None takes the best token everywhere.
             rows: row numbers, default 0 .. n-1.
-            max_new_tokens: in place of the generator's own.
+            max_new_tokens: instead of the generator's own.
             watch: called before every token with the ids so far, [B, T].
 
         Raises:
@@ -217,11 +217,11 @@ class Writer(abc.ABC, Generic[TextT]):
     ) -> Tensor:
         """Return log P of each token of one given continuation under each of several controls, [B, T], float64.
 
-        What stands before a token is the prompt and the tokens before it, whatever the control. Temperature, nucleus
-        and the like are part of it: a token they exclude has ``-inf``.
+        The prefix of a token is the prompt and the tokens before it, whatever the control. Temperature, nucleus and
+        the like apply: a token that they exclude has ``-inf``.
 
         Args:
-            prompt: what the continuation follows.
+            prompt: before the continuation.
             ids: of the continuation.
             controls: values by name, see ``generate``.
             routes: the ways the controls take.
@@ -231,14 +231,14 @@ class Writer(abc.ABC, Generic[TextT]):
         """
 
     def bare(self) -> dict[str, Any]:
-        """Return the controls under which the model is bare: what has an ``off`` value is off, the rest left out."""
+        """Return the controls that leave the model bare: those with an ``off`` value are off, the rest left out."""
         return {setting.name: setting.off for setting in self.controls if setting.off is not None}
 
     def checked(self, control: Controls) -> dict[str, Any]:
         """Return a row's controls with the defaults filled in.
 
         Raises:
-            UserError: no such control, or a value that it does not take.
+            UserError: no such control, or a value that it does not accept.
         """
         known = {setting.name: setting for setting in self.controls}
         for name in control:
@@ -297,11 +297,11 @@ class Generator(Writer[TextT]):
         return self.module
 
     def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
-        """Return what the step model's ``start`` is given, such as the features of each row."""
+        """Return the argument of the step model's ``start``, such as the features of each row."""
         return None
 
     def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return the control of row ``number``; a paper may check here what concerns several controls at once."""
+        """Return the control of row ``number``; a paper may check combinations of controls here."""
         return control
 
     def draws(self, seed: int | None) -> int | None:
@@ -367,7 +367,7 @@ class Generator(Writer[TextT]):
 
 
 def one_each(given: Any, n: int, what: str) -> list[Any]:
-    """Return one value for each of ``n`` texts: a text or mapping is for all, a sequence has one each.
+    """Return one value for each of ``n`` texts: a string or mapping is for all, a sequence has one each.
 
     Raises:
         UserError: a sequence of another length.
@@ -383,7 +383,7 @@ def control_of_each(control: Controls | Sequence[Controls], n: int) -> list[Cont
     """Return the controls of each of ``n`` texts; ``{"alpha": [0, 0.5, 1]}`` gives three texts a value each.
 
     Raises:
-        UserError: the number of values or mappings is not that of the texts.
+        UserError: the number of values or mappings differs from that of the texts.
     """
     if not isinstance(control, Mapping):
         return one_each(control, n, "controls")

@@ -21,7 +21,7 @@ from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
 
 MASKS = ("target", "input")
 
-# scores turned into float64 at a time: 4 M of them are 32 MB, whatever the vocabulary
+# scores converted to float64 at a time: 4 M of them are 32 MB, whatever the vocabulary
 _CHUNK = 1 << 22
 
 
@@ -47,7 +47,7 @@ class LitMetric(Metric):
             cls.higher_is_better = {"lower": False, "higher": True, "none": None}[cls.direction]
 
     def bind(self, datamodule: Any, module: Any = None) -> LitMetric:
-        """Take what the metric needs from the set-up data module or the model; returns itself.
+        """Take what the metric needs from the set-up data module or the model; return the metric itself.
 
         Called once, before the first ``update``. Most metrics need nothing.
         """
@@ -68,7 +68,7 @@ class LitMetric(Metric):
         return result
 
     def named(self) -> dict[str, MetricResult]:
-        """Return the results by name; one number goes by the metric's own name."""
+        """Return the results by name; a single number is named after the metric."""
         result = self.result()
         return result if isinstance(result, dict) else {type(self).__name__: result}
 
@@ -85,7 +85,7 @@ class LitMetric(Metric):
         """Draw the metric with the library that draws the report (``lit_ctg.figure``).
 
         Args:
-            values: what ``compute`` returned at successive moments, drawn as lines; without it the present
+            values: what ``compute`` returned at successive moments, drawn as lines; without it the current
                 ``result`` is drawn as points with their 95% intervals.
         """
         if values is not None:
@@ -93,7 +93,7 @@ class LitMetric(Metric):
         return _plot_results(self.named(), type(self).__name__, self.unit)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add another metric's sums to this one's, as for results of processes that ran apart."""
+        """Add another metric's sums to this one's, e.g. from processes that ran separately."""
         super().merge_state(incoming_state)
         # torchmetrics keeps the old cached value and the old "never updated" flag
         self._computed = None
@@ -104,13 +104,13 @@ class LitMetric(Metric):
         self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
     def add(self, **increments: Tensor) -> None:
-        """Add to the states of these names. Not in place: a state made under inference mode cannot be changed so."""
+        """Add to the named states; not in place, because a state made in inference mode cannot be changed in place."""
         for name, increment in increments.items():
             state = getattr(self, name)
             setattr(self, name, state + float64(increment).to(state))
 
     def follow(self, tensor: Tensor) -> None:
-        """Move the states to where ``tensor`` lives (a no-op when there); MPS has no float64, so there they stay."""
+        """Move the states to the device of ``tensor``, unless they are there; MPS has no float64, so they stay put."""
         if tensor.device != self.device and tensor.device.type != "mps":
             self.to(tensor.device)
 
@@ -126,7 +126,7 @@ class LitMetric(Metric):
 
 
 class BatchMetric(LitMetric):
-    """A metric of what a language model says on a batch; the metric callback feeds it."""
+    """A metric of a language model's output on a batch; the metric callback feeds it."""
 
     @abstractmethod
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
@@ -136,8 +136,8 @@ class BatchMetric(LitMetric):
 class RatioMetric(BatchMetric):
     """A corpus ratio: a sum over positions divided once by their number, or K such ratios side by side.
 
-    Beside the two sums it keeps their second moments over sentences, for the delta-method interval. That interval
-    takes sentences as independent and the weights as given: it does not cover what another seed would have learned.
+    Besides the two sums it keeps their second moments over sentences, for the delta-method interval. That interval
+    treats sentences as independent and the weights as fixed: it does not cover what another seed would have learned.
 
     Args:
         mask: which positions count: ``"target"`` (target is not pad) or ``"input"`` (input is not pad; the authors'
@@ -163,7 +163,7 @@ class RatioMetric(BatchMetric):
             self.add_sum(name, () if groups is None else (groups,))
 
     def add_rows(self, total_B: Tensor, count_B: Tensor) -> None:
-        """Add sentences: per sentence (B,) or (B, K) the sum and how many positions it rests on."""
+        """Add sentences: per sentence (B,) or (B, K) the sum and the number of positions behind it."""
         total_B, count_B = float64(total_B), float64(count_B)
         self.add(
             total=total_B.sum(0),
@@ -233,19 +233,19 @@ def pick_mask(batch: Mapping[str, Tensor], mask: str) -> Tensor:
 
 
 def float64(tensor: Tensor) -> Tensor:
-    """Return the tensor in float64, where it lives or, as MPS has no float64, from there on the CPU."""
+    """Return the tensor in float64, on its own device or, since MPS has no float64, on the CPU."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int = _CHUNK) -> Tensor:
     """Return the negative log-probability of each target in nats, float64 (B, T); 0 where masked out.
 
-    ``scores_BTV`` are logits or normalised log-probabilities of any float type; float64 comes before the
-    log-softmax, so nothing overflows and normalised scores change nothing. Masked-out positions are never read:
+    ``scores_BTV`` are logits or normalised log-probabilities of any float type; they become float64 before the
+    log-softmax, so nothing overflows and normalised scores are unchanged. Masked-out positions are never read:
     their targets may be any number and their scores NaN.
 
     Args:
-        chunk: how many scores are held in float64 at a time.
+        chunk: number of scores held in float64 at a time.
 
     Raises:
         ValueError: shapes do not fit, or a counted target lies outside the vocabulary.
@@ -254,7 +254,7 @@ def token_nll(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor, chunk: int
         shapes = [tuple(tensor.shape) for tensor in (scores_BTV, target_BT, mask_BT)]
         raise ValueError("scores {}, targets {} and mask {} do not fit".format(*shapes))
     vocabulary = scores_BTV.shape[-1]
-    if scores_BTV.device.type == "mps":  # see float64
+    if scores_BTV.device.type == "mps":  # see ``float64``
         scores_BTV, target_BT, mask_BT = scores_BTV.cpu(), target_BT.cpu(), mask_BT.cpu()
     rows_PV, targets_P = scores_BTV.reshape(-1, vocabulary), target_BT.reshape(-1)
     counted_P = mask_BT.reshape(-1).nonzero().squeeze(1)

@@ -30,7 +30,7 @@ class LMOutput:
             the latter unchanged, so metrics take both). Zeros where the batch holds padding.
         hidden_BTD: the states the scores were read from.
 
-    A model that gives more returns a subclass with fields of its own ; only its paper's metrics and
+    A model that returns more uses a subclass with its own fields; only its paper's metrics and
     callbacks read them.
     """
 
@@ -39,7 +39,7 @@ class LMOutput:
 
 
 def datamodule_of(trainer: lightning.Trainer) -> Any:
-    """Return the data module that a trainer runs on: a ``core/batch.py:Corpus`` and what its paper adds to it."""
+    """Return the data module that a trainer runs on: a ``core/batch.py:Corpus`` with what its paper adds."""
     return trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it from outside and declares it nowhere
 
 
@@ -60,7 +60,7 @@ class LitLanguageModel(lightning.LightningModule, abc.ABC):
 
     @abc.abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the training loss as "loss", in nats, and its named parts before weighting."""
+        """Return the training loss as "loss", in nats, and its named, unweighted parts."""
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Log ``train/<part>`` for every part of the loss and return the loss."""
@@ -80,14 +80,14 @@ class LitLanguageModel(lightning.LightningModule, abc.ABC):
 def warmup_cosine(
     step: int, total_steps: int, warmup_fraction: float, start_at_zero: bool, final_fraction: float = 0.0
 ) -> float:
-    """Factor of the rate at ``step`` (from 0): linear warm-up, then a cosine to ``final_fraction`` at ``total_steps``.
+    """Factor of the learning rate at ``step`` (from 0): linear warm-up, then cosine to ``final_fraction`` at the end.
 
     Args:
         step: steps taken so far.
         total_steps: length of the training run in steps.
         warmup_fraction: share of the run that warms up, in [0, 1].
-        start_at_zero: the first step has rate 0 (and so changes nothing) instead of 1 / warm-up steps.
-        final_fraction: what is left of the rate at the end.
+        start_at_zero: the factor starts at 0 (so the first step changes nothing) instead of 1 / warm-up steps.
+        final_fraction: factor at the end, at ``total_steps``.
     """
     warmup_steps = int(warmup_fraction * total_steps)
     if step < warmup_steps:
@@ -113,8 +113,8 @@ def adamw_warmup_cosine(
     Args:
         parameters: what to train.
         learning_rate: peak rate.
-        weight_decay: decay of the decayed parameters.
-        decay_matrices_only: spare biases, norms and other vectors.
+        weight_decay: of the parameters to which it applies.
+        decay_matrices_only: no decay of biases, norms and other vectors.
         warmup_fraction: share of the run that warms up.
         warmup_from_zero: see ``warmup_cosine``.
         total_steps: optimiser steps of the whole run (``trainer.estimated_stepping_batches``).
@@ -131,8 +131,8 @@ def adamw_warmup_cosine(
         ]
     # fused: one pass over all parameters instead of a dozen small kernels each
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-    # it offers to undo the loss scaling of float16 itself, and then Lightning refuses to clip gradients; without the
-    # offer the scaler does it, and bfloat16 needs none
+    # it declares that it undoes float16's loss scaling, and then Lightning refuses to clip gradients; without this
+    # claim the scaler does it, and bfloat16 needs none
     optimizer._step_supports_amp_scaling = False
 
     def factor(step: int) -> float:
@@ -146,7 +146,7 @@ def adamw_warmup_cosine(
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Run without dropout; every part of the module goes back to the mode it was in."""
+    """Run without dropout; every part of the module then returns to its previous mode."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

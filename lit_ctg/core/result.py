@@ -1,4 +1,4 @@
-"""What a metric hands to the run record: plain Python values, no tensors."""
+"""What a metric passes to the run record: plain Python values, no tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class MetricResult:
         value: the number; NaN where the metric is undefined (nothing to measure, then ``n`` is 0).
         unit: what it counts, e.g. ``"nats"`` or ``"rate"``.
         direction: whether ``"lower"`` or ``"higher"`` is better, or ``"none"``.
-        n: on how many things it rests (positions, trials).
+        n: number of observations behind it (positions, trials).
         ci95: 95% interval, or ``None`` where there is none.
-        version: raised whenever the metric's definition changes, so that old records are not compared with new ones.
+        version: incremented when the metric's definition changes, so that old records are not compared with new ones.
     """
 
     value: float

@@ -1,8 +1,8 @@
 """What controls do to a text, token by token: how likely it is with them, without them, and without each of them.
 
 The controlled and the bare text are drawn with the same random numbers. An effect is a difference of log P of the token
-that was drawn, in nats: of the controls together against none, and of one control against the others without it. What
-two controls do together is counted for both, so effects need not add up.
+that was drawn, in nats: between all controls and none, and between all controls and all but one. What two controls do
+jointly is counted for both, so effects need not add up.
 
 Shape letters: B ways to set the controls, T tokens of a continuation.
 """
@@ -26,9 +26,9 @@ class TokenEffect:
     Attributes:
         text: what it adds to the text.
         id: of the token.
-        bare: its log P without controls, nats; -inf: it could not have been drawn.
+        bare: its log P without controls, nats; -inf where it could not have been drawn.
         controlled: its log P with them.
-        by: of each control that is on, how much it raised (above 0) or lowered the token's log P, nats.
+        by: how much each active control raised (above 0) or lowered the token's log P, nats.
     """
 
     text: str
@@ -39,7 +39,7 @@ class TokenEffect:
 
     @property
     def raised(self) -> float:
-        """By how many nats all controls together raised the token; inf: it could not have been drawn without them."""
+        """By how many nats all controls together raised the token; inf if it could not have been drawn without them."""
         return self.controlled - self.bare
 
 
@@ -49,7 +49,7 @@ class Comparison:
 
     Attributes:
         controlled, bare: the texts; their ``control`` says what each was generated under.
-        tokens: those that the controlled text adds to its prompt.
+        tokens: the continuation of the controlled text.
     """
 
     controlled: GeneratedText
@@ -67,15 +67,15 @@ def compare(
     max_new_tokens: int | None = None,
     watch: Callable[[str, str], None] | None = None,
 ) -> Comparison:
-    """Continue a prompt with and without controls, and tell what they did to each token.
+    """Continue a prompt with and without controls, and return what they did to each token.
 
     Args:
         generator: of a trained model.
         prompt: how the texts begin.
-        control: values by name; what is left out has its default.
-        seed: of both texts: where the controls do nothing they are the same.
-        routes: the ways the controls take, where a paper has several.
-        max_new_tokens: in place of the generator's own.
+        control: values by name; the others have their defaults.
+        seed: of both texts; where the controls do nothing the texts are the same.
+        routes: the routes the controls take, where a paper has several.
+        max_new_tokens: instead of the generator's own.
         watch: called before every token with both texts so far.
 
     Raises:
@@ -103,7 +103,7 @@ def compare(
 
 
 def _end(ids: Sequence[int], start: int, eos_id: int) -> int:
-    """Return where a row ends: behind its end of text, else with its last id."""
+    """Return where a row ends: after its end-of-text token, else after its last id."""
     return next((place + 1 for place in range(start, len(ids)) if ids[place] == eos_id), len(ids))
 
 
@@ -115,7 +115,7 @@ def effects(
     *,
     routes: Collection[str] | None = None,
 ) -> tuple[TokenEffect, ...]:
-    """Return what the controls of one text did to each of its tokens, against those of the other.
+    """Return the effects of one text's controls on each of its tokens, relative to the other text's controls.
 
     Raises:
         UserError: see ``Generator.log_probs``.
@@ -134,7 +134,7 @@ def effects(
 
 
 def _without(name: str, full: Mapping[str, Any], none: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the controls of a text with one of them as in the bare text."""
+    """Return the controls of a text with one of them set as in the bare text."""
     left = {other: value for other, value in full.items() if other != name}
     if name in none:
         left[name] = none[name]
@@ -162,9 +162,9 @@ def strength_curve(
     *,
     routes: Collection[str] | None = None,
 ) -> list[list[float]]:
-    """Return the mean log P a token, nats, of each text under each value of one control, the first text's others kept.
+    """Return each text's mean log P per token, nats, under each value of one control; the first text's others are kept.
 
-    Exact, nothing is drawn; a text with a token that a value excludes has ``-inf`` there.
+    Exact, without sampling; a text with a token that a value excludes has ``-inf`` there.
 
     Raises:
         UserError: a value that the control does not take; see ``Generator.log_probs``.

@@ -114,10 +114,10 @@ class FolderDataModule(CorpusDataModule):
     into paragraphs (between blank lines), or into lines where that is still too few.
 
     Args:
-        val_fraction, test_fraction: share of each label's documents, from its end; at least one document. A test share
-            of 0 means that testing reads the validation part.
-        column: of rows, the one that holds the text; by default ``text`` (or another usual name), or the only one.
-        options: see ``CorpusDataModule``; ``max_documents`` is of each label.
+        val_fraction, test_fraction: share of each label's documents, taken from the end; at least one document. With
+        a test share of 0, testing reads the validation part.
+        column: the column that holds the text; by default ``text`` (or another usual name), or the only one.
+        options: see ``CorpusDataModule``; ``max_documents`` applies to each label.
 
     Raises:
         UserError: a source other than local; see ``labels_of``.

@@ -166,13 +166,13 @@ class ResumableLoader(DataLoader[Batch]):
     nothing is read before the first batch is asked for.
 
     Args:
-        batches: what is indexed by (epoch, place).
+        batches: a dataset indexed by (epoch, position).
         num_workers: processes that read; 0 reads in this one.
-        generator: gives the workers their seed; by default torch's global one does, and moves on by it.
-        order: goes to ``EpochSampler``.
+        generator: seeds the workers; by default torch's global generator does, which advances it.
+        order: options of ``EpochSampler``.
 
     Raises:
-        UserError: a number of workers that is none; fewer batches than processes.
+        UserError: an invalid number of workers; fewer batches than processes.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ class SplitWriter:
         """Write the split.
 
         Args:
-            documents: not read when ``count`` has read them.
-            sources: names of the sources of all splits so far; new ones are put behind them.
+            documents: not read if ``count`` has read them.
+            sources: names of the sources of all splits so far; new ones are appended.
 
         Returns:
             how many documents, tokens, characters and unknown tokens there are.

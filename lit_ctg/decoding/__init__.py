@@ -1,1 +1,1 @@
-"""How tokens are drawn from scores."""
+"""Drawing tokens from scores."""

@@ -23,7 +23,7 @@ def temperature(scores_BV: Tensor, value: PerRow) -> Tensor:
 
 
 def top_k(scores_BV: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
-    """Keep the ``k`` best tokens of each row and those tied with the last of them; ``k <= 0`` keeps all."""
+    """Keep the ``k`` best tokens of each row and those tied with the k-th; ``k <= 0`` keeps all."""
     size = scores_BV.shape[-1]
     k_B1 = torch.as_tensor(k, dtype=torch.long, device=scores_BV.device).reshape(-1, 1)
     k_B1 = k_B1.where(k_B1 > 0, size).clamp(max=size).expand(len(scores_BV), 1)
@@ -32,13 +32,13 @@ def top_k(scores_BV: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
 
 
 def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
-    """Keep the likeliest tokens of each row up to a mass of ``p``; ``p >= 1`` keeps all.
+    """Keep the most likely tokens of each row up to a mass of ``p``; ``p >= 1`` keeps all.
 
     Args:
         scores_BV: logits or log-probabilities.
         p: mass, one number or one per row.
         keep_crossing: True is the usual rule, the smallest set with mass >= p. False is the semantic-fusion authors'
-            rule: tokens whose cumulative mass is <= p, plus the first, so the token that crosses p is lost.
+            rule: tokens whose cumulative mass is <= p, and always the first, so the token that crosses p is dropped.
     """
     sorted_BV, order_BV = scores_BV.sort(dim=-1, descending=True, stable=True)
     mass_BV = sorted_BV.softmax(dim=-1, dtype=torch.promote_types(scores_BV.dtype, torch.float32))
@@ -50,7 +50,7 @@ def nucleus(scores_BV: Tensor, p: PerRow, *, keep_crossing: bool) -> Tensor:
     else:
         keep_BV = through_BV <= p_B1
     first_BV = torch.arange(scores_BV.shape[-1], device=scores_BV.device) == 0
-    keep_BV = keep_BV | first_BV | (p_B1 >= 1)  # rounding in the sum must not cost p = 1 its last token
+    keep_BV = keep_BV | first_BV | (p_B1 >= 1)  # with p = 1, rounding in the sum must not drop the last token
     return scores_BV.masked_fill(~keep_BV.gather(-1, order_BV.argsort(dim=-1)), MINUS_INFINITY)
 
 
@@ -93,7 +93,7 @@ def greedy(scores_BV: Tensor) -> Tensor:
 
 
 def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """Draw one token per row by inverting the cumulative distribution: the first id whose cumulative mass exceeds u.
+    """Draw one token per row by inverting the cumulative distribution: the first id at which it exceeds u.
 
     Args:
         scores_BV: logits or log-probabilities; at least one finite score per row.
@@ -106,17 +106,17 @@ def sample(scores_BV: Tensor, uniform_B: Tensor) -> Tensor:
     through_BV = mass_BV.cumsum(dim=-1)
     target_B1 = uniform_B.to(through_BV).unsqueeze(-1) * through_BV[:, -1:]
     drawn_B = (through_BV <= target_B1).sum(dim=-1)
-    # a u next to 1 may round up to the whole mass: take the last possible token then
+    # a u next to 1 may round up to the whole mass: then take the last possible token
     position_V = torch.arange(scores_BV.shape[-1], device=scores_BV.device)
     last_possible_B = (position_V * (mass_BV > 0)).amax(dim=-1)
     return drawn_B.minimum(last_possible_B)
 
 
 def row_noise(seed: int, rows: Sequence[int], columns: int) -> Tensor:
-    """Uniform noise ``[len(rows), columns]`` (float64, in [0, 1)) in which a row is a function of (seed, row) only.
+    """Return uniform noise ``[len(rows), columns]`` (float64, in [0, 1)); each row is a function of (seed, row) only.
 
-    A longer noise begins with the shorter one, so neither the batch a row is in nor its length changes its draws.
-    The global random state is neither read nor moved.
+    Longer noise starts with the shorter one, so neither the batch that a row is in nor its length changes its draws.
+    The global random state is neither read nor advanced.
     """
     drawn = [np.random.default_rng([seed, row]).random(columns) for row in rows]
     return torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, columns, dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Finite-state grammars over token ids, as one boolean mask and one transition table.
 
-The state of a row is a function of its prefix, so everything here works on ragged batches, under beam search (rows
-change places) and in Hugging Face's ``generate``. Padding is transparent: it leaves the state as it is.
+The state of a row is a function of its prefix, so everything here works on ragged batches, under beam search (which
+reorders rows) and in Hugging Face's ``generate``. Padding is transparent: it leaves the state unchanged.
 Shape suffixes: B rows, T prefix tokens, V vocabulary, S states.
 """
 
@@ -23,11 +23,11 @@ class FiniteStateGrammar:
 
     Args:
         tokens: the vocabulary in id order (for messages and for V).
-        classes: token class -> ids. Classes may overlap, but not where they leave one state for different ones.
+        classes: token class -> ids. Classes may overlap, unless they lead from one state to different ones.
         transitions: state -> {token class: next state}. ``"VERB/she"`` and ``"VERB/he"`` are two states of the slot
-            ``"VERB"``: what comes before the slash is the slot that score rules ask for (:meth:`in_slot`).
+            ``"VERB"``: the part before the slash is the slot that score rules ask for (:meth:`in_slot`).
         start: state of the empty prefix.
-        end: state after the last token; it allows padding only, and whatever follows does not leave it.
+        end: state after the last token; it allows only padding and is never left.
         pad_id: padding, transparent everywhere.
 
     Attributes:
@@ -80,16 +80,16 @@ class FiniteStateGrammar:
         allowed = following != self._dead
         allowed[self._index[self.end], self.pad_id] = True
         following[:, self.pad_id] = torch.arange(len(self.states) + 1)
-        following[self._index[self.end]] = self._index[self.end]  # generators differ in what they pad with
+        following[self._index[self.end]] = self._index[self.end]  # generators differ in their padding token
         return allowed, following
 
     def _table(self, name: str, table: Tensor, like: Tensor) -> Tensor:
-        """The table on the device of ``like``, copied there once."""
+        """Return the table on the device of ``like``, copied there once."""
         if table.device == like.device:
             return table
         key = (name, like.device)
         if key not in self._on_device:
-            with torch.inference_mode(False):  # a copy made while generating must stay usable under autograd
+            with torch.inference_mode(False):  # a copy made during generation must stay usable under autograd
                 self._on_device[key] = table.to(like.device)
         return self._on_device[key]
 
@@ -100,7 +100,7 @@ class FiniteStateGrammar:
     def states_after(self, ids_BT: Tensor) -> Tensor:
         """Return the state index ``[B]`` of each prefix; ``len(states)`` for a prefix outside the grammar.
 
-        The last answer is kept with its prefixes, so that a longer version of the same batch costs one step.
+        The last answer is cached with its prefixes, so that extending the same batch by a token costs one step.
         """
         memo = self._memo
         if memo is not None and memo[0].device == ids_BT.device and memo[0].shape[0] == ids_BT.shape[0]:
@@ -118,7 +118,7 @@ class FiniteStateGrammar:
 
     def _remember(self, ids_BT: Tensor, states_B: Tensor) -> Tensor:
         if self._memo is None or self._memo[0].shape != ids_BT.shape or not self._memo[0].equal(ids_BT):
-            self._memo = (ids_BT.clone(), states_B)  # a clone: the caller may write into its own buffer
+            self._memo = (ids_BT.clone(), states_B)  # cloned because the caller may overwrite its buffer
         return states_B
 
     def state_after(self, ids: Sequence[int]) -> str:
@@ -172,7 +172,7 @@ class FiniteStateGrammar:
 
 
 class GrammarMask(ScoreRule):
-    """Give ``-inf`` to every token that the grammar does not allow after the row's prefix.
+    """Set to ``-inf`` every token that the grammar does not allow after the row's prefix.
 
     Raises:
         UserError: a row's prefix is outside the grammar (a row without an allowed token has no distribution).
@@ -187,6 +187,6 @@ class GrammarMask(ScoreRule):
         if bool(outside_B.any()):
             row = int(outside_B.nonzero()[0])
             self.grammar.state_after(input_ids[row].tolist())
-        # a grammar may have an id of its own for padding, and a model's head more rows than there are tokens
+        # a grammar may have its own padding id, and a model's head more rows than there are tokens
         allowed_BV = nn.functional.pad(allowed_BV, (0, scores.shape[1] - allowed_BV.shape[1]), value=False)
         return scores.masked_fill(~allowed_BV, MINUS_INFINITY)

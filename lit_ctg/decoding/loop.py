@@ -18,11 +18,11 @@ from lit_ctg.errors import UserError
 
 
 class StepModel(Protocol):
-    """What a language model offers to be generated from; a non-causal one keeps the prefix in its state."""
+    """The interface through which a language model generates; a non-causal one keeps the prefix in its state."""
 
     @property
     def device(self) -> torch.device:
-        """Where ids are to be."""
+        """The device of the ids."""
 
     def start(self, batch_size: int, controls: Any) -> Any:
         """Return the state of ``batch_size`` empty prefixes."""
@@ -49,19 +49,19 @@ def generate(
         model: see :class:`StepModel`; the caller puts it in evaluation mode.
         prompts: ids, ``<bos>`` first where the model wants one; at least one id each, lengths may differ.
         rules: applied to the scores of every row before the choice.
-        seed: draws of row r are a function of ``(seed, rows[r])`` and the column; None takes the best token.
+        seed: the draws of row r are a function of ``(seed, rows[r])`` and the column; None takes the best token.
         max_new_tokens: new tokens per row, its ``eos_id`` included.
-        eos_id: a row that has it (its first id aside) is finished; its columns are padded from then on.
+        eos_id: a row that contains it (except as first id) is finished and padded from then on.
         pad_id: the padding of finished rows; the rules must accept it in a prefix.
         rows: row numbers, default 0 .. B-1. ``generate(..., [p], rows=[3])`` is row 3 of the batch.
-        channel: handed to ``model.start``.
+        channel: passed to ``model.start``.
 
     Returns:
-        prompt and continuation of each row, with ``eos_id`` where it was reached, without padding.
+        prompt and continuation of each row, including ``eos_id`` where it was reached, without padding.
 
     Raises:
-        ValueError: an empty prompt, or another number of row numbers than of prompts.
-        UserError: the model's scores are not numbers, or the rules leave a row no token.
+        ValueError: an empty prompt, or not as many row numbers as prompts.
+        UserError: the model's scores are not numbers, or the rules leave a row without a token.
     """
     rows = range(len(prompts)) if rows is None else rows
     if len(rows) != len(prompts) or not all(prompts):
@@ -92,12 +92,12 @@ def generate(
 
 
 def _left_aligned(prompts: Sequence[Sequence[int]], length: int, device: torch.device) -> Tensor:
-    """Prompts as ``[B, length]``, -1 where a row's prompt is over."""
+    """Return the prompts as ``[B, length]``, -1 after the end of a row's prompt."""
     return torch.tensor([[*p, *[-1] * (length - len(p))] for p in prompts], device=device)
 
 
 def _checked(scores_BV: Tensor, ignored_B: Tensor, column: int) -> Tensor:
-    """Scores with those of ignored rows set to 0; an error where a row that counts has no distribution."""
+    """Return scores with those of ignored rows set to 0; raise if a row that counts has no distribution."""
     scores_BV = scores_BV.masked_fill(ignored_B.unsqueeze(1), 0.0)
     best_B = scores_BV.amax(dim=-1)  # NaN if any is; -inf if no token is left
     if not bool(best_B.isfinite().all()):

@@ -1,9 +1,9 @@
 """Smoothed n-gram models of a text: counted once, sparse rows of next-token probabilities on any device.
 
-Every context of the text has its place, found from the newest token backwards: a context of k tokens is its suffix of
-k - 1 tokens and one token more on the left, so a lookup is one binary search a level, for all rows at once. N-grams
-never span two texts. A context that the text does not have is shortened until it does, so padding on the left of a row
-(a token that no text has as context) plays no part.
+Every context of the text has a place, found from the newest token backwards: a context of k tokens is its suffix of
+k - 1 tokens with one more token on the left, so a lookup is one binary search per level, for all rows at once. N-grams
+never span two texts. A context that the text lacks is shortened until it is found, so padding on the left of a row (a
+token that never occurs as context) has no effect.
 
 Shape letters: B rows, T tokens, V vocabulary, N tokens of the text, D texts, C contexts of one length, G n-grams of one
 length (each a context and a token), E entries of some rows.
@@ -23,18 +23,18 @@ from lit_ctg.errors import UserError, did_you_mean
 
 SMOOTHINGS = ("kneser_ney", "witten_bell")
 ORDERS = (1, 5)
-# of Kneser and Ney's smoothing where a text is too short to estimate it
+# Kneser-Ney discount for texts too short to estimate it
 DISCOUNT = 0.75
 
 
 @dataclass(frozen=True)
 class Found:
-    """The longest contexts of some rows that a text has.
+    """The longest contexts of some rows that occur in a text.
 
     Attributes:
-        place_BK: place of the row's context of k tokens, k = 0 .. order - 1; -1 where the text has none.
-        length_B: tokens of the longest one that it has.
-        count_B: how often the text goes on after it.
+        place_BK: place of the row's context of k tokens, k = 0 .. order - 1; -1 where the text lacks it.
+        length_B: number of tokens of the longest one that occurs.
+        count_B: how often it is followed by a token.
     """
 
     place_BK: Tensor
@@ -48,14 +48,14 @@ class NgramModel(nn.Module):
     Witten-Bell (Witten and Bell 1991): value = c(h w) / (c(h) + t(h)) and rest = t(h) / (c(h) + t(h)) with t(h) the
     number of different tokens after h. Kneser-Ney (Kneser and Ney 1995, interpolated as in Chen and Goodman 1999):
     value = (c(h w) - d) / c(h) and rest = d t(h) / c(h), where below the highest order c counts the different tokens on
-    the left of an n-gram (a text's begin is one) instead of its occurrences. Below the single tokens stands the uniform
+    the left of an n-gram (the start of a text is one) instead of its occurrences. Unigrams back off to the uniform
     distribution, so every token has a probability after every context.
 
     Attributes:
         size: V.
         order: n.
-        smoothing: of ``SMOOTHINGS``.
-        tokens: N, how many were counted.
+        smoothing: one of ``SMOOTHINGS``.
+        tokens: N, the number of tokens counted.
     """
 
     base_V: Tensor
@@ -65,7 +65,7 @@ class NgramModel(nn.Module):
     count_0: Tensor
 
     def __init__(self, size: int, order: int, smoothing: str, tokens: int, levels: Sequence[Level]) -> None:
-        """Take what ``count`` has counted; ``state_dict`` holds all of it."""
+        """Take the tables that ``count`` makes; ``state_dict`` holds all of them."""
         super().__init__()
         self.size, self.order, self.smoothing, self.tokens = size, order, smoothing, tokens
         for k, level in enumerate(levels):
@@ -92,13 +92,13 @@ class NgramModel(nn.Module):
             texts: token ids of each.
             size: V.
             order: n, from 1 (no context) to 5.
-            smoothing: of ``SMOOTHINGS``.
-            discount: d of Kneser-Ney at every order; None estimates n1 / (n1 + 2 n2) at each (Ney et al. 1994), n1 and
-                n2 the numbers of n-grams that are counted once and twice.
+            smoothing: one of ``SMOOTHINGS``.
+            discount: d of Kneser-Ney at every order; None estimates n1 / (n1 + 2 n2) at each (Ney et al. 1994), with n1
+            and n2 the numbers of n-grams counted once and twice.
             dtype: of the probabilities.
 
         Raises:
-            UserError: no token, an order or smoothing that does not exist, an id outside the vocabulary.
+            UserError: no token, an unknown order or smoothing, an id outside the vocabulary.
         """
         check_settings(order, smoothing)
         rows = [np.asarray(ids, dtype=np.int64) for ids in texts]
@@ -109,7 +109,7 @@ class NgramModel(nn.Module):
             raise UserError(
                 f"the text has token {ids_N.max()}, the vocabulary {size} tokens: they do not belong together"
             )
-        # how many tokens stand before each in its own text
+        # how many tokens precede each within its text
         before_N = np.concatenate([np.arange(len(row)) for row in rows])
         levels = []
         place_N = np.zeros(len(ids_N), dtype=np.int64)
@@ -123,10 +123,10 @@ class NgramModel(nn.Module):
             levels.append(level.level(smoothing, discount, continued=k < order - 1, dtype=dtype))
         return cls(size, order, smoothing, len(ids_N), levels)
 
-    # what it says ----------------------------------------------------------------------------------------------------
+    # probabilities ----------------------------------------------------------------------------------------------------
 
     def find(self, ids_BT: Tensor) -> Found:
-        """Return the contexts of rows of tokens (T may be 0; ids outside the vocabulary are in no text)."""
+        """Find the contexts of rows of tokens (T may be 0; ids outside the vocabulary occur in no text)."""
         place_B = torch.zeros(len(ids_BT), dtype=torch.long, device=ids_BT.device)
         places, length_B, count_B = [place_B], torch.zeros_like(place_B), self.count_0[place_B]
         for k in range(1, self.order):
@@ -149,7 +149,7 @@ class NgramModel(nn.Module):
 
         Args:
             ids_BT: the rows.
-            found: what ``find`` says of them, where that is known.
+            found: the result of ``find``, if already known.
         """
         found = self.find(ids_BT) if found is None else found
         scale_B = torch.ones(len(ids_BT), dtype=self.base_V.dtype, device=self.base_V.device)
@@ -171,12 +171,12 @@ class NgramModel(nn.Module):
             scale_B[rows_X] *= self._level("rest", k)[place_X]
         probs_BV = scale_B.unsqueeze(1) * self.base_V
         for index_E, value_E in entries:
-            # an index stands once in a level, so the sums do not depend on an order
+            # an index occurs once per level, so the sums do not depend on an order
             probs_BV.view(-1).scatter_add_(0, index_E, value_E)
         return probs_BV
 
     def prob_of(self, ids_BT: Tensor, target_B: Tensor) -> Tensor:
-        """Return the probability of one next token after each row, [B], without making the others."""
+        """Return the probability of one next token after each row, [B], without computing the others."""
         found = self.find(ids_BT)
         prob_B = self.base_V[target_B]
         for k in range(1, self.order):
@@ -191,14 +191,14 @@ class NgramModel(nn.Module):
         return prob_B
 
     def nll(self, ids_T: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return the negative log-probability of every token of a text after those before it, [T], nats."""
+        """Return the negative log-probability of every token of a text given those before it, [T], nats."""
         ids = torch.as_tensor(np.asarray(ids_T), dtype=torch.long).reshape(-1).to(self.base_V.device)
         return -self.prob_of(histories(ids, self.order - 1), ids).log()
 
-    # keeping it ------------------------------------------------------------------------------------------------------
+    # storing it ------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Return plain values that, with ``state_dict``, make the same model again by ``of_state``."""
+        """Return plain values from which, with ``state_dict``, ``of_state`` rebuilds the model."""
         return {"size": self.size, "order": self.order, "smoothing": self.smoothing, "tokens": self.tokens}
 
     @classmethod
@@ -206,7 +206,7 @@ class NgramModel(nn.Module):
         """Return the model that ``settings()`` and ``state_dict()`` describe.
 
         Raises:
-            UserError: the two do not belong together, or are none of ours.
+            UserError: the two do not belong together, or are not ours.
         """
         try:
             order = int(settings["order"])
@@ -224,14 +224,14 @@ class NgramModel(nn.Module):
 
 @dataclass
 class Level:
-    """What is known of the contexts of one length; contexts and n-grams in ascending order.
+    """Tables of the contexts of one length; contexts and n-grams in ascending order.
 
     Attributes:
         context: [C] place of the suffix times V plus the oldest token.
         gram: [G] place of the context times V plus the token after it.
         value: [G] see ``NgramModel``.
         rest: [C] likewise; [] at length 0.
-        count: [C] occurrences of the context with a token after it.
+        count: [C] occurrences of the context that are followed by a token.
     """
 
     context: Tensor
@@ -241,7 +241,7 @@ class Level:
     count: Tensor
 
     def check(self, size: int, shorter: int) -> None:
-        """Refuse what would be read outside its bounds or is no probability; ``ValueError`` says what."""
+        """Refuse indices out of bounds and values that are not probabilities; ``ValueError`` says what."""
         contexts, grams = len(self.rest), len(self.gram)
         if len(self.context) != contexts or len(self.count) != contexts or len(self.value) != grams:
             raise ValueError("tables of different lengths")
@@ -279,7 +279,7 @@ class _Counts:
         gram_G, number_X, count_G = np.unique(
             place_N[counted_X] * size + ids_N[counted_X], return_inverse=True, return_counts=True
         )
-        # the token on the left of each n-gram; a text's begin is one more
+        # the token on the left of each n-gram; the start of a text counts as one more
         left_X = np.full(len(counted_X), size, dtype=np.int64)
         inner_X = before_N[counted_X] > k
         left_X[inner_X] = ids_N[counted_X[inner_X] - k - 1]
@@ -311,13 +311,13 @@ class _Counts:
 
 
 def histories(ids_T: Tensor, length: int) -> Tensor:
-    """Return the last ``length`` tokens before every token of a text, [T, length], -1 before its begin."""
+    """Return the last ``length`` tokens before every token of a text, [T, length], -1 before its start."""
     padded = torch.cat((ids_T.new_full((length,), -1), ids_T))
     return padded.unfold(0, length, 1)[: len(ids_T)] if length else ids_T.new_zeros(len(ids_T), 0)
 
 
 def check_settings(order: int, smoothing: str) -> None:
-    """Refuse an order or a smoothing that does not exist; ``UserError`` names it."""
+    """Refuse an unknown order or smoothing; ``UserError`` names it."""
     least, most = ORDERS
     if isinstance(order, bool) or not isinstance(order, int) or not least <= order <= most:
         raise UserError(f"order={order}: n-grams of {least} to {most} tokens are counted")

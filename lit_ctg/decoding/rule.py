@@ -56,15 +56,15 @@ PerRow = float | Sequence[float] | Tensor
 def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
     """Return ``value`` as a column ``[B, 1]`` or ``[1, 1]`` with the dtype and device of ``scores_BV``.
 
-    Hugging Face's ``generate`` repeats every prompt for beams and for several sequences, a prompt's copies next to each
-    other: its setting then serves all of them.
+    Hugging Face's ``generate`` repeats every prompt for beams and for several sequences, with a prompt's copies next to
+    each other: its setting then applies to all of them.
 
     Args:
-        value: one number for all rows, one per row, or one for each of equally many neighbouring rows.
-        scores_BV: the scores it is to be broadcast over.
+        value: one number for all rows, one per row, or one per group of neighbouring rows of equal size.
+        scores_BV: the scores over which it is broadcast.
 
     Raises:
-        ValueError: B is no multiple of the number of values.
+        ValueError: B is not a multiple of the number of values.
     """
     column = torch.as_tensor(value, dtype=scores_BV.dtype, device=scores_BV.device).reshape(-1, 1)
     if len(column) == 0 or len(scores_BV) % len(column):

@@ -1,7 +1,7 @@
-"""The bench on which all methods of a task stand: splits, base model, independent model, judges, decoding, measures.
+"""The bench shared by all methods of a task: splits, base model, independent model, judges, decoding, measures.
 
-What is made once for many runs (models, judges' proofs) is a part: a folder named after what it depends on, made by
-whoever needs it first and read by everybody else.
+What is made once for many runs (models, the judges' proofs) is a part: a folder named after its dependencies, made by
+whichever run needs it first and read by the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lit_ctg.files import replacing, try_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 
 PART = "part.json"
-# words that tell a class, for methods and for counting them apart
+# words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
 
 
@@ -46,19 +46,19 @@ class Parts:
     """Folders of what several runs share.
 
     Args:
-        root: where they lie.
+        root: their parent.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def get(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
-        """Return the folder of a part, made now if it is not there.
+        """Return the folder of a part, made now if missing.
 
         Args:
-            name: what it is.
+            name: kind of part.
             key: plain values that it depends on.
-            make: (folder to fill, place for a checkpoint) -> plain facts, kept in ``part.json``.
+            make: (folder to fill, path for a checkpoint) -> plain facts, stored in ``part.json``.
 
         Raises:
             UserError: another process is making it.
@@ -84,25 +84,25 @@ class Parts:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return what is kept of a part: its key, ``seconds`` and what its maker told."""
+    """Return what is stored about a part: its key, ``seconds`` and its maker's facts."""
     told: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
     return told
 
 
 class Bench:
-    """All that methods of one task share.
+    """Everything that the methods of one task share.
 
     Args:
         task: texts and classes.
-        parts: store of what is made once.
+        parts: store of shared parts.
         base: ``layers``, ``dim``, ``heads``, ``vocabulary``, ``steps``, ``batch``, ``length``, ``learning_rate`` of the
             base model that is trained here.
-        fluency: ``steps`` of the independent language model, which else is like the base.
-        judges: ``steps`` (of the neural one), ``each`` (snippets a passage), ``least_accuracy``, ``seed``.
-        tune: ``steps``, ``batch``, ``learning_rate`` of what methods fine-tune.
-        decode: ``prompts``, ``samples`` (of each prompt and class), ``new_tokens``, ``top_p``, ``batch``.
-        seed: of methods' training and of sampling.
-        model: a Hugging Face model (folder or hub name) in place of the base model trained here.
+        fluency: ``steps`` of the independent language model, which is otherwise like the base.
+        judges: ``steps`` (of the neural one), ``each`` (snippets per passage), ``least_accuracy``, ``seed``.
+        tune: ``steps``, ``batch``, ``learning_rate`` of the methods' fine-tuning.
+        decode: ``prompts``, ``samples`` (per prompt and class), ``new_tokens``, ``top_p``, ``batch``.
+        seed: of the methods' training and of sampling.
+        model: a Hugging Face model (folder or hub name) instead of the base model trained here.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Bench:
         self.task, self.parts, self.seed, self.model_name = task, parts, seed, model
         self.base_options, self.fluency_options = dict(base), dict(fluency)
         self.judge_options, self.tune_options, self.decode_options = dict(judges), dict(tune), dict(decode)
-        self.training_seconds = 0.0  # of what a method learns, also where it was learned before
+        self.training_seconds = 0.0  # of a method's training, even where it was trained before
 
     # models ----------------------------------------------------------------------------------------------------------
 
@@ -131,14 +131,14 @@ class Bench:
 
     @cached_property
     def base_folder(self) -> Path | None:
-        """Folder of the base model trained here, in Hugging Face's form; None where ``model`` names another."""
+        """The folder of the base model trained here, in Hugging Face's format; None where ``model`` names another."""
         return (
             None if self.model_name is not None else self._language_model("base", "train", self.base_options["steps"])
         )
 
     def _language_model(self, name: str, split: str, steps: int) -> Path:
         options = {**self.base_options, "steps": steps}
-        key = {"texts": self.task.checksum(split), "options": options}  # tasks over the same texts share their models
+        key = {"texts": self.task.checksum(split), "options": options}  # tasks on the same texts share their models
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             texts = self.task.texts(split)
@@ -177,7 +177,7 @@ class Bench:
 
     @property
     def model(self) -> Any:
-        """The base model, frozen; whoever changes it must put it back (or take ``copy``)."""
+        """The base model, frozen; whoever changes it must restore it (or use ``copy``)."""
         return self._loaded[0]
 
     @property
@@ -195,10 +195,10 @@ class Bench:
         model = load_model(folder, where="fluency").eval().requires_grad_(False)
         return model, load_tokenizer(folder, None, "fluency")
 
-    # what methods learn ----------------------------------------------------------------------------------------------
+    # training of methods ----------------------------------------------------------------------------------------------
 
     def learned(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
-        """Return the folder of what a method learns on this bench (see ``Parts.get``); its seconds are counted."""
+        """Return the folder of what a method learns on this bench (see ``Parts.get``); its training time is counted."""
         base = {"model": self.model_name} if self.base_folder is None else {"base": self.base_folder.name}
         whole = {**base, "texts": self._identity, "tune": self.tune_options, "seed": self.seed, **key}
         folder = self.parts.get(name, whole, make)
@@ -210,8 +210,8 @@ class Bench:
 
         Args:
             label: the class.
-            prepare: changes what is trained (LoRA) before training; the part keeps what asks for gradients.
-            name: of the part; another one for another ``prepare``.
+            prepare: changes what is trained (LoRA) before training; the part stores what requires gradients.
+            name: of the part; a different one for each ``prepare``.
         """
         model = self.copy()
         if prepare is not None:
@@ -237,7 +237,7 @@ class Bench:
 
     @cached_property
     def word_lists(self) -> dict[str, list[str]]:
-        """Class -> the words that most set it apart in the training texts; of a task of words, the words."""
+        """Class -> the words that most distinguish it in the training texts; in a task of words, the words."""
         if self.task.exact:
             return {label: list(forms) for label, forms in self.task.labels.items()}
         counts = class_counts(self.task.examples("train"))
@@ -247,7 +247,7 @@ class Bench:
 
     @cached_property
     def judges(self) -> tuple[list[Judge], list[Proof]]:
-        """The two judges and how they did on held-out human texts."""
+        """The two judges and their results on held-out human texts."""
         longest, options = int(self.decode_options["new_tokens"]), self.judge_options
         shortest, seed = max(4, longest // 2), int(options["seed"])
         judges: list[Judge]
@@ -267,7 +267,7 @@ class Bench:
 
     @cached_property
     def overlap(self) -> Overlap:
-        """Measures what was copied of the training texts."""
+        """Measures what was copied from the training texts."""
         return Overlap(self.task.texts("train"))
 
     def cost(self, prompts: Sequence[str], texts: Sequence[str]) -> list[tuple[float, int]]:
@@ -279,7 +279,7 @@ class Bench:
 
     @cached_property
     def prompts(self) -> list[tuple[str, Example]]:
-        """The prompts and the human passage that each begins."""
+        """The prompts, with the human passages that they begin."""
         return self.task.prompts(int(self.decode_options["prompts"]))
 
     def write(self, arm: Arm, strength: float) -> tuple[list[str], float, int]:
@@ -288,7 +288,7 @@ class Bench:
         Row ``place * samples + copy`` draws the same random numbers for every method and strength.
 
         Returns:
-            texts, prompts' order with their samples next to each other; CPU seconds; tokens written.
+            texts in the order of the prompts, with a prompt's samples adjacent; CPU seconds; tokens written.
         """
         samples, batch = int(self.decode_options["samples"]), int(self.decode_options["batch"])
         steered = Steered(arm.model, list(arm.controls), tokenizer=self.tokenizer)
@@ -299,7 +299,7 @@ class Bench:
         tokens, began = 0, time.process_time()
         settings = arm.settings(strength)
         given = steered.settings_of(settings)
-        taken = sum(control.columns(given[control.name], 1) for control in steered.controls)  # by soft prompts
+        taken = sum(control.columns(given[control.name], 1) for control in steered.controls)  # taken by soft prompts
         with arm.at(strength):
             for first in range(0, len(rows), batch):
                 chosen = rows[first : first + batch]
@@ -316,10 +316,10 @@ class Bench:
 
     @property
     def context(self) -> int:
-        """Positions that the base model was trained on: of another one than ours all that it has."""
+        """The positions that the base model was trained on; for a model other than ours, all that it has."""
         whole = int(self.model.config.max_position_embeddings)
         return whole if self.model_name is not None else min(whole, int(self.base_options["length"]))
 
     def _cut(self, ids: list[int], taken: int) -> list[int]:
-        """Return a prompt that leaves room for the continuation: of a longer one the end."""
+        """Return a prompt that leaves room for the continuation: the end of a longer one."""
         return ids[-max(1, self.context - taken - int(self.decode_options["new_tokens"])) :]

@@ -1,4 +1,4 @@
-"""`lit-ctg field run|report|add`: measure methods on tasks, tables and page of the records, a new method's files."""
+"""`lit-ctg field run|report|add`: measure methods on tasks, make tables and a page of the records, add a method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FieldConfig:
     decode: Any = None
     name: str = ""
     model: str | None = None
-    # what the data's options ask for; the field has one regime
+    # required by the data's options; the field has one regime
     regime: Regime = Regime.corrected
     size: Size = Size.small
     seed: int = 0
@@ -47,10 +47,10 @@ class FieldConfig:
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what ``lit-ctg field <action> ...`` asks for; return the exit code.
+    """Run ``lit-ctg field <action> ...``; return the exit code.
 
     Raises:
-        UserError: no such action, or bad input of it.
+        UserError: no such action, or bad input for it.
     """
     action, rest = (words[0], list(words[1:])) if words else ("", [])
     if action not in ACTIONS:
@@ -74,12 +74,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def options(group: str) -> list[str]:
-    """Return the tasks or methods there are."""
+    """Return all tasks or methods."""
     return sorted(path.stem for path in (config_folder() / "field" / group).glob("*.yaml"))
 
 
 def complete(group: str) -> list[str]:
-    """Return the tasks or methods that need nothing more to be said: what ``all`` stands for."""
+    """Return the tasks or methods that need no further settings: the meaning of ``all``."""
     folder = config_folder() / "field" / group
     return [name for name in options(group) if "???" not in (folder / f"{name}.yaml").read_text(encoding="utf-8")]
 
@@ -117,7 +117,7 @@ def compose(words: Sequence[str]) -> DictConfig:
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
-    """Return the words of every run that words with commas stand for, the last key changing fastest.
+    """Return the words of every run that comma-separated values stand for; the last key changes fastest.
 
     Raises:
         UserError: a word that cannot be read.
@@ -135,14 +135,14 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
 
 
 def run_all(words: Sequence[str]) -> int:
-    """Run every combination, a failure being told at once and not stopping the rest; return 0, or 1 if one failed."""
+    """Run every combination; report a failure at once without stopping the rest; return 0, or 1 if one failed."""
     from lit_ctg.field.bench import Bench
     from lit_ctg.field.run import run
 
     words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
              for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
     jobs = combinations(words)
-    configs = [compose(job) for job in jobs]  # all of them compose before the first one runs
+    configs = [compose(job) for job in jobs]  # compose all of them before the first one runs
     console, failed = Console(soft_wrap=True, highlight=False), 0
     benches: dict[str, Bench] = {}
     for number, cfg in enumerate(configs, start=1):

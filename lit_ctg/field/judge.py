@@ -1,4 +1,4 @@
-"""Judges of generated texts: two of different kind, trained on human texts that no method and no model has seen.
+"""Judges of generated texts: two of different kinds, trained on human texts that no method and no model has seen.
 
 A judge proves itself on held-out human texts of the length of the continuations; below the task's least accuracy it
 decides nothing (a failed manipulation check).
@@ -25,7 +25,7 @@ from lit_ctg.statistics import Interval, wilson_interval
 
 
 class Judge(ABC):
-    """Says which class a text is of."""
+    """Assigns a class to a text."""
 
     name: str
 
@@ -36,11 +36,11 @@ class Judge(ABC):
 
 @dataclass(frozen=True)
 class Proof:
-    """How a judge did on held-out human texts.
+    """A judge's results on held-out human texts.
 
     Attributes:
-        balanced: mean over the classes of the share that it knows of each, which is 1/C for one that guesses.
-        right, of: texts.
+        balanced: mean over the classes of the share that it recognises, which is 1/C for guessing.
+        right, of: numbers of texts.
         interval: of right/of, 95%.
     """
 
@@ -51,7 +51,7 @@ class Proof:
 
 
 def prove(judge: Judge, examples: Sequence[Example]) -> Proof:
-    """Return how well a judge knows human texts.
+    """Return how well a judge recognises the classes of human texts.
 
     Raises:
         UserError: there are none.
@@ -66,7 +66,7 @@ def prove(judge: Judge, examples: Sequence[Example]) -> Proof:
 
 
 def snippets(examples: Sequence[Example], shortest: int, longest: int, each: int, seed: int) -> list[Example]:
-    """Return pieces of ``shortest`` to ``longest`` words from random places of passages, ``each`` per passage."""
+    """Return pieces of ``shortest`` to ``longest`` words from random positions in passages, ``each`` per passage."""
     generator = np.random.default_rng(seed)
     found = []
     for example in examples:
@@ -79,7 +79,7 @@ def snippets(examples: Sequence[Example], shortest: int, longest: int, each: int
 
 
 def balanced(examples: Sequence[Example], seed: int) -> list[Example]:
-    """Return equally many examples of every class, as many as the rarest has, in random order."""
+    """Return equally many examples of every class (as many as the rarest has), in random order."""
     generator = np.random.default_rng(seed)
     by_label: dict[str, list[Example]] = {}
     for example in examples:
@@ -114,7 +114,7 @@ class BagJudge(Judge):
         )
         try:
             self.model.fit([example.text for example in examples], [example.label for example in examples])
-        except ValueError as error:  # one class, no word twice
+        except ValueError as error:  # one class, or no repeated word
             raise UserError(f"the judge cannot be trained ({str(error)[:120]}): give more text") from error
 
     def judge(self, texts: Sequence[str]) -> list[str | None]:
@@ -127,7 +127,7 @@ def _words_and_pairs(text: str) -> list[str]:
 
 
 class _Network(nn.Module):
-    """Embeddings, a gated recurrent layer both ways, the largest value of each unit over the words."""
+    """Embeddings, a bidirectional gated recurrent layer, and the maximum of each unit over the words."""
 
     def __init__(self, size: int, classes: int, dim: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _Network(nn.Module):
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         states_BTD, _ = self.layer(self.dropout(self.embedding(ids_BT)))
-        best_BD = states_BTD.masked_fill((ids_BT == 0).unsqueeze(2), -1.0).amax(1)  # the states lie in (-1, 1)
+        best_BD = states_BTD.masked_fill((ids_BT == 0).unsqueeze(2), -1.0).amax(1)  # the states are in (-1, 1)
         return self.head(self.dropout(best_BD))
 
 
@@ -150,8 +150,8 @@ class NeuralJudge(Judge):
         seed: of weights and batches.
         steps, batch: of training.
         dim: of embeddings and states.
-        vocabulary: words known, the most frequent ones.
-        longest: words read of a text.
+        vocabulary: number of known words, the most frequent ones.
+        longest: maximum words read of a text.
     """
 
     name = "neural"
@@ -181,7 +181,7 @@ class NeuralJudge(Judge):
 
         def loss_of(generator: np.random.Generator) -> Tensor:
             chosen = torch.from_numpy(generator.integers(0, len(label_X), size=batch))
-            # a known word is hidden now and then, or the network would not know what to make of others
+            # known words are hidden now and then so that the network learns to handle unknown ones
             hidden = torch.from_numpy(generator.random((batch, ids_XT.shape[1])) < 0.1)
             ids_BT = ids_XT[chosen]
             return nn.functional.cross_entropy(
@@ -222,11 +222,11 @@ class NeuralJudge(Judge):
 
 
 class WordJudge(Judge):
-    """Says which of some words occurs, as a whole word in any of the forms given; the first where several do.
+    """Finds which of some words occurs, as a whole word in any given form; the first if several do.
 
     Args:
         labels: class -> forms of its word.
-        inflected: count a word too that a form begins and one of a few endings ends.
+        inflected: also count words made of a form and one of a few endings.
     """
 
     def __init__(self, labels: dict[str, list[str]], inflected: bool) -> None:
@@ -240,23 +240,23 @@ class WordJudge(Judge):
         ]
 
     def has(self, text: str, label: str) -> bool:
-        """Return whether the word of one class occurs."""
+        """Say whether the word of one class occurs."""
         return bool(self.forms[label] & set(words_of(text)))
 
 
 def successes(judge: Judge, texts: Sequence[str], targets: Sequence[str]) -> list[bool]:
-    """Return for each text whether the judge finds the class that was asked for."""
+    """Return for each text whether the judge finds the requested class."""
     if isinstance(judge, WordJudge):
         return [judge.has(text, target) for text, target in zip(texts, targets, strict=True)]
     return [found == target for found, target in zip(judge.judge(texts), targets, strict=True)]
 
 
 def judging_texts(task: Task, shortest: int, longest: int, each: int, seed: int) -> list[Example]:
-    """Return what judges learn from: pieces of human passages as long as continuations, as many of every class."""
+    """Return the judges' training texts: pieces of human passages as long as continuations, balanced by class."""
     return balanced(snippets(task.examples("judge"), shortest, longest, each, seed), seed)
 
 
 def proving_texts(task: Task, shortest: int, longest: int) -> list[Example]:
-    """Return the held-out human pieces on which judges prove themselves, of a task of words whole passages."""
+    """Return the held-out human pieces on which judges prove themselves; in a task of words, whole passages."""
     held_out = task.examples("held_out")
     return held_out if task.exact else snippets(held_out, shortest, longest, 1, 0)

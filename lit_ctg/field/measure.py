@@ -1,4 +1,4 @@
-"""What is measured of generated texts beside control: fluency, variety, repetition, copying, attribute words.
+"""Measures of generated texts other than control: fluency, variety, repetition, copying, attribute words.
 
 Shape letters: B texts, T positions, V vocabulary.
 """
@@ -19,19 +19,19 @@ def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
 
 
 def distinct(texts: Iterable[str], order: int) -> float:
-    """Return distinct-n: different n-grams among all n-grams of all texts (Li et al., 2016); 0 without any."""
+    """Return distinct-n: distinct n-grams divided by all n-grams of all texts (Li et al., 2016); 0 without any."""
     found = [gram for text in texts for gram in ngrams(words_of(text), order)]
     return len(set(found)) / len(found) if found else 0.0
 
 
 def repetition(text: str, order: int = 3) -> float:
-    """Return the share of a text's n-grams that stood in it before; 0 for a text without any."""
+    """Return the share of a text's n-grams that occurred in it before; 0 for a text without any."""
     grams = ngrams(words_of(text), order)
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 class Overlap:
-    """The share of a text's n-grams that stand in a training text, word for word.
+    """The share of a text's n-grams that occur verbatim in a training text.
 
     Args:
         texts: the training text.
@@ -49,7 +49,7 @@ class Overlap:
 
 
 def word_share(text: str, words: Collection[str]) -> float:
-    """Return the share of a text's words that are of a list; 0 for an empty text."""
+    """Return the share of a text's words that are in a list; 0 for an empty text."""
     own = words_of(text)
     return sum(word in words for word in own) / len(own) if own else 0.0
 
@@ -60,12 +60,12 @@ def text_cost(
 ) -> list[tuple[float, int]]:
     """Return (nats, tokens) of each continuation after its prompt under a language model.
 
-    The texts are cut into this model's tokens, whatever wrote them. An empty continuation has (0, 0).
+    The texts are tokenised for this model, whatever wrote them. An empty continuation has (0, 0).
 
     Args:
         model: a Hugging Face causal language model, in evaluation mode.
         tokenizer: its tokenizer.
-        prompts, texts: what was given and what was written after it.
+        prompts, texts: prompts and their continuations.
         batch: texts at a time.
     """
     start, found = [int(tokenizer.eos_token_id)], []

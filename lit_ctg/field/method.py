@@ -1,4 +1,4 @@
-"""What a method of the field is: for each class an arm, a model under controls whose strength can be swept.
+"""A method of the field: for each class an arm, a model under controls whose strength can be swept.
 
 A new method is one file in ``lit_ctg/field/methods`` and one in ``conf/field/method`` (``lit-ctg field add name=...``
 writes both).
@@ -31,10 +31,10 @@ class Arm:
 
     Attributes:
         model: a Hugging Face causal language model.
-        controls: put on it.
+        controls: attached to it.
         settings: strength -> settings of the controls, ``{"<control>.<setting>": value}``.
-        prefix: (strength, prompt's place) -> what is put in front of the prompt and is no part of the text.
-        at: strength -> context in which the model is as that strength wants it (weights that are moved).
+        prefix: (strength, index of the prompt) -> text before the prompt that is not part of the result.
+        at: strength -> context in which the model has that strength (for moved weights).
     """
 
     model: Any
@@ -48,7 +48,7 @@ class Method(ABC):
     """One way of steering.
 
     Args:
-        strengths: what is swept, ascending, all above 0.
+        strengths: the values to sweep, ascending, all above 0.
 
     Attributes:
         ngram: it learns n-grams of text, so a judge or fluency model of n-grams would favour it (none of ours is one).
@@ -61,14 +61,14 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, bench: Bench) -> None:
-        """Learn what is to be learned from the training split; called once, before any ``arm``."""
+        """Learn from the training split; called once, before any ``arm``."""
 
     @abstractmethod
     def arm(self, bench: Bench, target: str) -> Arm:
         """Return the arm for one class."""
 
     def parameters(self) -> int:
-        """Return how many numbers were learned, over all classes, beside the base model."""
+        """Return how many parameters were learned, over all classes, in addition to the base model."""
         return 0
 
 
@@ -76,8 +76,8 @@ def move_towards(model: Any, base: Mapping[str, Any], tuned: Mapping[str, Any]) 
     """Return ``at`` of an arm whose weights are base + strength (tuned - base) (Ilharco et al., 2023, sec. 2).
 
     Args:
-        model: whose weights are set, and set back to the base's.
-        base, tuned: weights by name, as ``state_dict`` gives them.
+        model: the one whose weights are set, and then reset to the base's.
+        base, tuned: weights by name, as in ``state_dict``.
     """
 
     @contextlib.contextmanager

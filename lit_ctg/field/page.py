@@ -30,8 +30,8 @@ from lit_ctg.numbers import format_value
 from lit_ctg.results.record import SIZES, RunRecord, load_records
 
 PAPER, TABLES = "field", "tables.md"
-CURVES = 6  # classes of lines that the drawing library has
-LONGEST = 160  # letters of a sample
+CURVES = 6  # style classes of the drawing library for lines
+LONGEST = 160  # characters shown of a sample
 
 
 def report(
@@ -40,13 +40,13 @@ def report(
     """Print the tables of every task; with ``out`` write them and the pictures there.
 
     Args:
-        records: folders, with commas; by default ``outputs/field``, or the committed records where there is none.
+        records: comma-separated folders; by default ``outputs/field``, or the committed records if it does not exist.
         out: a folder.
-        size: of the runs; by default the largest that there are.
+        size: of the runs; by default the largest that was run.
         console: where to print.
 
-    Raises:
-        UserError: no records, or such as cannot be compared.
+        Raises:
+            UserError: no records, or records that cannot be compared.
     """
     shown = console or Console(soft_wrap=True, highlight=False)
     found = load(records)
@@ -114,7 +114,7 @@ def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, s
 
 
 def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:
-    """Return what judges that decide nothing said of every method and strength, in the order of names."""
+    """Return what judges that decide nothing said about every method and strength, ordered by name."""
     heads = [*(f"success ({judge})" for judge in judges), "perplexity"]
     lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
@@ -126,7 +126,7 @@ def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[
 
 
 def about(records: Sequence[RunRecord]) -> list[str]:
-    """Return what was run, with its size."""
+    """Return a description of the runs, with their size."""
     record = records[0]
     decode, base = record.config["decode"], record.config["base"]
     seeds = sorted({each.seed for each in records})
@@ -142,7 +142,7 @@ def about(records: Sequence[RunRecord]) -> list[str]:
 
 
 def judge_line(record: RunRecord, judge: str) -> str:
-    """Return how well a judge knows held-out human texts; a rule that defines the task cannot be wrong about them."""
+    """Return how well a judge recognises held-out human texts; a rule that defines the task cannot be wrong."""
     if judge == "exact":
         return "the rule that defines the task, no check of it"
     accuracy = record.metrics[f"judge/{judge}/accuracy"]
@@ -151,7 +151,7 @@ def judge_line(record: RunRecord, judge: str) -> str:
 
 
 def main_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
-    """Return the ranking: area, rank, and the best strength within the stated cost."""
+    """Return the ranking: area, rank, and the best strength within the allowed cost."""
     lines = [
         f"Area: mean best success up to {COST:g} nats a token above the bare model, by the independent language model; "
         f"[95% bootstrap over {ranked.prompts} prompts, their texts"
@@ -174,14 +174,14 @@ MEASURES = ("perplexity", "distinct_2", "repetition", "overlap", "attribute_word
 
 
 def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
-    """Return the other measures at each method's best strength within the cost, seeds averaged; and human texts."""
+    """Return the other measures at each method's best strength within the cost, averaged over seeds; and human text."""
     judges = [name.split("/")[1] for name in found[BARE].records[0].metrics if name.endswith("/balanced_accuracy")]
     heads = [*(f"success ({judge})" for judge in judges), "perplexity", "distinct-2", "repetition", "copied 5-grams",
              "attribute words", "CPU s/token, of bare", "parameters learned", "training s"]  # fmt: skip
     lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for each in ranked.standings:
         sweep = found[each.method]
-        # a method that gains nothing within the cost is shown at its weakest
+        # a method that gains nothing within the cost is shown at its lowest strength
         strength = each.point[0] or sweep.strengths[0]
         names = [*(f"success/{judge}" for judge in judges), *MEASURES]
         cells = [_mean([describe(record, strength, name) for record in sweep.records]) for name in names]
@@ -209,7 +209,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def pair_lines(ranked: Ranking) -> list[str]:
-    """Return which differences of areas hold after Holm's correction for all pairs."""
+    """Return which differences of areas remain after Holm's correction for all pairs."""
     sure = [f"{a} > {b} ({p:.3f})" for (a, b), p in ranked.p_values.items() if p < 0.05]
     told = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
     return [told + ("; ".join(sure) if sure else "none") + "."]
@@ -218,7 +218,7 @@ def pair_lines(ranked: Ranking) -> list[str]:
 def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> list[str]:
     """Return texts of all methods from the same prompt side by side, each at its best strength within the cost.
 
-    The prompt is the first one, not one that was picked.
+    The prompt is the first one, not a selected one.
     """
     lines = [f"Texts at the best strength within {COST:g} nats, first prompt, first text of each class:", ""]
     lines += ["| method | class | text |", "|---|---|---|"]

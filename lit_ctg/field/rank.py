@@ -20,8 +20,8 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord
 from lit_ctg.statistics import Interval, holm
 
-# nats a token under the independent model above the bare model's that a control may cost; exp(0.5) is 1.65 times its
-# perplexity
+# what a control may cost: nats per token above the bare model's, under the independent model; exp(0.5) is 1.65 times
+# its perplexity
 COST = 0.5
 RESAMPLES = 1000
 BARE, HUMAN = "bare", "human"
@@ -29,12 +29,12 @@ BARE, HUMAN = "bare", "human"
 
 @dataclass(frozen=True)
 class Sweep:
-    """What one method wrote, as numbers.
+    """The measures of one method's texts.
 
     Attributes:
         method: its name.
         strengths: S.
-        success_ZSPCK: mean over the judges that decide, 0 to 1.
+        success_ZSPCK: mean over the deciding judges, 0 to 1.
         nats_ZSPCK, tokens_ZSPCK: under the independent language model.
         records: one for each seed.
     """
@@ -49,7 +49,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one resampling takes: prompts [P], samples [P, C, K] and, for each method, seeds [Z]."""
+    """The indices of one resampling: prompts [P], samples [P, C, K] and, for each method, seeds [Z]."""
 
     prompts_P: np.ndarray
     samples_PCK: np.ndarray
@@ -67,7 +67,7 @@ def task_of(record: RunRecord) -> str:
 
 
 def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:
-    """Return the judges that know enough of held-out human texts to decide, and those that do not."""
+    """Return the judges that are accurate enough on held-out human texts to decide, and the others."""
     least = float(record.config["judges"]["least_accuracy"])
     found = {
         name.split("/")[1]: entry["value"]
@@ -78,15 +78,15 @@ def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:
 
 
 def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Sweep]:
-    """Return what each method wrote, by name.
+    """Return the measures of each method's texts, by name.
 
     Args:
         records: of one task, size and bench.
         judges: whose verdicts are averaged.
 
     Raises:
-        UserError: records of one method with other prompts, classes or strengths than each other or than the bare
-            model's.
+        UserError: records of one method whose prompts, classes or strengths differ from each other's or from the bare
+        model's.
     """
     by_method: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda each: each.seed):
@@ -122,7 +122,7 @@ def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...],
 
 
 def curve(sweep: Sweep, draw: Draw | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return (nats a token [S], success [S]) of the strengths, of all texts or of those of a resampling."""
+    """Return (nats per token [S], success [S]) of the strengths, over all texts or those of a resampling."""
     parts = [sweep.success_ZSPCK, sweep.nats_ZSPCK, sweep.tokens_ZSPCK]
     if draw is not None:
         seeds = len(parts[0])
@@ -140,14 +140,14 @@ def curve(sweep: Sweep, draw: Draw | None = None) -> tuple[np.ndarray, np.ndarra
 def area(cost_S: np.ndarray, success_S: np.ndarray, bare: tuple[float, float], most: float = COST) -> float:
     """Return the mean over c from 0 to ``most`` of the best success among strengths that cost at most c.
 
-    The bare model is a strength of every method, at cost 0. What costs less than the bare model costs 0. A step
-    function: between two strengths the weaker one is counted.
+    The bare model is a strength of every method, at cost 0. Costs below the bare model's count as 0. This integrates a
+    step function: between two strengths the weaker one counts.
 
     Args:
-        cost_S: nats a token.
+        cost_S: nats per token.
         success_S: from 0 to 1.
-        bare: nats a token and success of the bare model.
-        most: nats a token above the bare model's.
+        bare: nats per token and success of the bare model.
+        most: nats per token above the bare model's.
     """
     points = sorted([(0.0, bare[1]), *((max(0.0, c - bare[0]), s) for c, s in zip(cost_S, success_S, strict=True))])
     total, best, at = 0.0, 0.0, 0.0
@@ -161,14 +161,14 @@ def area(cost_S: np.ndarray, success_S: np.ndarray, bare: tuple[float, float], m
 
 @dataclass(frozen=True)
 class Standing:
-    """How a method stands on a task.
+    """The standing of a method on a task.
 
     Attributes:
         method: its name.
         area, interval: under its curve, with the 95% bootstrap interval.
         rank, ranks: its rank by the area, and the 95% interval of its rank over resamplings.
         point: the strength of the best success within ``COST`` (0: the bare model's), its success and its cost above
-            the bare model's, nats a token.
+        the bare model's, nats per token.
     """
 
     method: str
@@ -268,13 +268,13 @@ def _interval(values: np.ndarray) -> Interval:
 
 
 def bench_key(record: RunRecord) -> str:
-    """Return what records must share to be compared: all of their configuration but method, name and seed."""
+    """Return a hash of what compared records must share: their configuration except method, name and seed."""
     from lit_ctg.results.record import HASH_IGNORED, config_hash
 
     return config_hash(record.config, without=[*HASH_IGNORED, "method", "name", "seed"])
 
 
 def describe(record: RunRecord, strength: float, name: str) -> Any:
-    """Return a measure of a record at one strength, None where it has none."""
+    """Return a measure of a record at one strength, or None."""
     entry = record.metrics.get(f"{name}@{strength:g}")
     return None if entry is None else entry["value"]

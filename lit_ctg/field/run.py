@@ -1,7 +1,7 @@
-"""One run of the field: a method, learned and swept over its strengths on a task, as a run record.
+"""One run of the field: a method, trained and swept over its strengths on a task, as a run record.
 
-Every text stands in ``samples.jsonl`` with what was measured of it; tables, curves and ranks are made of those
-(``field/rank.py``). A run that is killed goes on behind the last strength that was finished.
+Every text is in ``samples.jsonl`` with its measures, from which tables, curves and ranks are made (``field/rank.py``).
+A killed run continues after the last finished strength.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
 
     Args:
         cfg: composed by ``command.compose``.
-        benches: where runs of a sweep that differ in nothing but the method find their bench, by its hash.
+        benches: benches by hash, shared by runs of a sweep that differ only in the method.
 
     Raises:
         UserError: bad input; the record says FAILED and why.
@@ -78,7 +78,7 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
 
 
 def build_bench(cfg: DictConfig) -> Bench:
-    """Build the bench of a configuration: all of it but the method."""
+    """Build the bench of a configuration: everything except the method."""
     config = plain(cfg)
     task = instantiate(cfg.task, "task", data=instantiate(cfg.data, "data"))
     return Bench(
@@ -94,7 +94,7 @@ def build_method(cfg: DictConfig) -> Method:
     """Build the method of a configuration.
 
     Raises:
-        UserError: it names something else.
+        UserError: the configuration names something else.
     """
     method = instantiate(cfg.method, "method")
     if not isinstance(method, Method):
@@ -108,7 +108,7 @@ def measure(
     """Learn, write, judge; return the record's metrics, the method's parameters and what the texts depend on."""
     method, key = build_method(cfg), config_hash(plain(cfg), without=[*HASH_IGNORED, "method", "name"])
     if key not in benches:
-        benches.clear()  # one at a time: models take memory
+        benches.clear()  # one bench at a time: models take memory
         benches[key] = build_bench(cfg)
     bench = benches[key]
     bench.training_seconds = 0.0
@@ -158,7 +158,7 @@ def texts_of(bench: Bench, arms: Mapping[str, Arm], strength: float) -> list[dic
 
 
 def human_texts(bench: Bench) -> list[dict[str, Any]]:
-    """Return how the prompts' own passages go on, cut to as many tokens, measured like any text; strength 0."""
+    """Return the real continuations of the prompts, cut to as many tokens and measured like any text; strength 0."""
     rows = []
     longest = int(bench.decode_options["new_tokens"])
     for place, (prompt, example) in enumerate(bench.prompts):
@@ -170,7 +170,7 @@ def human_texts(bench: Bench) -> list[dict[str, Any]]:
 
 
 def measured(bench: Bench, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put into every row what each judge says of its text, its cost, and the other measures."""
+    """Add to every row the judges' decisions on its text, its cost, and the other measures."""
     texts, targets = [row["text"] for row in rows], [row["target"] for row in rows]
     costs = bench.cost([row["prompt"] for row in rows], texts)
     for judge in bench.judges[0]:
@@ -189,11 +189,11 @@ def measured(bench: Bench, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[str, MetricResult]:
-    """Return the measures of the texts of one strength. Intervals, which need the prompts, are ``rank.py``'s."""
+    """Return the measures of the texts of one strength. Intervals need the prompts and are made in ``rank.py``."""
     count = len(rows)
     tokens = sum(row["tokens"] for row in rows)
     cost = sum(row["nats"] for row in rows) / tokens if tokens else math.nan
-    # class by class: what is the same for two classes (the bare model's) repeats nothing
+    # per class: texts that are the same for two classes (the bare model's) do not count as repeated
     groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
     names = [*(f"success/{judge}" for judge in judges), "repetition", "overlap", "attribute_words"]
     found = {name: sum(row[name.removeprefix("success/")] for row in rows) / count for name in names}
@@ -210,7 +210,7 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
 
 
 def seconds_ratio(bench: Bench, arms: Mapping[str, Arm], method: Method, repeats: int = 2) -> MetricResult:
-    """Return CPU seconds a token of a method as a multiple of the bare model's: the mean of alternating pairs."""
+    """Return a method's CPU seconds per token as a multiple of the bare model's: the mean of alternating pairs."""
     arm, strength = next(iter(arms.values())), method.strengths[len(method.strengths) // 2]
     ratios = []
     for _ in range(1 if bench.decode_options["prompts"] < 10 else repeats):

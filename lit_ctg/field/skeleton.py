@@ -1,4 +1,4 @@
-"""`lit-ctg field add name=<name>`: the files of a new method, which runs as it stands and changes nothing yet."""
+"""`lit-ctg field add name=<name>`: the files of a new method, which runs as it is and changes nothing yet."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def add(name: str, root: Path | None = None) -> list[Path]:
 
     Args:
         name: of the method.
-        root: of the checkout; None for the one this package lies in.
+        root: of the checkout; None for the one that contains this package.
 
-    Raises:
-        UserError: no plain lower-case word, a method of that name, or an installed package without a checkout.
+        Raises:
+            UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"name={name}: give a word of lower-case letters, digits and _")

@@ -1,8 +1,8 @@
 """A task of the field: classes of texts, and who may see which texts.
 
-Documents are dealt to four splits, whole, by a shuffle that depends on nothing but ``split_seed``: ``train`` (the base
-model and all that a method learns), ``fluency`` (the independent language model), ``judge`` (the judges) and
-``held_out`` (prompts, and the human texts on which judges prove themselves). No split sees a text of another.
+Whole documents are dealt to four splits by a shuffle that depends only on ``split_seed``: ``train`` (the base model and
+everything that a method learns), ``fluency`` (the independent language model), ``judge`` (the judges) and ``held_out``
+(prompts, and the human texts on which judges prove themselves). No split sees a text of another.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _HEADING = re.compile(r"^\s*=+ .* =+\s*$", re.MULTILINE)
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text, lower case, without marks."""
+    """Return the words of a text in lower case, without punctuation."""
     return _WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)
 class Example:
-    """A passage with its class; ``None`` for one that belongs to none (three stars)."""
+    """A passage with its class; ``None`` if it belongs to none (three stars)."""
 
     text: str
     label: str | None
@@ -41,20 +41,20 @@ class Task:
 
     Args:
         name: of the task.
-        data: a corpus (``lit_ctg.data``); its training documents are read, from whatever source it is set to.
-        labels: class -> values of ``column`` that mean it.
+        data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
+        labels: class -> the values of ``column`` that mean it.
         column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
-            ``labels``, and a passage belongs to it when it holds that word (or one of the forms given).
+            ``labels``, and a passage belongs to it if it contains that word (or one of the given forms).
         shares: split -> share of the documents.
-        per_label: documents read of each class at most; None for all.
-        passage_words: longest passage.
-        prompt_words: words of a held-out passage that make a prompt.
+        per_label: maximum documents read of each class; None for all.
+        passage_words: maximum words of a passage.
+        prompt_words: number of words of a held-out passage that make a prompt.
         split_seed: of the shuffle.
-        unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
-            class); None deals whole documents.
+        unit_words: cut documents into units of this many words before dealing them (for books, one per class); None
+            deals whole documents.
 
-    Raises:
-        UserError: classes without documents, or shares that are no shares.
+        Raises:
+            UserError: classes without documents, or invalid shares.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Task:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The classes, in order: what a control is asked for."""
+        """The classes, in order: the targets of a control."""
         return tuple(self.labels)
 
     @property
     def exact(self) -> bool:
-        """Whether a class is a word that must occur, so that a rule judges and no classifier."""
+        """Whether a class is a word that must occur, so that a rule judges instead of a classifier."""
         return self.column == "words"
 
     def identity(self) -> dict[str, Any]:
-        """Return what the texts of the splits depend on."""
+        """Return everything that the texts of the splits depend on."""
         return {
             "checksum": self.data.checksum(),
             "options": self.data.options(),
@@ -115,7 +115,7 @@ class Task:
         return next((label for label, values in self.labels.items() if str(value) in values), None)
 
     def label_of_passage(self, text: str, of_document: str | None) -> str | None:
-        """Return the class of a passage: of its document, or the first word of ``labels`` that occurs in it."""
+        """Return the class of a passage: its document's, or the first word of ``labels`` that occurs in it."""
         if not self.exact:
             return of_document
         words = set(words_of(text))
@@ -164,11 +164,11 @@ class Task:
         return dealt
 
     def texts(self, split: str) -> list[str]:
-        """Return the texts of a split, headings left out."""
+        """Return the texts of a split, without headings."""
         return [clean(document.text) for document in self.documents(split)]
 
     def checksum(self, split: str) -> str:
-        """Return the sha256 of the texts of a split: what a language model of it depends on."""
+        """Return the sha256 of the texts of a split, on which its language model depends."""
         return hashlib.sha256("\n".join(self.texts(split)).encode("utf-8", "surrogatepass")).hexdigest()
 
     def examples(self, split: str, label: str | None = None) -> list[Example]:
@@ -183,7 +183,7 @@ class Task:
         return found
 
     def prompts(self, count: int) -> list[tuple[str, Example]]:
-        """Return ``count`` prompts and the passage each begins: the first words of held-out passages, equally many of
+        """Return ``count`` prompts and the passages they begin: the first words of held-out passages, equally many of
         every class where there are enough; classes alternate.
 
         Raises:
@@ -210,7 +210,7 @@ class Task:
 
 
 def clean(text: str) -> str:
-    """Return a text without headings, white space folded."""
+    """Return a text without headings, with whitespace collapsed."""
     return " ".join(_HEADING.sub(" ", text).split())
 
 
@@ -220,7 +220,7 @@ def first_words(text: str, count: int) -> str:
 
 
 def passages(text: str, most: int) -> Iterator[str]:
-    """Yield consecutive passages of at most ``most`` words; a rest of less than half of that is left out."""
+    """Yield consecutive passages of at most ``most`` words; a remainder of less than half of that is left out."""
     words = text.split()
     for start in range(0, len(words), most):
         part = words[start : start + most]
@@ -229,7 +229,7 @@ def passages(text: str, most: int) -> Iterator[str]:
 
 
 def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: int, least: int = 5) -> list[str]:
-    """Return the words that most set a class apart from the others, best first.
+    """Return the words that most distinguish a class from the others, best first.
 
     By the z-score of the log-odds ratio with an informative Dirichlet prior, the counts of all classes (Monroe,
     Colaresi and Quinn, 2008, sec. 3.3).
@@ -237,8 +237,8 @@ def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: in
     Args:
         counts: class -> word -> count.
         label: the class.
-        most: how many words at most.
-        least: occurrences in all that a word needs.
+        most: maximum number of words.
+        least: minimum number of occurrences of a word, over all classes.
     """
     own, rest = counts[label], _sum([words for name, words in counts.items() if name != label])
     prior = _sum([own, rest])

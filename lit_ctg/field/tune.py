@@ -1,4 +1,4 @@
-"""Training of small language models and of what is put on them, in one plain loop that goes on where it was stopped.
+"""Training of small language models and of controls on them, in one plain loop that resumes where it was stopped.
 
 Shape letters: B rows, T positions, V vocabulary.
 """
@@ -40,16 +40,16 @@ def optimise(
 
     Args:
         parameters: what is trained.
-        loss_of: draws a batch with the generator it is given and returns its loss; step i has a generator of its own,
-            so a run that was cut off goes on as it would have.
+        loss_of: draws a batch with the given generator and returns its loss; every step has its own generator, so an
+        interrupted run continues exactly.
         steps: updates.
         learning_rate: its peak.
         seed: of the batches and of dropout.
         weight_decay: AdamW's.
-        checkpoint: file to go on from, written every ``EVERY`` steps; removed at the end.
+        checkpoint: file to resume from, written every ``EVERY`` steps; removed at the end.
 
-    Raises:
-        UserError: no step, or a loss that is no number.
+        Raises:
+            UserError: no step, or a loss that is not finite.
     """
     if steps < 1:
         raise UserError(f"steps={steps}: train for at least one")
@@ -87,7 +87,7 @@ def optimise(
 
 
 class Stream:
-    """Texts as one stream of ids, an end after each, and random windows of it.
+    """Texts as one stream of ids, each followed by an end token, and random windows of it.
 
     Raises:
         UserError: the texts are shorter than a window.
@@ -96,7 +96,7 @@ class Stream:
     def __init__(self, tokenizer: Any, texts: Sequence[str], length: int) -> None:
         rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         end = tokenizer.eos_token_id
-        # the end stands in front too: a text may begin with it
+        # an end token also comes first: a text may begin with it
         self.ids = np.array([end, *(number for row in rows for number in (*row, end))], dtype=np.int64)
         self.length = length
         if len(self.ids) < length + 2:
@@ -124,10 +124,10 @@ def train_model(
     seed: int,
     checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Train all of a model that asks for gradients on windows of a stream.
+    """Train the parameters of a model that require gradients on windows of a stream.
 
     Returns:
-        ``seconds`` of this call and ``loss``, the mean of the last tenth of the steps in nats a token.
+        ``seconds`` of this call and ``loss``, the mean of the last tenth of the steps in nats per token.
     """
     began = time.monotonic()
     model.train()

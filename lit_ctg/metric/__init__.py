@@ -1,1 +1,1 @@
-"""Metrics: pure functions and thin torchmetrics classes, one file a metric."""
+"""Metrics: pure functions and thin torchmetrics classes, one file per metric."""

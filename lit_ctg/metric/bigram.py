@@ -1,7 +1,7 @@
-"""Models of counts alone: word frequencies, and a bigram model, of a text of token ids.
+"""Count-based models of a text of token ids: word frequencies and a bigram model.
 
-What a language model must beat before anything can be said of it. They are not ``decoding/ngram.py``, which serves as a
-memory of one's own texts: that one estimates its discount, knows where a text begins and goes down to the uniform
+A language model must beat them before anything can be said about it. They differ from ``decoding/ngram.py``, which
+serves as a memory of one's own texts: it estimates its discount, knows where a text starts and backs off to the uniform
 distribution; these read a corpus as one stream with a fixed discount, and committed records hold their numbers.
 Shape letters: N tokens of the text, V vocabulary.
 """
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-DISCOUNT = 0.75  # of Kneser and Ney's smoothing, the usual value
+DISCOUNT = 0.75  # of Kneser-Ney smoothing, the usual value
 
 
 class Unigrams:
-    """Word frequencies, every count one more so that no token is without probability.
+    """Word frequencies with add-one smoothing, so that every token has a probability.
 
     Args:
         ids_N: the text.
@@ -26,12 +26,12 @@ class Unigrams:
         self.nll_V = -np.log(count_V / count_V.sum())
 
     def nll(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return the negative log-probability of each second token, nats, float64; the first ones do not matter."""
+        """Return the negative log-probability of each second token, nats, float64; the first ones are ignored."""
         return self.nll_V[np.asarray(second).astype(np.int64)]
 
 
 class Bigrams:
-    """A bigram model by counting, with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
+    """A counted bigram model with interpolated Kneser-Ney smoothing (Kneser and Ney 1995; one discount).
 
     Args:
         ids_N: the text.
@@ -46,7 +46,7 @@ class Bigrams:
         first_N, second_N = pair_N // size, pair_N % size
         self.total_V = np.bincount(first_N, weights=self.count_N, minlength=size)
         self.followers_V = np.bincount(first_N, minlength=size)
-        # how many different tokens stand before each, one more so that none has no probability
+        # how many different tokens precede each, plus one so that every token has a probability
         before_V = np.bincount(second_N, minlength=size) + 1.0
         self.unigram_V = before_V / before_V.sum()
 

@@ -1,4 +1,4 @@
-"""Bits per token: the logarithm to base 2 of the perplexity, comparable with an entropy floor in bits."""
+"""Bits per token: the base-2 logarithm of the perplexity, comparable with an entropy floor in bits."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class BitsPerToken(Perplexity):
     unit = "bits/token"
 
     def transform(self, nats: Tensor) -> Tensor:
-        """Turn nats into bits."""
+        """Convert nats to bits."""
         return nats / math.log(2)

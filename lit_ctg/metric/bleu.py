@@ -1,4 +1,4 @@
-"""BLEU of generations against what the text really goes on with, by sacrebleu (control codes, sec. 4.4, Table 3)."""
+"""BLEU of generations against the real continuation, by sacrebleu (control codes, sec. 4.4, Table 3)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Bleu:
         """Return the BLEU of N texts with one reference each; NaN without texts.
 
         Raises:
-            ValueError: as many references as there are not texts.
+            ValueError: not as many references as texts.
         """
         if len(texts) != len(references):
             raise ValueError(f"{len(texts)} texts for {len(references)} references")
@@ -48,7 +48,7 @@ class Bleu:
         streams = [text or " " for text in references] if flat else [list(references)]
         scored = min(len(texts), *map(len, streams)) if flat else len(texts)
         resamples = self.resamples if scored > 1 else 0
-        # sacrebleu announces its bootstrap; force: it takes tokenised text for a mistake
+        # sacrebleu logs its bootstrap; force: it takes tokenised text for a mistake
         logger = logging.getLogger("sacrebleu")
         level = logger.level
         logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""How often a controlled generation does what was asked, and how much more often than without the control."""
+"""How often a controlled generation does what was asked, and how much more often than without control."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_ctg.statistics import newcombe_interval
 class ControlSuccess(RateMetric):
     """Share of generations that realize the control (Appendix A, Metrics; Table 2), with its Wilson interval.
 
-    A generation that cannot be judged (no adjective was reached) is a trial that failed: pass False for it.
+    A generation that cannot be judged (it reached no adjective) is a failed trial: pass False for it.
     """
 
     def update(self, success_N: Tensor | Sequence[bool]) -> None:

@@ -1,4 +1,4 @@
-"""Perplexity of the next token: one sum of float64 log-probabilities over the corpus, one division, one exp."""
+"""Next-token perplexity: one sum of float64 log-probabilities over the corpus, one division, one exp."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lit_ctg.core.result import MetricResult
 class Perplexity(RatioMetric):
     """exp of the mean cross-entropy over counted positions, without label smoothing (Appendix A, Metrics).
 
-    NaN where no position was counted; infinite where the model gives a target no probability. The interval is the
-    delta method's over sentences, on the log scale.
+    NaN where no position was counted; infinite where the model gives a target zero probability. The interval is by the
+    delta method over sentences, on the log scale.
 
     Args:
         mask: ``"target"`` counts positions whose target is a token; ``"input"`` is the authors' mask, built from
@@ -41,7 +41,7 @@ class Perplexity(RatioMetric):
         self.update(output.scores_BTV, batch["target_ids_BT"], pick_mask(batch, self.mask))
 
     def keep(self, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return which of the masked positions count; here all of them."""
+        """Return which of the masked positions count: here, all of them."""
         return mask_BT
 
     def compute(self) -> Tensor:
@@ -49,7 +49,7 @@ class Perplexity(RatioMetric):
         return self.transform(self.ratio())
 
     def transform(self, nats: Tensor) -> Tensor:
-        """Turn a mean cross-entropy in nats into the reported unit."""
+        """Convert a mean cross-entropy in nats to the reported unit."""
         return nats.exp()
 
     def _result(self) -> MetricResult | dict[str, MetricResult]:

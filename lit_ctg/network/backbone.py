@@ -1,4 +1,4 @@
-"""What the papers ask of a backbone, and a list of modules that says of which kind they are.
+"""The interface of a backbone, and a typed list of modules.
 
 Shape letters: B rows, T positions, V vocabulary, D hidden size.
 """
@@ -26,7 +26,7 @@ class Backbone(Protocol):
         """Return the last hidden states [B, T, D]."""
 
     def step(self, embedded_BD: Tensor, cache: Any, /) -> tuple[Tensor, Any]:
-        """Return the newest position's hidden states [B, D] and the cache for the next; None begins."""
+        """Return the newest position's hidden states [B, D] and the cache for the next; None starts a text."""
 
 
 class PretrainedBackbone(Backbone, Protocol):
@@ -50,7 +50,7 @@ class PretrainedBackbone(Backbone, Protocol):
 
 
 class ModuleListOf(nn.ModuleList, Generic[ModuleT]):
-    """A ``ModuleList`` whose modules are of one known kind; to type checkers only, it runs as its base does."""
+    """A ``ModuleList`` of modules of one known type; only type checkers see a difference."""
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Dropout as torch's in distribution (p rounded to 16 bits), several times quicker on a CPU."""
+"""Dropout with the distribution of torch's (p rounded to 16 bits), several times faster on a CPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LEVELS = 65536  # of a 16-bit random word
+LEVELS = 65536  # values of a 16-bit random word
 
 
 def dropout_scale(p: float) -> float:
-    """Return what a kept element is multiplied by."""
+    """Return the factor of kept elements."""
     return LEVELS / (LEVELS - round(p * LEVELS))
 
 
@@ -25,18 +25,18 @@ def dropout_mask(shape: torch.Size, p: float, like: Tensor) -> Tensor:
     Args:
         shape: of the mask.
         p: in [0, 1).
-        like: gives dtype and device.
+        like: a tensor of the wanted dtype and device.
     """
     count = shape.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64, device=like.device)
-    # the whole 64-bit range: a plain random_() leaves the sign bit 0, and one word in four would be skewed
+    # the whole 64-bit range: plain random_() leaves the sign bit 0, which would skew one word in four
     words.random_(-(2**63), None)
     first_kept = round(p * LEVELS) - LEVELS // 2
     bits = words.view(torch.int16)[:count].view(shape)
-    # clamp and subtract, not compare: kernels that give booleans do not vectorise
+    # clamp and subtract instead of comparing: kernels with boolean results do not vectorise
     kept = bits.clamp_(first_kept - 1, first_kept).sub_(first_kept - 1)
     if like.dtype in (torch.bfloat16, torch.float16):
-        # 0 or 1 times the scale's bit pattern: the same numbers as below without a conversion
+        # 0 or 1 times the bit pattern of the scale: the same numbers as below without a conversion
         pattern = torch.tensor(dropout_scale(p), dtype=like.dtype).view(torch.int16)
         return kept.mul_(int(pattern)).view(like.dtype)
     return kept.to(like.dtype).mul_(dropout_scale(p))
@@ -58,7 +58,7 @@ def dropout_add(branch: Tensor, residual: Tensor, p: float) -> Tensor:
 
 
 class _ReluDropout(torch.autograd.Function):
-    """Keeps only its result, whose positive entries are those that passed both."""
+    """Saves only its result, whose positive entries are those that passed both."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
@@ -77,7 +77,7 @@ class _ReluDropout(torch.autograd.Function):
 
 
 class _DropoutAdd(torch.autograd.Function):
-    """Two passes over memory where multiplying and adding apart take more."""
+    """Two passes over memory, where separate multiplication and addition take more."""
 
     @staticmethod
     def forward(ctx: Any, branch: Tensor, residual: Tensor, p: float) -> Tensor:

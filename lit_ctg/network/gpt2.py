@@ -1,7 +1,7 @@
 """GPT-2's decoder stack (Radford et al. 2019), from embedded tokens to hidden states.
 
-Learned positions, dropout, pre-norm blocks with GELU (tanh form) and a final norm. Embedding and output head are the
-model's business. Parameters have the names of Hugging Face's ``GPT2Model``; ``from_hugging_face`` reads its weights.
+Learned positions, dropout, pre-norm blocks with GELU (tanh form) and a final norm. Embedding and output head belong to
+the model. Parameters are named as in Hugging Face's ``GPT2Model``; ``from_hugging_face`` reads its weights.
 
 Shape letters: B rows, T positions, t positions so far, D hidden size, H heads, E = D / H.
 """
@@ -23,11 +23,11 @@ from lit_ctg.network.dropout import dropout, dropout_add
 KeysValues = tuple[Tensor, Tensor]
 Cache = list[KeysValues]
 
-INITIAL_STD = 0.02  # of GPT-2's weights
+INITIAL_STD = 0.02  # of GPT-2's initial weights
 
 
 class GPT2Backbone(nn.Module):
-    """Causal stack; ``dim`` is D and ``context`` the most positions it takes."""
+    """Causal stack; ``dim`` is D and ``context`` the maximum number of positions."""
 
     causal = True
 
@@ -42,15 +42,15 @@ class GPT2Backbone(nn.Module):
         attention_dropout: float | None = None,
         feedforward_dim: int | None = None,
     ) -> None:
-        """Make the layers.
+        """Build the layers.
 
         Args:
             dim: hidden size D.
             layers: number of blocks.
             heads: attention heads; must divide ``dim``.
-            context: positions that have a vector.
+            context: number of positions with a vector.
             dropout: probability, on the embedded input, attention weights and both branches of a block.
-            attention_dropout: that on attention weights; ``dropout`` by default. 0 is several times quicker on a CPU.
+            attention_dropout: that on attention weights; ``dropout`` by default. 0 is several times faster on a CPU.
             feedforward_dim: inner size of the feed-forward parts; 4 * ``dim`` by default.
 
         Raises:
@@ -73,7 +73,7 @@ class GPT2Backbone(nn.Module):
         self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
-        """GPT-2's initial values: N(0, 0.02), residual projections smaller by sqrt(2 * layers)."""
+        """Set GPT-2's initial values: N(0, 0.02), residual projections smaller by sqrt(2 * layers)."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -83,7 +83,7 @@ class GPT2Backbone(nn.Module):
                 nn.init.normal_(parameter, std=INITIAL_STD)
 
     def from_hugging_face(self, state: Mapping[str, Tensor]) -> None:
-        """Take the weights of a ``GPT2Model`` of the same shape (its ``state_dict``; ``wte`` is left out)."""
+        """Load the weights of a ``GPT2Model`` of the same shape (its ``state_dict``; ``wte`` is left out)."""
         self.load_state_dict({name: _transposed(name, state[name]) for name in self.state_dict()})
 
     def to_hugging_face(self) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ class GPT2Backbone(nn.Module):
         return {name: _transposed(name, value).contiguous() for name, value in self.state_dict().items()}
 
     def sizes(self) -> dict[str, Any]:
-        """Return the arguments of a ``GPT2Config`` that make the same stack."""
+        """Return the arguments of a ``GPT2Config`` for the same stack."""
         first = self.h[0]
         return {
             "n_embd": self.dim,
@@ -129,7 +129,7 @@ class GPT2Backbone(nn.Module):
 
         Args:
             embedded_BD: embedded newest token.
-            cache: what the step before returned; None at the first position. It is left as it was.
+            cache: what the previous step returned; None at the first position. It is not changed.
 
         Returns:
             Hidden states [B, D], equal to ``forward``'s last column, and the cache for the next step.
@@ -148,7 +148,7 @@ class GPT2Backbone(nn.Module):
 
 
 def _transposed(name: str, value: Tensor) -> Tensor:
-    """Return a weight, a matrix of a linear layer turned over: Hugging Face's GPT-2 keeps these the other way round."""
+    """Return a weight, transposed if it is a linear layer's: Hugging Face's GPT-2 stores these the other way round."""
     matrices = tuple(f"{layer}.weight" for layer in ("c_attn", "c_proj", "c_fc"))
     return value.T if name.endswith(matrices) else value
 

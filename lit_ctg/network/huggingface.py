@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model as a backbone: frozen, with LoRA adapters, or trained whole.
+"""Any Hugging Face causal language model as a backbone: frozen, with LoRA adapters, or fully trained.
 
 Shape letters: B rows, T positions, V vocabulary, D hidden size.
 """
@@ -27,7 +27,7 @@ class HuggingFaceBackbone(nn.Module):
 
     Attributes:
         dim: hidden size D.
-        context: most positions it takes; None when its configuration does not say.
+        context: maximum number of positions; None when its configuration does not say.
         vocabulary_size: rows V of its output head (often more than its tokenizer has tokens).
     """
 
@@ -42,20 +42,20 @@ class HuggingFaceBackbone(nn.Module):
         revision: str | None = None,
         plain_head: bool = True,
     ) -> None:
-        """Load the model in float32 and check that its parts are what the papers need.
+        """Load the model in float32 and check that it has the parts that the papers need.
 
         Args:
             path: a folder written by ``save_pretrained``, or a name on the hub.
-            frozen: train none of its weights; they then also run without dropout.
-            lora: train low-rank adapters and nothing else of it (with ``frozen=False``): keys ``rank``, ``alpha``,
-                ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
+            frozen: train none of its weights; it then also runs without dropout.
+            lora: train low-rank adapters and nothing else (with ``frozen=False``): keys ``rank``, ``alpha``,
+            ``dropout`` and ``targets`` (names of layers; null takes peft's choice for this architecture).
             revision: commit on the hub.
-            plain_head: insist that logits are ``head_weight`` times the last hidden state, which the idea gate needs;
-                else ``head`` may do more, e.g. add CTRL's bias.
+            plain_head: require that logits are ``head_weight`` times the last hidden state, as the idea gate needs;
+            otherwise ``head`` may do more, e.g. add CTRL's bias.
 
         Raises:
             UserError: no such folder or model, not a causal LM, a head that is not a matrix product of the last hidden
-                state (with ``plain_head``) or not a layer on it, or adapters that do not fit.
+            state (with ``plain_head``) or not a layer on top of it, or adapters that do not fit.
         """
         super().__init__()
         if frozen and lora is not None:
@@ -76,7 +76,7 @@ class HuggingFaceBackbone(nn.Module):
 
     @torch.no_grad()
     def _check(self, path: str) -> None:
-        """Compare the model's own logits with ours, and see that earlier positions do not know later ones."""
+        """Compare the model's own logits with ours, and check that earlier positions do not see later ones."""
         ids_BT = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]]) % self.vocabulary_size
         self.model.eval()
         hidden_BTD = self(self.embed(ids_BT))
@@ -104,11 +104,11 @@ class HuggingFaceBackbone(nn.Module):
         return self.model.get_input_embeddings()(ids)
 
     def train(self, mode: bool = True) -> HuggingFaceBackbone:
-        """Set the mode; a frozen model stays without dropout."""
+        """Set the mode; a frozen model never uses dropout."""
         return super().train(mode and not self.frozen)
 
     def forward(self, embedded_BTD: Tensor) -> Tensor:
-        """Return the last hidden states [B, T, D], as the output head takes them."""
+        """Return the last hidden states [B, T, D], the input of the output head."""
         return self.model.base_model(inputs_embeds=embedded_BTD, use_cache=False).last_hidden_state
 
     def step(self, embedded_BD: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -116,7 +116,7 @@ class HuggingFaceBackbone(nn.Module):
 
         Args:
             embedded_BD: embedded newest token.
-            cache: what the step before returned, which is grown in place; None at the first position.
+            cache: what the previous step returned, which grows in place; None at the first position.
 
         Returns:
             Hidden states [B, D] and the cache for the next step.
@@ -125,7 +125,7 @@ class HuggingFaceBackbone(nn.Module):
         return hidden_B1D[:, 0], cache
 
     def extend(self, embedded_BTD: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Run the newest positions of each row, as ``step`` runs one; return hidden states [B, T, D] and the cache."""
+        """Run several new positions of each row as ``step`` runs one; return hidden states [B, T, D] and the cache."""
         output = self.model.base_model(
             inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True
         )
@@ -133,11 +133,11 @@ class HuggingFaceBackbone(nn.Module):
 
 
 def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
-    """Return a causal language model in float32; every way in which it can be missing or of another kind is one line.
+    """Return a causal language model in float32; if it is missing or of another kind, the error is one line.
 
     Args:
         path: a folder written by ``save_pretrained``, or a name on the hub.
-        where: the setting that it was given for, for messages.
+        where: the setting that named it, for messages.
         revision: commit on the hub.
 
     Raises:
@@ -147,8 +147,8 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
-        logging.disable_progress_bar()  # it would print control codes into the log
-    # one process holds the whole model: that its layers are not spread over several is no news
+        logging.disable_progress_bar()  # its bar would print control codes into the log
+    # one process holds the whole model: the note that its layers are not sharded does not matter
     logging.get_logger("transformers.distributed.tensor_parallel").setLevel(logging.ERROR)
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
@@ -166,7 +166,7 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
 
 
 def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
-    """Put LoRA adapters (Hu et al. 2021) into the model in place; nothing else of it is trained then.
+    """Add LoRA adapters (Hu et al. 2021) to the model in place; nothing else in it is then trained.
 
     Raises:
         UserError: an unknown setting, or layers that the model does not have.
@@ -185,7 +185,7 @@ def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
         lora_alpha=lora["alpha"],
         lora_dropout=lora.get("dropout") or 0.0,
         target_modules=None if targets is None else list(targets),
-        # GPT-2 keeps its matrices transposed
+        # GPT-2 stores its matrices transposed
         fan_in_fan_out=getattr(model.config, "model_type", "") == "gpt2",
         task_type="CAUSAL_LM",
     )

@@ -1,4 +1,4 @@
-"""Where the real tokens of a padded batch are: sentences of equal length side by side, padding left out.
+"""The real tokens of a padded batch: sentences of equal length side by side, without padding.
 
 Shape letters: B sentences, T positions, N real tokens of the batch, L length of the sentences of one group.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# more distinct sentence lengths than this in a batch, and running them one by one costs more than padding does
+# with more distinct sentence lengths in a batch, running them one by one costs more than padding
 MAX_GROUPS = 4
 
 
@@ -20,7 +20,7 @@ class Packing:
 
     Attributes:
         shape: (B, T) of the padded batch.
-        index_N: place of every packed token in the flattened batch; None when nothing is left out.
+        index_N: place of every packed token in the flattened batch; None when there is no padding.
         groups: (sentences, length) of each run of equally long sentences, in packed order.
         valid_BT: only for batches that stay padded: which keys may be attended to.
     """
@@ -74,11 +74,11 @@ class Packing:
         return self.gather(column_T.expand(self.shape))
 
     def split(self, values_N: Tensor) -> tuple[Tensor, ...]:
-        """Return views of packed values, one a group."""
+        """Return views of packed values, one per group."""
         return values_N.split([count * length for count, length in self.groups])
 
     def forbidden(self, causal: bool, device: torch.device) -> list[Tensor | None]:
-        """Return for each group which (query, key) pairs must not meet, as [B, L, L] or [L, L], or None."""
+        """Return for each group which (query, key) pairs are masked, as [B, L, L] or [L, L], or None."""
         masks: list[Tensor | None] = []
         for _, length in self.groups:
             mask = torch.ones(length, length, dtype=torch.bool, device=device).triu(1) if causal else None

@@ -1,8 +1,8 @@
-"""Our language models as Hugging Face models that need nothing of this package (`lit-ctg export-model`).
+"""Our language models as Hugging Face models that do not need this package (`lit-ctg export-model`).
 
-A model of a stock architecture becomes one (``gpt2_of``). Any other has a class below ``PortableLM`` in its paper's
-``portable.py``, made of the very layers that were trained; ``run/standalone.py`` writes the class and all that it uses
-as one file into the exported folder.
+A model of a stock architecture becomes one (``gpt2_of``). Any other has a subclass of ``PortableLM`` in its paper's
+``portable.py``, made of the very layers that were trained; ``run/standalone.py`` writes the class and all its
+dependencies as one file into the exported folder.
 
 Shape letters: B rows, T positions, V vocabulary.
 """
@@ -25,14 +25,14 @@ from lit_ctg.network.gpt2 import GPT2Backbone
 
 @dataclass(frozen=True)
 class Portable:
-    """A model ready to be written.
+    """A model ready to be saved.
 
     Attributes:
         model: the Hugging Face model, in evaluation mode.
-        ours: the scores [B, T, V] that it must agree with, of ids [B, T] without padding.
-        options: further arguments of its ``forward`` under which ``ours`` was computed.
-        about: what the model card says of it.
-        tokenizer: its tokenizer where the vocabulary's own will not do; None takes that.
+        ours: the scores [B, T, V] with which it must agree, for ids [B, T] without padding.
+        options: further arguments of its ``forward`` with which ``ours`` was computed.
+        about: what the model card says about it.
+        tokenizer: its tokenizer; None takes the vocabulary's own.
     """
 
     model: Any
@@ -43,7 +43,7 @@ class Portable:
 
 
 class PortableConfig(PretrainedConfig):
-    """Plain values from which a model of ours is made again: ``sizes`` holds the arguments of its parts."""
+    """Plain values from which a model of ours is rebuilt: ``sizes`` holds the arguments of its parts."""
 
     model_type = "lit_ctg"
 
@@ -53,21 +53,21 @@ class PortableConfig(PretrainedConfig):
 class PortableLM(PreTrainedModel, GenerationMixin):
     """What the classes of all papers share: rows may be padded on either side, and there is no cache.
 
-    A subclass makes its parts and calls ``finish``; its ``forward`` hands ``scores`` to ``aligned``.
+    A subclass builds its parts and calls ``finish``; its ``forward`` passes ``scores`` to ``aligned``.
     """
 
     config_class = PortableConfig
     base_model_prefix = "model"
 
     def finish(self) -> None:
-        """Keep every buffer in the file of weights: a model is made without numbers first, which are read then."""
+        """Keep every buffer in the weights file: a model is first built without values, which are then read."""
         for part in self.modules():
             for name, value in list(part.named_buffers(recurse=False)):
                 part.register_buffer(name, value)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """All numbers are read from the file."""
+        """Do nothing: all values are read from the file."""
 
     def aligned(
         self,
@@ -76,9 +76,9 @@ class PortableLM(PreTrainedModel, GenerationMixin):
         scores: Callable[[Tensor], Tensor],
         labels: Tensor | None,
     ) -> CausalLMOutput:
-        """Return logits of rows that may be padded, and the mean cost of labels (-100: none) where there are any.
+        """Return logits of rows that may be padded, and the mean loss over labels (-100: ignored) if there are any.
 
-        Padding goes to the end of its row, where no token of a causal model sees it.
+        Padding is moved to the end of its row, where no token of a causal model sees it.
         """
         if attention_mask is None or bool(attention_mask.all()):
             logits_BTV = scores(input_ids)
@@ -97,7 +97,7 @@ def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> G
     """Return ``GPT2LMHeadModel`` with the weights of our stack and a head tied to the embedding.
 
     Raises:
-        UserError: another backbone than ``gpt2``.
+        UserError: a backbone other than ``gpt2``.
     """
     check_gpt2(backbone, embedding)
     assert embedding is not None, "check_gpt2 refuses a model without one"
@@ -107,7 +107,7 @@ def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> G
 
 
 def check_gpt2(backbone: Any, embedding: nn.Embedding | None) -> None:
-    """Refuse a model on another stack than ours; ``UserError`` says what to do with it."""
+    """Refuse a model on a stack other than ours; ``UserError`` says what to do with it."""
     if not isinstance(backbone, GPT2Backbone) or embedding is None:
         raise UserError(
             f"a model on {type(backbone).__name__} is not exported: a pretrained one is at backbone.path already, and "
@@ -116,7 +116,7 @@ def check_gpt2(backbone: Any, embedding: nn.Embedding | None) -> None:
 
 
 def gpt2_settings(backbone: GPT2Backbone, vocabulary: Any) -> dict[str, Any]:
-    """Return the arguments of the ``GPT2Config`` of our stack."""
+    """Return the arguments of our stack's ``GPT2Config``."""
     ends = {"bos_token_id": vocabulary.bos_id, "eos_token_id": vocabulary.eos_id}
     return {"vocab_size": len(vocabulary), **ends, **backbone.sizes()}
 
@@ -129,7 +129,7 @@ def gpt2_state(backbone: GPT2Backbone, embedding: nn.Embedding) -> dict[str, Ten
 
 
 def check_causal(module: Any) -> None:
-    """Refuse a model whose positions see later ones: what the architecture is asked for at each step is no such thing.
+    """Refuse a model whose positions see later ones: it cannot be generated from step by step.
 
     Raises:
         UserError: it is not causal.

@@ -1,4 +1,4 @@
-"""Transformer stack from hidden states to hidden states, quick on batches with padding.
+"""Transformer stack from hidden states to hidden states, fast on batches with padding.
 
 It computes what ``torch.nn.TransformerEncoder`` computes, from the same parameters under the same names, but works
 on the real tokens only (``packing.py``): linear layers, norms and dropout never see padding, and attention needs no
@@ -29,12 +29,12 @@ Cache = list[KeysValues]
 
 
 class SinusoidalPosition(nn.Module):
-    """Position vectors of Vaswani et al. (2017), sec. 3.5: sines in even columns, cosines in odd ones."""
+    """Position vectors of Vaswani et al. (2017), sec. 3.5: sines in even columns, cosines in odd columns."""
 
     table_TD: Tensor
 
     def __init__(self, dim: int, max_length: int = 1024) -> None:
-        """Make the table for positions 0 .. max_length - 1; positions beyond it are an IndexError.
+        """Build the table for positions 0 .. max_length - 1; positions beyond raise an IndexError.
 
         Raises:
             ValueError: an odd ``dim``.
@@ -54,7 +54,7 @@ class SinusoidalPosition(nn.Module):
 
 
 class TransformerBackbone(nn.Module):
-    """Layers of self-attention and feed-forward parts; embeddings and positions are the model's business.
+    """Layers of self-attention and feed-forward parts; embeddings and positions belong to the model.
 
     ``load_state_dict`` takes the weights of a ``torch.nn.TransformerEncoder`` of the same shape (pre-norm: with
     ``norm=LayerNorm(dim)``), and outputs and gradients then agree on every real token.
@@ -73,7 +73,7 @@ class TransformerBackbone(nn.Module):
         activation: Literal["relu", "gelu"] = "relu",
         identical_layers: bool = False,
     ) -> None:
-        """Make the layers.
+        """Build the layers.
 
         Args:
             dim: hidden size D.
@@ -81,10 +81,10 @@ class TransformerBackbone(nn.Module):
             heads: attention heads; must divide ``dim``.
             feedforward_dim: inner size of the feed-forward parts.
             dropout: probability, on attention weights, after attention and after each feed-forward half.
-            norm_position: layer norm after each residual sum (post) or before each part (pre, plus one at the end).
+            norm_position: layer norm after each residual sum (post) or before each part (pre, and one at the end).
             causal: position t sees positions 0 .. t only.
             activation: of the feed-forward parts.
-            identical_layers: start all layers from the same values, as torch's own encoder does, which copies one.
+            identical_layers: start all layers from the same values, as torch's encoder does, which copies one layer.
 
         Raises:
             ValueError: sizes or names that do not fit.
@@ -120,7 +120,7 @@ class TransformerBackbone(nn.Module):
         return packing.scatter(self.forward_packed(packing.gather(hidden_BTD), packing))
 
     def forward_packed(self, hidden_ND: Tensor, packing: Packing) -> Tensor:
-        """Return the last hidden states of packed tokens [N, D] (rows of padding, if any are left, mean nothing)."""
+        """Return the last hidden states of packed tokens [N, D] (rows of remaining padding are meaningless)."""
         forbidden = packing.forbidden(self.causal, hidden_ND.device)
         for layer in self.layers:
             hidden_ND = layer(hidden_ND, packing, forbidden)
@@ -131,7 +131,7 @@ class TransformerBackbone(nn.Module):
 
         Args:
             hidden_BD: embedded input of the newest position.
-            cache: what the step before returned; None at the first position.
+            cache: what the previous step returned; None at the first position.
 
         Returns:
             Hidden states of the newest position, equal to ``forward``'s last column, and the cache for the next.
@@ -150,9 +150,9 @@ class TransformerBackbone(nn.Module):
 
 
 class TransformerLayer(nn.TransformerEncoderLayer):
-    """torch's layer by name, parameters and initial values; the computation is packed."""
+    """torch's layer in name, parameters and initial values; the computation is packed."""
 
-    # torch's takes masks of a padded batch, this one a packing
+    # torch's takes the masks of a padded batch, this one a packing
     def forward(  # type: ignore[override]  # see above
         self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None]
     ) -> Tensor:
@@ -181,7 +181,7 @@ class TransformerLayer(nn.TransformerEncoderLayer):
 
     def _attend(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None], p: float) -> Tensor:
         own = self.self_attn
-        # a hand-written gradient needs one number type throughout, so mixed precision pauses here
+        # a hand-written gradient needs one dtype throughout, so mixed precision is off here
         with torch.autocast(x_ND.device.type, enabled=False):
             context_ND = SelfAttention.apply(
                 x_ND.to(own.in_proj_weight.dtype),
@@ -207,8 +207,8 @@ class TransformerLayer(nn.TransformerEncoderLayer):
 class SelfAttention(torch.autograd.Function):
     """Input projection and scaled dot-product attention with dropout on the weights, over packed sentences.
 
-    Written out by hand because autograd's own route copies queries, keys and values several times: here they are
-    projected straight into the layout the batched products want, [3 * H, tokens, E], and so are their gradients.
+    Written by hand because autograd copies queries, keys and values several times: here they are projected directly
+    into the layout of the batched products, [3 * H, tokens, E], and so are their gradients.
     """
 
     @staticmethod
@@ -294,6 +294,6 @@ def _attention_weights(query: Tensor, key: Tensor, forbidden: Tensor | None, hea
     torch.baddbmm(scores_GLL, query, key.mT, beta=0, alpha=size**-0.5, out=scores_GLL)
     if forbidden is not None:
         scores_GLL.view(heads, -1, length, length).masked_fill_(forbidden, -torch.inf)
-    # torch.softmax does not vectorise over so short a last dimension; no row is all -inf, so this is as safe
+    # torch.softmax does not vectorise over such a short last dimension; no row is all -inf, so this is equally safe
     scores_GLL.sub_(scores_GLL.amax(-1, keepdim=True)).exp_()
     return scores_GLL.div_(scores_GLL.sum(-1, keepdim=True))

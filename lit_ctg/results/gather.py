@@ -1,4 +1,4 @@
-"""All tables of a paper, or of all papers: whose records count, which runs are missing, what is told under a table."""
+"""All tables of a paper, or of all papers: whose records count, which runs are missing, and the notes under a table."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
-from lit_ctg.results.table import CheckResult, Results, Row, Table, has_margin
+from lit_ctg.results.table import CheckResult, RecordPool, Results, Row, Table, has_margin
 
 OUTPUTS = "outputs"
-# missing runs that are named
+# how many missing runs are named
 MISSING_NAMED = 6
 # the largest size that a paper has finished runs of
 AUTO = "auto"
-# every size that a paper has finished runs of, a smoke run excepted
+# every size that a paper has finished runs of, except smoke
 ALL = "all"
 
 
@@ -41,11 +40,11 @@ def results_for(
     Args:
         paper: name of a folder in ``experiments``.
         root: the ``experiments`` folder; found from the current folder or the package when not given.
-        record_dirs: folders and files with records; default: one's own in ``outputs`` if the paper has finished runs
-            there (of the size asked for), else the committed ones.
-        size: only runs of this size count; "auto" is the largest size that has finished runs.
-        extra: records that lie in no folder yet.
-        known: records that were read before, by file (see ``load_records``).
+        record_dirs: folders and files with records; default: the user's own in ``outputs`` if the paper has finished
+        runs there (of the requested size), else the committed ones.
+        size: only runs of this size count; "auto" is the largest size with finished runs.
+        extra: records that are not yet in a folder.
+        known: records already read, by file (see ``load_records``).
 
     Raises:
         UserError: no such paper, a damaged record or specification.
@@ -79,7 +78,7 @@ def results_for(
 def _own_or_committed(
     paper: str, committed: Path, size: str, known: dict[Path, RunRecord] | None
 ) -> tuple[list[RunRecord], str]:
-    """Return one's own finished runs of the paper where there are any, else the committed ones, and whose they are."""
+    """Return the user's finished runs of the paper if there are any, else the committed ones, and whose they are."""
     own = load_records([Path(OUTPUTS)], known)
     if size in sizes_run(own, paper) or (size == AUTO and sizes_run(own, paper)):
         return own, f"your own runs in {OUTPUTS} (the committed ones: records={_shown_path(committed)})"
@@ -87,7 +86,7 @@ def _own_or_committed(
 
 
 def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:
-    """Say how far runs of one's own agree with the committed runs of the same experiment, regime, size and seed."""
+    """Say how far the user's runs agree with the committed runs of the same experiment, regime, size and seed."""
     folder = committed.resolve()
     own = [record for record in pool.records() if record.source is None or folder not in record.source.parents]
     if not own:
@@ -126,7 +125,7 @@ def _shown_path(path: Path) -> str:
 
 
 def _missing_runs(paper: str, tables: Sequence[Table], pool: RecordPool) -> list[str]:
-    """Name the runs that rows ask for and no record has, and the command that makes them."""
+    """Name the runs that rows ask for and that have no record, and the command that makes them."""
     wanted = [
         name
         for table in tables
@@ -154,7 +153,7 @@ def all_results(
     size: str,
     known: dict[Path, RunRecord] | None = None,
 ) -> list[Results]:
-    """Return the results of one size; of size "auto", those of every size with finished runs (at least one)."""
+    """Return the results of one size; for size "auto", of every size with finished runs (at least one)."""
     if size != AUTO:
         return [results_for(paper, root, record_dirs, size, known=known)]
     known = {} if known is None else known
@@ -170,17 +169,17 @@ def gather(
     root: Path | None = None,
     every_size: bool = False,
 ) -> tuple[list[Results], list[str]]:
-    """Return the results of one paper, or of all, and a line for every paper that was left out.
+    """Return the results of one paper, or of all, and one line for every paper that was left out.
 
     Args:
-        paper: name of a paper; None or "all" for all of them, those that are broken left out.
+        paper: name of a paper; None or "all" for all of them, except broken ones.
         size: see ``results_for``; None is "auto", "all" is "auto" with ``every_size``.
         records: folders and files with records.
         root: the ``experiments`` folder.
-        every_size: of size "auto" every size with finished runs, not the largest alone.
+        every_size: for size "auto", every size with finished runs instead of only the largest.
 
     Raises:
-        UserError: the paper is not there or broken, or all of them are; a folder of records does not exist.
+        UserError: the paper is missing or broken, or all of them are; a folder of records does not exist.
     """
     for folder in records or ():
         if not Path(folder).exists():
@@ -217,7 +216,7 @@ def tables_for(
 
 
 def _notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:
-    """Say which margins and checks the verdicts used (margins lettered if several), and what cells left out."""
+    """Return notes: the margins (lettered if several) and checks behind the verdicts, and what cells left out."""
     margins = list(dict.fromkeys(str(row.spec.margin) for row in rows if has_margin(row)))
     letters = [f"({chr(ord('a') + index)}) " if len(margins) > 1 else "" for index in range(len(margins))]
     notes = []
@@ -244,7 +243,7 @@ def _notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:
 
 
 def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:
-    """Return one line a check: what must hold, and where it did with which numbers."""
+    """Return one line per check: what must hold, where it held, and with which numbers."""
     notes = []
     for name, check in spec.checks.items():
         wanted = {

@@ -1,9 +1,9 @@
-"""The run record: what every run leaves behind as ``run.json``, and all that tables and reports read.
+"""The run record: what every run leaves as ``run.json``, and all that tables and reports read.
 
-The file is strict JSON with one metric, one history and one part of the configuration a line. A metric whose value is
-not finite is stored as ``"value": null`` with ``"note": "nan"``, ``"inf"`` or ``"-inf"`` and read back as that
-number; an interval with a bound that is not finite is stored as null, a history value as null (read back as NaN), a
-number in the configuration as its name. Epochs in ``history`` count from 1: the value after that many epochs.
+The file is strict JSON with one metric, one history and one part of the configuration per line. A metric whose value
+is not finite is stored as ``"value": null`` with ``"note": "nan"``, ``"inf"`` or ``"-inf"`` and read back as that
+number. An interval with a non-finite bound is stored as null, a non-finite history value as null (read back as NaN), a
+non-finite number in the configuration as its name. Epochs in ``history`` count from 1 (the value after that many).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import named_floats, write_atomic
+from lit_ctg.files import named_floats, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
 SIZES = ("smoke", "small", "paper")
-# DIVERGED is a result too: the run ended where its numbers stopped being numbers, and would again
+# DIVERGED is a result too: the run ended where its numbers stopped being finite, and would do so again
 STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 
@@ -66,6 +66,9 @@ _ONE_A_LINE = ("config", "metrics", "history", "samples")
 
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
+
+# a record names the folder that it is collected into: it must not be able to name "../../elsewhere"
+_PLAIN = re.compile(r"(?!\.)[\w.+=,-]+")
 
 # keys of the configuration (dotted, from the root) that do not change what a training run computes
 HASH_IGNORED = (
@@ -107,9 +110,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) but ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it was
-    read from, is not in it. A run that is DIVERGED has in ``error`` what was no number and when; its numbers, if it
-    came to any, are kept.
+    (null where the type allows) except ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it
+    was read from, is not in it. A DIVERGED run says in ``error`` what was not finite and when; the numbers that it has
+    are kept.
     """
 
     paper: str
@@ -174,7 +177,7 @@ def write_record(record: RunRecord, path: Path) -> None:
 
 
 def laid_out(data: Mapping[str, Any]) -> str:
-    """Return a record as JSON with one field a line, and of long fields one entry a line."""
+    """Return a record as JSON with one field per line, and one entry of a long field per line."""
     fields = []
     for key, value in data.items():
         text = _compact(value)
@@ -226,9 +229,9 @@ def load_record(path: Path) -> RunRecord:
 
 
 def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
-    """Read all records in files and folders (searched to any depth; a folder that does not exist holds none).
+    """Read all records in files and folders (searched to any depth; a missing folder has none).
 
-    Records in ``known`` are not read again, those that are read are put there.
+    Records in ``known`` are not read again; newly read ones are added to it.
     """
     known = {} if known is None else known
     files: list[Path] = []
@@ -245,7 +248,7 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
 def _is_record(path: Path) -> bool:
     """Say whether a file found under a folder is a training run's record, from its name and place alone."""
     named = _RECORD_NAME.fullmatch(path.name)
-    if named is None or "evaluate" in path.parts[:-1]:  # `lit-ctg evaluate` may have looked at any checkpoint
+    if named is None or "evaluate" in path.parts[:-1]:  # `lit-ctg evaluate` may have used any checkpoint
         return False
     return named["regime"] is None or (named["regime"] in REGIMES and named["size"] in SIZES)
 
@@ -261,12 +264,12 @@ def _metric_to_json(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_path(record: Path) -> Path:
-    """``samples.jsonl`` in a run directory; beside a committed record, its own name with ``.samples.jsonl``."""
+    """Return ``samples.jsonl`` in a run directory, or the name of a committed record with ``.samples.jsonl``."""
     return record.with_name("samples.jsonl") if record.name == "run.json" else record.with_suffix(".samples.jsonl")
 
 
 def _read_samples(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object a line; no file means no samples."""
+    """Read one JSON object per line; no file means no samples."""
     if not path.is_file():
         return []
     samples = []
@@ -324,7 +327,7 @@ def check_sample(sample: Any, key: str, where: str) -> None:
 
 
 def read_metric(entry: Any, key: str, where: str) -> dict[str, Any]:
-    """Check one metric and return it, its value read back from ``note`` where it was not finite."""
+    """Check one metric and return it, with its value restored from ``note`` where it was not finite."""
     _check(entry, (dict,), key, where)
     value, note = entry.get("value"), entry.get("note")
     if value is None and note in ("nan", "inf", "-inf"):
@@ -364,18 +367,61 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
     return [[epoch, math.nan if value is None else value] for epoch, value in points]
 
 
+# --- committed records ----------------------------------------------------------------------------------------------
+
+
+def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
+    """Copy finished runs into ``root``, for the repository's tables; return the new files.
+
+    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it. An
+    existing record stays unless ``replace`` is set. Where the run wrote (``output_root``) changes no result and may
+    reveal somebody's folders: the copy says "outputs".
+
+    Args:
+        records: read from run directories.
+        root: the ``experiments`` folder.
+        replace: overwrite a record of the same experiment, regime, size and seed.
+
+    Raises:
+        UserError: a run of uncommitted code, or one whose name or paper is not a plain folder name.
+    """
+    written = []
+    for record in records:
+        if record.status not in ("DONE", "DIVERGED"):
+            continue
+        if record.git.get("dirty") is not False:
+            raise UserError(
+                f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
+            )
+        for key in ("paper", "name"):
+            if not _PLAIN.fullmatch(getattr(record, key)):
+                raise UserError(f"{record.source}: its {key} is {getattr(record, key)!r}, not a plain folder name")
+        name = f"{record.regime}-{record.size}-seed{record.seed}"
+        folder = root / record.paper / "results" / record.name
+        target = folder / f"{name}.json"
+        if target.exists() and not replace:
+            continue
+        samples, record.samples = record.samples, []
+        record.config["output_root"] = "outputs"
+        write_record(record, target)
+        if samples:
+            write_samples(samples, folder / f"{name}.samples.jsonl")
+        written.append(target)
+    return written
+
+
 # --- where a result comes from --------------------------------------------------------------------------------------
 
 
 def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED) -> str:
     """Return the SHA-256 of the canonical JSON of a resolved configuration, less keys that change no result.
 
-    Of a class to build (``_target_``) only its name counts, not the module it lies in: a class that moves within the
-    package is the same class, and its finished runs stay found.
+    Only the name of a class (``_target_``) counts, not its module: a class that moves within the package is the same
+    class, and its finished runs are still found.
 
     Args:
         config: plain nested dicts, lists, numbers and strings.
-        without: dotted keys, from the root, left out with all below them.
+        without: dotted keys, from the root, that are left out with everything below them.
     """
     kept = without_modules(drop_keys(config, frozenset(without)))
     text = json.dumps(named_floats(kept), sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
@@ -393,7 +439,7 @@ def drop_keys(config: Mapping[str, Any], ignored: frozenset[str], prefix: str = 
 
 
 def without_modules(config: Any) -> Any:
-    """Return a copy of ``config`` with every ``_target_`` cut to the name of its class."""
+    """Return a copy of ``config`` with every ``_target_`` reduced to the name of its class."""
     if isinstance(config, Mapping):
         return {
             key: str(value).rpartition(".")[2] if key == "_target_" else without_modules(value)
@@ -405,7 +451,7 @@ def without_modules(config: Any) -> Any:
 def environment() -> dict[str, Any]:
     """Return ``{"git": {commit, dirty}, "versions": {...}, "processor": model}``; nulls where that is not known.
 
-    ``dirty`` says whether the package or its configuration differ from the commit. Imports nothing it names.
+    ``dirty`` says whether the package or its configuration differ from the commit. The named packages are not imported.
     """
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for package in ("lit-ctg", *PACKAGES):
@@ -418,20 +464,20 @@ def environment() -> dict[str, Any]:
 
 
 def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return the processor's model as the system names it, None where it does not."""
+    """Return the processor's model as the system reports it, else None."""
     try:
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
             if key.strip() in ("model name", "Model") and value.strip():
                 return " ".join(value.split())
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         pass
     return platform.processor() or platform.machine() or None
 
 
 def _git_state(root: Path) -> dict[str, Any]:
     """Return commit and dirty flag of the checkout that tracks this package, nulls if none does."""
-    # an environment inside somebody's checkout is not that checkout's code: ask whether git tracks this very file
+    # an environment inside some other checkout is not that checkout's code: ask whether git tracks this very file
     if _git(root, "ls-files", "--error-unmatch", "lit_ctg/__init__.py") is None:
         return {"commit": None, "dirty": None}
     changes = _git(root, "status", "--porcelain", "--", "lit_ctg", "conf")

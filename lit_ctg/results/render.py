@@ -1,7 +1,7 @@
-"""One table, four ways: rich text, Markdown, LaTeX (longtable with booktabs' rules) and CSV, from the same cells.
+"""One table, four formats: rich text, Markdown, LaTeX (longtable with booktabs' rules) and CSV, from the same cells.
 
-What a run wrote (texts, labels, messages) is data: terminal control characters are shown, not sent, and a CSV cell
-that a spreadsheet would take for a formula is quoted.
+What a run wrote (texts, labels, messages) is data: terminal control characters are escaped, and a CSV cell that a
+spreadsheet would take for a formula is quoted.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import csv
 import io
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value, needs_exponent
-from lit_ctg.results import export
-from lit_ctg.results.gather import gather
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -40,8 +34,7 @@ from lit_ctg.results.verdict import (
     UNTRAINED,
 )
 
-FORMATS = ("text", "md", "latex", "csv", "eee")
-# what is not judged has no colour
+# verdicts that judge nothing have no colour
 STYLES = {
     REPRODUCED: "green",
     SUPPORTED: "green",
@@ -57,11 +50,11 @@ REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
 NOT_APPLICABLE = "\N{EM DASH}"
 # between the first and the last section of a gap
 GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
-# C0 and C1 controls but tab and line feed, and the marks that turn the direction of a line
+# C0 and C1 controls except tab and line feed, and the marks that change the direction of a line
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
-# longer values (generated texts) and verdicts wrap in a column of their share of the line
+# longer values (generated texts) and verdicts wrap in a column that takes a share of the line
 _WRAPPED = 24
 
 _LATEX = {
@@ -87,18 +80,18 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Gap:
-    """Consecutive rows that no run has, for one reason: told in one line, with what was printed."""
+    """Consecutive rows without runs, all for the same reason: shown as one line, with the printed numbers."""
 
     section: str
     labels: tuple[str, ...]
     reason: str = NOT_RUN
-    # what was printed, row by row; none for rows of ours
+    # printed numbers, row by row; empty for rows of ours
     printed: tuple[str, ...] = ()
-    # nothing else stands in the section
+    # the section has no other rows
     whole: bool = False
 
     def fits(self, other: Gap) -> bool:
-        """Say whether the same is missing, and the labels tell the rows apart."""
+        """Say whether the same thing is missing and the labels are distinct."""
         return not set(self.labels) & set(other.labels) and (self.reason, bool(self.printed)) == (
             other.reason,
             bool(other.printed),
@@ -111,7 +104,7 @@ class Gap:
 
     @property
     def summary(self) -> str:
-        """Say how many rows there are and why nothing stands there; of rows of ours name some."""
+        """Say how many rows there are and why they are empty; name some if they are ours."""
         if self.printed:
             return f"{len(self.labels)} rows {self.reason}"
         labels = self.labels if len(self.labels) <= 4 else (*self.labels[:2], "...", self.labels[-1])
@@ -137,7 +130,7 @@ def printed_text(row: Row) -> str:
 
 
 def shown_rows(rows: Sequence[Row]) -> list[Row | Gap]:
-    """Return rows and gaps in their order; gaps of whole sections that lack the same are one."""
+    """Return rows and gaps in order; gaps of whole sections that lack the same thing are joined."""
     shown: list[Row | Gap] = []
     for section, group in itertools.groupby(rows, key=lambda row: row.spec.section):
         found = _with_gaps(section, list(group))
@@ -150,7 +143,7 @@ def shown_rows(rows: Sequence[Row]) -> list[Row | Gap]:
 
 
 def _with_gaps(section: str, rows: Sequence[Row]) -> list[Row | Gap]:
-    """Return a section's rows; three or more that lack the same become one gap where the first of them stood."""
+    """Return a section's rows; three or more that lack the same thing become one gap, in place of the first."""
     alike: dict[tuple[bool, str], list[Row]] = {}
     for row in rows:
         if (reason := _empty(row)) is not None:
@@ -168,7 +161,7 @@ def _with_gaps(section: str, rows: Sequence[Row]) -> list[Row | Gap]:
 
 
 def _empty(row: Row) -> tuple[bool, str] | None:
-    """Return (printed or not, why there is nothing) of a row without a number of ours; None if there is any."""
+    """Return (whether printed, why there is nothing) for a row without a number of ours; None if there is one."""
     cells = [cell for cell in row.cells.values() if cell is not None]
     if not cells or any(cell.hole is None for cell in cells):
         return None
@@ -176,7 +169,7 @@ def _empty(row: Row) -> tuple[bool, str] | None:
         absent = all((cell.hole or "").startswith("not recorded") for cell in cells)
         return False, "not recorded" if absent else NOT_RUN
     if any(cell.verdict is not None and cell.verdict.label != NOT_RUN for cell in cells):
-        return None  # a bound says that the printed number cannot be
+        return None  # a bound shows that the printed number is impossible
     return True, "; ".join(dict.fromkeys(cell.hole or "" for cell in cells))
 
 
@@ -194,14 +187,14 @@ def visible(text: str) -> str:
 
 
 def marked(table: Table, row: Row) -> str:
-    """Return the printed number with the letter of its margin, and why it cannot be where it cannot."""
+    """Return the printed number with the letter of its margin, and the reason if it is impossible."""
     mark = table.mark(row)
     words = f"{printed_text(row)} ({mark})" if mark else printed_text(row)
     return "; ".join(filter(None, (words, impossible_text(row))))
 
 
 def impossible_text(row: Row) -> str:
-    """Return why a printed number cannot be, and in which regime where not in all, or nothing."""
+    """Return why a printed number is impossible, and in which regime unless in all; "" if it is not."""
     if not row.impossible:
         return ""
     everywhere = set(row.impossible) == {regime for regime, cell in row.cells.items() if cell is not None}
@@ -227,7 +220,7 @@ def interval_text(row: Row, cell: Cell) -> str:
 
 
 def n_text(cell: Cell) -> str:
-    """Return the number of seeds, and of what the interval is over where that is cells, folds or pooled trials."""
+    """Return the number of seeds, and of the cells, folds or pooled trials that the interval is over."""
     if cell.cells is not None:
         return f"{cell.cells} cell{'s' * (cell.cells != 1)}"
     seeds = str(len(cell.values)) if cell.values else ""
@@ -237,7 +230,7 @@ def n_text(cell: Cell) -> str:
 
 
 def n_words(cell: Cell) -> str:
-    """Return ``n_text`` as it stands in running text."""
+    """Return ``n_text`` in the form for running text."""
     return n_text(cell) if cell.folds or cell.cells else f"n={n_text(cell)}"
 
 
@@ -250,9 +243,9 @@ def spread_text(cell: Cell) -> str:
 
 
 def verdict_text(row: Row, cell: Cell, size: str = "paper") -> str:
-    """Return the verdict of a printed number or claim, else our own finding; a hole is always told.
+    """Return the verdict on a printed number or claim, else our own finding; a hole is always reported.
 
-    What is impossible stands beside the printed number; a claim judged at another ``size`` than the paper's says so.
+    ``impossible`` is shown beside the printed number; a claim judged at a ``size`` other than the paper's says so.
     """
     label = ""
     if cell.verdict is not None and (row.judged or cell.hole is not None):
@@ -273,10 +266,9 @@ def _signed(row: Row) -> bool:
 
 
 def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of strings: row, printed, then value, n, interval, CV* where any has one, verdict by
-    regime.
+    """Return header and rows of strings: row, printed, then per regime value, n, interval, CV* if any, verdict.
 
-    A section's heading is a row of one string. With ``reasons`` a hole is a number, and what it means is added there.
+    A section's heading is a row of one string. With ``reasons`` a hole is a number whose meaning is added to that list.
     """
     header = ["", "Printed"] if table.has_printed else [""]
     spread = ["CV*"] if table.has_spread else []
@@ -297,8 +289,8 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
             if cell is None:
                 line += [NOT_APPLICABLE, "", "", *([""] * len(spread)), ""]
             elif cell.hole is not None:
-                told = verdict_text(row, cell, table.size)
-                line += ["", "", "", *([""] * len(spread)), _hole(told, visible(cell.hole), reasons)]
+                words = verdict_text(row, cell, table.size)
+                line += ["", "", "", *([""] * len(spread)), _hole(words, visible(cell.hole), reasons)]
             else:
                 numbers = [value_text(row, cell), n_text(cell), interval_text(row, cell)]
                 numbers += [spread_text(cell)] * len(spread)
@@ -307,12 +299,12 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
     return header, lines
 
 
-def _hole(told: str, hole: str, reasons: list[str] | None) -> str:
+def _hole(words: str, hole: str, reasons: list[str] | None) -> str:
     if reasons is None:
-        return hole if told in ("", NOT_RUN) else f"{told}; {hole}"
+        return hole if words in ("", NOT_RUN) else f"{words}; {hole}"
     if hole not in reasons:
         reasons.append(hole)
-    return f"{told or NOT_RUN} ({reasons.index(hole) + 1})"
+    return f"{words or NOT_RUN} ({reasons.index(hole) + 1})"
 
 
 # --- the four formats -----------------------------------------------------------------------------------------------
@@ -324,7 +316,7 @@ def render(table: Table, fmt: str = "text") -> str:
 
 
 def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] = ()) -> str:
-    """Return tables as ``text``, ``md``, ``latex`` or ``csv``; the rules stand once at the end (not in CSV)."""
+    """Return tables as ``text``, ``md``, ``latex`` or ``csv``; the rules follow once at the end (not in CSV)."""
     if fmt == "csv":
         return _csv(tables)
     if fmt == "text":
@@ -429,7 +421,7 @@ _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
 
 
 def _csv(tables: Sequence[Table]) -> str:
-    """Return all tables as one machine-readable sheet: full precision, empty where there is nothing."""
+    """Return all tables as one machine-readable sheet: full precision, empty cells where there is nothing."""
     regimes = tuple(REGIME_TITLES)
     header = ["paper", "size", "table", "section", "row", "unit", "printed"]
     header += [f"{regime}_{column}" for regime in regimes for column in _CELL_COLUMNS]
@@ -459,12 +451,12 @@ def _csv_cell(value: object) -> object:
 
 
 def escape_latex(text: str) -> str:
-    """Return ``text`` so that LaTeX prints its characters and runs none of them."""
+    """Return ``text`` so that LaTeX prints its characters and executes none of them."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def latex_table(table: Table) -> str:
-    """Return a table with its notes; holes are numbered, what is missing is told below."""
+    """Return a table with its notes; holes are numbered and explained below."""
     reasons: list[str] = []
     header, lines = flat(table, reasons)
     first = 1 + table.has_printed
@@ -527,55 +519,8 @@ def _line(line: list[str], columns: int) -> str:
     words = [escape_latex(word) for word in line]
     if len(words) == 1:
         return rf"\addlinespace \multicolumn{{{columns}}}{{l}}{{\emph{{{words[0]}}}}} \\"
-    if not any(words[1:]):  # rows that were not run, told in one line
+    if not any(words[1:]):  # rows that were not run, as one line
         return rf"\multicolumn{{{columns}}}{{{_wrapped(0.95)}}}{{{words[0]}}} \\"
     # a row that begins with "[" would be read as an argument of the \\ before it
     words = [f"{{{word}}}" if word.startswith("[") else word for word in words]
     return " & ".join(words) + r" \\"
-
-
-def main(
-    paper: str | None = None,
-    size: str | None = None,
-    format: str = "text",
-    records: Sequence[str | Path] | None = None,
-    out: str | Path | None = None,
-    console: Console | None = None,
-) -> int:
-    """Print the tables of a paper, or of all, or write them to a file.
-
-    Args:
-        paper: name of a paper; None or "all" for all.
-        size: see ``gather``.
-        format: one of ``FORMATS``; eee is a file for every run (``export.py``).
-        records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
-        out: file to write instead of printing; of format=eee the folder.
-        console: where to print.
-
-    Raises:
-        UserError: no such paper, size or format, or ``out`` cannot be written.
-    """
-    if format not in FORMATS:
-        raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
-    results, left_out = gather(paper, size, records)
-    often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
-    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.tables]
-    notes = [*(note for result in results for note in result.notes), *left_out]
-    shown = console or Console()
-    if format == "eee":
-        if out is None:
-            raise UserError("format=eee writes a file for every run: give out=<folder>")
-        count = export.write([record for result in results for record in result.pool.records()], Path(out))
-        shown.print(f"written: {count} runs to {out}", markup=False, highlight=False, soft_wrap=True)
-        return 0
-    if out is not None:
-        write_atomic(Path(out), render_all(tables, format, notes))
-        shown.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
-    elif format == "text" and shown.is_terminal:
-        print_tables(tables, shown, notes)
-    else:
-        print(render_all(tables, format, notes), end="")
-    if format == "csv" or out is not None:
-        for line in left_out:
-            shown.print(line, markup=False, highlight=False, soft_wrap=True)
-    return 0

@@ -1,8 +1,8 @@
 """The report: one self-contained HTML page; no script, no network.
 
-Answers first: for each paper one sentence, its picture and how many claims are supported, contradicted or undecided;
-then the claims; then tables, curves and samples, folded. A paper with runs of one's own stands beside its committed
-records, and the page says which is which and whether they agree; other papers have their committed records.
+Answers come first: for each paper one sentence, its picture and how many claims are supported, contradicted or
+undecided; then the claims; then tables, curves and samples, folded. The user's own runs of a paper are shown beside its
+committed records, and the page says which is which and whether they agree; other papers show their committed records.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from lit_ctg import __version__
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
-from lit_ctg.results import dashboard
+from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
-from lit_ctg.results.plot import headline_picture, legend_for, panels_for, training_curves
-from lit_ctg.results.readme import find_row
+from lit_ctg.results.publish import publish_dashboards, write_dashboards
 from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
@@ -48,21 +47,21 @@ from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LA
 
 DEFAULT_OUT = Path("outputs") / "report.html"
 TARGETS = ("html", "wandb", "sweep")
-# texts shown of each control path and setting; the rest stays in samples.jsonl
+# texts shown per route and setting of a control; the rest stays in samples.jsonl
 SAMPLES_SHOWN = 6
-# notes above a paper's tables; the others are with the holes
+# notes above a paper's tables; the others are listed with the holes
 NOTES_SHOWN = 3
-# the page may run nothing and load nothing, whatever a sample says
+# the page may run nothing and load nothing, whatever a sample contains
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One paper at one size, from one's own runs or from the committed records."""
+    """One paper at one size, from the user's own runs or from the committed records."""
 
     results: Results
     own: bool
-    # what is said of own runs beside the committed ones
+    # how the user's runs compare with the committed ones
     agreement: tuple[str, ...] = ()
 
     @property
@@ -78,7 +77,7 @@ class Part:
 
     @property
     def classes(self) -> str:
-        """What the filter finds it by."""
+        """The classes by which the filter finds it."""
         origin = "own" if self.own else "committed"
         return f"part paper-{_e(self.results.paper)} size-{_e(self.results.size)} records-{origin}"
 
@@ -92,7 +91,7 @@ def write_report(
 ) -> Path:
     """Write the page for one paper, or for all, to ``out``, whole or not at all; return its path.
 
-    Size "auto" shows every size that a paper has finished runs of.
+    Size "auto" shows every size with finished runs.
 
     Raises:
         UserError: no such paper, a damaged record, or ``out`` cannot be written.
@@ -104,9 +103,9 @@ def write_report(
 
 
 def parts(results: Sequence[Results], root: Path, size: str = AUTO) -> list[Part]:
-    """Return what the page shows, papers with runs of one's own first, each followed by its committed records.
+    """Return what the page shows: first papers with runs of the user's own, each followed by its committed records.
 
-    Of several papers those without a run among the given records are shown from the committed ones.
+    Among several papers, those without a run among the given records are shown from the committed ones.
     """
     found: list[list[Part]] = []
     for paper, group in itertools.groupby(results, key=lambda one: one.paper):
@@ -124,13 +123,13 @@ def parts(results: Sequence[Results], root: Path, size: str = AUTO) -> list[Part
 
 
 def _committed(result: Results, folder: Path) -> bool:
-    """Say whether no run is one's own."""
+    """Say whether all runs are committed ones."""
     inside = folder.resolve()
     return all(one.source is not None and inside in one.source.resolve().parents for one in result.pool.records())
 
 
 def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
-    """Return the whole page; ``left_out`` has a line for every paper that is not on it."""
+    """Return the whole page; ``left_out`` has one line for every paper that is not on it."""
     own = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     style = style_sheet() + own + filter_rules(shown)
     count = sum(len(part.results.pool.records()) for part in shown)
@@ -162,7 +161,7 @@ def first_sentence(summary: str) -> str:
 
 
 def _answer(shown: Sequence[Part]) -> str:
-    """Return the card of a paper: its sentence, the counts of its claims and one picture, for each origin of runs."""
+    """Return the card of a paper: its sentence, the counts of its claims and one picture per origin of runs."""
     first = shown[0].results
     headline = first.manifest.headline if first.manifest is not None else None
     sentence = first_sentence(headline.summary) if headline is not None else ""
@@ -184,7 +183,7 @@ def _answer(shown: Sequence[Part]) -> str:
 
 
 def _counted(part: Part) -> str:
-    """Return the counts of claims of one part, and how one's own runs agree with the committed ones."""
+    """Return the counts of claims of one part, and how the user's runs agree with the committed ones."""
     bars = "".join(
         f'<div class="in-{regime}"><span class="muted">{escape(title)}, {sum(counts.values())} claims</span>'
         f"{share(counts, CLAIM_LABELS)}</div>"
@@ -220,12 +219,12 @@ def _key(legend: Sequence[tuple[str, str]]) -> str:
 
 
 def _claims(part: Part) -> str:
-    """Return the rows of a paper's headline, all claims that were judged, and in one line those that were not run."""
+    """Return a paper's headline rows, all judged claims, and one line for those that were not run."""
     result = part.results
     if not result.pool.records():
         return ""
     headline = result.manifest.headline if result.manifest is not None else None
-    rows = [(wanted["says"], *find_row(result, wanted)) for wanted in headline.rows] if headline is not None else []
+    rows = [(wanted["says"], *result.named(wanted)) for wanted in headline.rows] if headline is not None else []
     rows = [(says, table, row) for says, table, row in rows if _ran(row)]
     body = _claim_table(f"{result.title}, in short", rows, result.size) if rows else ""
     tables = {id(row): table for table in result.tables for row in table.rows}
@@ -265,7 +264,7 @@ def _claim_table(caption: str, rows: Sequence[tuple[str, Table, Row]], size: str
 
 
 def _scroll(name: str, table: str) -> str:
-    """Return a table that scrolls sideways where it must, by keyboard too."""
+    """Return a table that scrolls sideways where necessary, also by keyboard."""
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{_e(name)}">{table}</div>\n'
 
 
@@ -300,7 +299,7 @@ def _numbers(result: Results) -> str:
 
 
 def _never(tables: Sequence[Table], part: Part) -> str:
-    """Return the tables and figures that no run has anything of: one line with the command, printed numbers inside."""
+    """Return tables and figures without any run: one line with the command, the printed numbers inside."""
     if not tables:
         return ""
     command = f"lit-ctg reproduce paper={part.results.paper} size={part.results.size}"
@@ -309,7 +308,7 @@ def _never(tables: Sequence[Table], part: Part) -> str:
 
 
 def _holes(result: Results) -> str:
-    """Every hole once, and what was left out."""
+    """Return every hole once, and what was left out."""
     cells = [cell for table in result.tables for row in table.rows for cell in row.cells.values()]
     holes = Counter(cell.hole for cell in cells if cell is not None and cell.hole is not None)
     lines = [f"{hole} ({count} cells)" for hole, count in holes.items()]
@@ -355,14 +354,14 @@ def _table(table: Table, part: Part) -> str:
 
 
 def _gap(gap: Gap) -> str:
-    """Return a gap in one line; what was printed there unfolds."""
+    """Return a gap as one line, under which the printed numbers unfold."""
     if not gap.printed:
         return _e(gap.words)
     return f"<details><summary>{_e(gap.summary)}; printed</summary>{_e(gap.numbers)}</details>"
 
 
 def _printed(table: Table, row: Row) -> str:
-    """Return the printed number with the letter of its margin, and why it cannot be where it cannot."""
+    """Return the printed number with the letter of its margin, and the reason if it is impossible."""
     mark = table.mark(row)
     number = _e(printed_text(row)) + (f" <sup>{_e(mark)}</sup>" if mark else "")
     why = impossible_text(row)
@@ -398,7 +397,7 @@ def _chip(row: Row, cell: Cell, size: str) -> str:
 
 
 def _curves(result: Results) -> str:
-    """Training curves of every experiment that measured more than once."""
+    """Return the training curves of every experiment that measured more than once."""
     panels = training_curves(result.pool)
     if not panels:
         return ""
@@ -415,7 +414,7 @@ def _curves(result: Results) -> str:
 
 
 def _samples(records: Sequence[RunRecord]) -> str:
-    """Generated texts of the lowest seed of every experiment and regime, as plain text."""
+    """Return generated texts of the lowest seed of every experiment and regime, as plain text."""
     parts, seen = [], set()
     for record in records:
         key = (record.name, record.regime)
@@ -439,7 +438,7 @@ def _samples(records: Sequence[RunRecord]) -> str:
 
 
 def _runs(result: Results) -> str:
-    """Which runs the numbers come from."""
+    """Return the runs that the numbers come from."""
     columns = ("experiment", "regime", "seed", "commit", "device", "parameters", "seconds", "tokens/s", "started")
     rows = []
     for record in result.pool.records():
@@ -466,7 +465,7 @@ def _e(text: str) -> str:
 
 
 def runs_words(result: Results) -> str:
-    """Return how many runs a paper has, and of which size."""
+    """Say how many runs a paper has, and of which size."""
     count = len(result.pool.records())
     return f"{count} run{'s' * (count != 1)}, size {result.size}" if count else "no runs yet"
 
@@ -477,7 +476,7 @@ def slug(label: str) -> str:
 
 
 def choices(shown: Sequence[Part]) -> dict[str, dict[str, str]]:
-    """Return what the page can be filtered by: group -> value -> words; groups with one value are left out."""
+    """Return the filters of the page: group -> value -> words; groups with one value are left out."""
     ran = [part for part in shown if part.results.pool.records()]
     groups = {
         "paper": {part.results.paper: part.results.title for part in shown},
@@ -489,7 +488,7 @@ def choices(shown: Sequence[Part]) -> dict[str, dict[str, str]]:
 
 
 def filter_rules(shown: Sequence[Part]) -> str:
-    """Return the style rules that hide what is not chosen."""
+    """Return the style rules that hide what is not selected."""
     rules = []
     for group, values in choices(shown).items():
         for value in values:
@@ -544,12 +543,12 @@ def main(
     """Write the report of a paper, or of all.
 
     Args:
-        paper, size, records: see ``render.main``.
+        paper, size, records: see ``publish.table_command``.
         target: ``html``; ``wandb`` publishes dashboards, or writes them to the folder ``out``; ``sweep`` writes the
             paper's W&B sweep to the file ``out``.
         out: file of the page, by default ``outputs/report.html``.
         entity, project: where dashboards go.
-        console: where to say what was written.
+        console: where to report what was written.
 
     Raises:
         UserError: no such paper or target, or a file that cannot be written.
@@ -563,14 +562,14 @@ def main(
         made = write_sweep(paper, out)
         shown.print(f"sweep: {made}; wandb sweep {made}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    with shown.status("reading records"):  # on a terminal only
+    with shown.status("reading records"):  # only on a terminal
         made = write_report(Path(out) if out is not None else DEFAULT_OUT, paper, size, records)
     shown.print(f"report: {made}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def write_sweep(paper: str | None, out: str | Path | None, root: Path | None = None) -> Path:
-    """Write a paper's W&B sweep, the part ``sweep`` of its manifest, as a file that ``wandb sweep`` reads.
+    """Write a paper's W&B sweep, the entry ``sweep`` of its manifest, as a file that ``wandb sweep`` reads.
 
     Raises:
         UserError: no paper or file is named, or the paper has no sweep.
@@ -597,9 +596,9 @@ def _dashboards(
         raise UserError("target=wandb needs entity=<your name or team at W&B>, or out=FOLDER to write the files only")
     results, left_out = gather(paper, size, records)
     if out is None:
-        made = dashboard.publish(results, entity, project)
+        made = publish_dashboards(results, entity, project)
     else:
-        made = list(map(str, dashboard.write(results, Path(out), entity or "entity", project)))
+        made = list(map(str, write_dashboards(results, Path(out), entity or "entity", project)))
     for place in made:
         console.print(f"dashboard: {place}", markup=False, highlight=False, soft_wrap=True)
     for line in left_out:

@@ -1,5 +1,7 @@
-"""One row of a table, from its specification to its verdict: which runs have the quantity (``pool.py``), whether they
-may speak (data, size, metric, checks), what they say (``verdict.py``).
+"""One row of a table, from its specification to its verdict.
+
+Which runs have the quantity (``table.RecordPool``), whether they are comparable with what was printed (data, size,
+metric, checks), and what they show (``verdict.py``).
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_value
-from lit_ctg.results.pool import Read, RecordPool
 from lit_ctg.results.spec import Check, Printed, Quantity, RowSpec, TableSpec
-from lit_ctg.results.table import Cell, CheckResult, Row
+from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     MIN_SEEDS,
@@ -86,7 +87,7 @@ def build_row(table: TableSpec, row: RowSpec, numbers: Numbers, pool: RecordPool
 
 
 def printed_of(table: TableSpec, row: RowSpec, numbers: Numbers) -> Printed | None:
-    """Return the row's printed number; a list of references is combined as the row's terms are.
+    """Return the row's printed number; a list of references is combined in the same way as the row's terms.
 
     Raises:
         UserError: the reference is not in ``numbers.csv``.
@@ -168,9 +169,9 @@ def build_cell(
 
 
 def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bounds: dict[str, float | None]) -> Cell:
-    """Measure and judge a row "on average": one value for every cell that has been run, the mean over its seeds.
+    """Measure and judge a row "on average": one value per cell that was run, the mean over its seeds.
 
-    The sentence speaks of cells, and the seeds of one cell share its size and data: they are no further draws of it. A
+    The claim is about cells, and the seeds of one cell share its size and data: they are not further draws of it. A
     cell that fails a check of the row is left out, and the note says so.
     """
     means: list[float] = []
@@ -221,17 +222,17 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
 
 
 def _numbered(reads: Sequence[Read], values: Mapping[int, float]) -> list[Read]:
-    """Return a read that has a number of trials for every pooled value."""
+    """Return a read with a number of trials for every pooled value."""
     return [Read(dict(values), dict.fromkeys(values, 0), unit=reads[0].unit, direction=reads[0].direction)]
 
 
 def _spread(row: RowSpec, values: Mapping[int, float], domain: Domain, printed: float | None = None) -> float | None:
-    """Return CV*, but not of numbers that are all at the end of their scale, where rounding would be all there is."""
+    """Return CV*, except for numbers that are all at the end of their scale, where only rounding would vary."""
     near = all(value - domain.low < 10.0**-row.digits for value in values.values())
     return None if near else repeatability(list(values.values()), domain, printed)
 
 
-# with these the printed number is no measurement of the same quantity
+# with these verdicts the printed number does not measure the same quantity
 _NO_SPREAD = (*NOT_COMPARABLE, NOT_RUN)
 
 
@@ -280,7 +281,7 @@ class _Measured:
         self.interval = self.counts = wilson_interval(hits, total)
 
     def _seeds(self, row: RowSpec) -> None:
-        """Intervals over seeds: of the mean for a difference, of one more run for a level; from three on they count."""
+        """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three."""
         of = mean_interval if row.combine in _DIFFERENCES else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
@@ -288,7 +289,7 @@ class _Measured:
             self.interval, self.why_none = None, f"{len(self.values)} seeds of a yes-or-no quantity"
             return
         if row.claim is not None and len(self.values) > 1 and not self.domain.truth and self._one_value():
-            # an interval without width says that the seed changes nothing, not that we are sure
+            # an interval of width zero means that the seed changes nothing, not that we are certain
             self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
             return
         self.counts = self.interval if enough else None
@@ -297,7 +298,7 @@ class _Measured:
         return max(self.values) - min(self.values) <= 1e-9 * max(1.0, abs(self.mean))
 
     def _sure(self) -> bool:
-        """Of yes or no: Student's interval of +1, +1, +1 has no width; the exact test says what three seeds can say."""
+        """For yes or no: Student's interval of +1, +1, +1 has no width; use the exact test instead."""
         return sign_test(self.values, [0.0] * len(self.values)) <= 0.05
 
 
@@ -309,7 +310,7 @@ def _combined(row: RowSpec, values: list[float]) -> float:
 
 
 def _folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> list[float]:
-    """Return what the row makes of each fold of one run; nothing where a term has none."""
+    """Return the row's value for each fold of one run; empty if a term has no folds."""
     folds = [read.folds.get(seed, []) for read in reads]
     if len({len(values) for values in folds}) > 1:
         return []
@@ -318,7 +319,7 @@ def _folds(row: RowSpec, seed: int, reads: Sequence[Read]) -> list[float]:
 
 
 def _number(quantity: Quantity | None, row: RowSpec, regime: str, pool: RecordPool) -> float | None:
-    """Return a bound: its metric's mean over the seeds that have it, else its stated number."""
+    """Return a bound: its metric's mean over the seeds that recorded it, else its stated number."""
     if quantity is None:
         return None
     return _quantity(quantity, quantity.experiment or row.experiment, regime, pool)
@@ -333,7 +334,7 @@ def _quantity(quantity: Quantity, experiment: str, regime: str, pool: RecordPool
 
 
 def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read], pool: RecordPool) -> Verdict | None:
-    """Return why these runs may not speak about what was printed or claimed; None if they may."""
+    """Return why these runs cannot be compared with what was printed or claimed; None if they can."""
     names = list(dict.fromkeys(name for name, _ in row.terms))
     for name in names:
         if (why := pool.other_data(name, regime)) is not None:
@@ -355,7 +356,7 @@ def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read],
 def _failed_check(
     table: TableSpec, row: RowSpec, experiments: Sequence[str], regime: str, pool: RecordPool
 ) -> CheckResult | None:
-    """Return the first check that does not hold: of ``checks`` in any experiment, of ``some`` in none of them."""
+    """Return the first failed check: one of ``checks`` that fails anywhere, or one of ``some`` that holds nowhere."""
     names = list(dict.fromkeys(experiments))
     for result in run_checks([table.checks[name] for name in row.checks], names, regime, pool):
         if not result.held:
@@ -368,7 +369,7 @@ def _failed_check(
 
 
 def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str, pool: RecordPool) -> list[CheckResult]:
-    """Hold each check against its limit, for its own experiment or for each of ``experiments``."""
+    """Compare each check with its limit, for its own experiment or for each of ``experiments``."""
     results = []
     for check in checks:
         for name in [check.experiment] if check.experiment is not None else experiments:
@@ -387,7 +388,7 @@ def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str,
 
 
 def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool = True) -> Verdict | None:
-    """Judge what was measured; ``sized``: the printed size of a difference is comparable, not its sign alone."""
+    """Judge what was measured; ``sized``: the printed size of a difference is comparable, not only its sign."""
     value = None if printed is None else printed.value
     if row.claim is not None:
         value = value if sized else None
@@ -417,14 +418,14 @@ def _judge_untrained(
     domain: Domain,
     sized: bool,
 ) -> Verdict | None:
-    """Return the verdict that the model before training would get; None where nobody measured it."""
+    """Return the verdict that the untrained model would get; None where it was not measured."""
     read = pool.read(row.experiment, regime, row.untrained[regime] or "")
     values = {seed: read.values[seed] for seed in seeds if seed in read.values}
     return _judge(row, printed, _Measured(row, values, [read], domain, printed), sized) if values else None
 
 
 def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Mapping[str, float | None]) -> str:
-    """Say what a number of our own shows: a goal met or not, the sign of a difference, a value below its floor."""
+    """Say what our number shows: a goal met or missed, the sign of a difference, a value below its floor."""
     found = []
     if row.goal is not None:
         for word, limit in row.goal.items():
@@ -439,7 +440,7 @@ def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Map
 
 
 def build_text_cell(row: RowSpec, regime: str, pool: RecordPool) -> Cell:
-    """Pick generated texts of the lowest seed, and count over all seeds how many are as asked."""
+    """Pick generated texts of the lowest seed, and count over all seeds how many are as requested."""
     assert row.samples is not None
     where = row.samples.get("where", {})
     runs = pool.runs.get((row.experiment, regime), {})

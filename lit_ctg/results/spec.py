@@ -1,11 +1,11 @@
-"""What a paper's folder says: its manifest, the printed numbers, and the specification of every table and figure.
+"""A paper's folder: its manifest, the printed numbers, and the specification of every table and figure.
 
 ``experiments/<paper>/`` holds ``paper.yaml``, ``numbers.csv`` and ``tables/*.yaml``. The manifest is a mapping::
 
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
-    headline:                         # optional: what the README says
-      summary: What came out, in words without numbers.
+    headline:                         # optional: what the README shows
+      summary: The outcome, in words without numbers.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
       picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
                # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
@@ -16,28 +16,28 @@ A table is a mapping::
 
     title: ...            table: "1"  (its number in numbers.csv)      caption: ...
     digits: 3             plot: {kind: line|bars|matrix|words, ...}  (see ``check_plot``)
-    names: {...}          only a place for YAML anchors
+    names: {...}          ignored, a place for YAML anchors
     checks:               # what must hold before a row that names the check can decide anything
       learned: {says: perplexity below that of word frequencies, metric: val/perplexity,
                 below: {metric: reference/unigram_perplexity}}     # at_most, at_least, below or above; times: 3
-    defaults: {...}       keys every row gets unless it has them itself
+    defaults: {...}       keys of every row that does not set them itself
     rows:
       - label: Fusion, perplexity
-        for: {model: [a, b]}              # optional: a row for every combination; "{model}" is filled in everywhere
+        for: {model: [a, b]}              # optional: a row for every combination; "{model}" is replaced everywhere
                                           # {a: A} gives "{model:label}", {a: {experiment: m}} "{model:experiment}" too
         printed: {row: fusion, column: ppl}   # or a list, combined as the terms are; {value: text} for a printed text
         experiment: main
         metric: val/perplexity            # or {as_published: ..., corrected: ...}; "run/parameters" reads the record;
                                           # "rest(whole, part)", "fall(metric)" and
-                                          # "below(metric, other, times)": see ``pool.py``
+                                          # "below(metric, other, times)": see ``RecordPool``
         epoch: 3                          # reads the history instead
         combine: difference|ratio|percent_change|sum|mean     of    terms: [{experiment: ..., metric: ...}, ...]
                  interaction of four terms: (first - second) - (third - fourth)
         over: {layers: ["2", "4"]}        # "on average": the terms are filled in for every combination; the mean over
                                           # the seeds of each of these cells is a value; cells that fail a check are
                                           # left out
-        margin: {relative: 0.05, why: ...} or {absolute: 1, why: ...}      # how near is near enough, and why
-        trials: 200                       # the printed number is a rate of so many trials
+        margin: {relative: 0.05, why: ...} or {absolute: 1, why: ...}      # how close is close enough, and why
+        trials: 200                       # the printed number is a rate over this many trials
         any_size: why                     # the printed number does not depend on the size of the run
         other: "other metric: deviation 3"    # why not comparable: other size, other metric or other data; by regime
         too_small: {below: 0.02, why: ...}    # all terms below it: the metric is at its floor
@@ -48,15 +48,15 @@ A table is a mapping::
         floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
         claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed
         effect: 0.01                      # the smallest difference that would matter, else the printed one counts
-        repeats: Table 1                  # stands in another row already: shown, not counted
-        not_run: why                      # what to say where there is no run, e.g. of a model that cannot be had
+        repeats: Table 1                  # already in another row: shown, not counted
+        not_run: why                      # what to say where there is no run, e.g. of an unavailable model
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|folds|none # over seeds (folds: of one seed over its folds), Wilson over the
                                           # pooled trials, or an exact number
-        limits: [0, 200]                  # what values can be, where the unit does not say it
+        limits: [0, 200]                  # the range of values, where the unit does not imply it
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
-        section, series, x, y, unit, digits: where the row stands in table and plot
+        section, series, x, y, unit, digits: the row's place in table and plot
         samples: {where: {...}, show: 3, expect: regex}       # a row of generated texts
 """
 
@@ -75,7 +75,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.record import REGIMES, SIZES
 from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
-# the same language, several times as fast where libyaml is there
+# the same language, several times as fast where libyaml is installed
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
@@ -92,7 +92,7 @@ _QUANTITIES = ("floor", "ceiling", "expectation")
 
 @dataclass(frozen=True)
 class Headline:
-    """What the README says of one paper: a summary in words, the rows it shows, and its picture (see above)."""
+    """What the README shows of one paper: a summary in words, rows, and a picture (see above)."""
 
     summary: str
     rows: tuple[dict[str, str], ...]
@@ -113,7 +113,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A bound or reference: a metric of the same seeds' records where they have it, else a stated number."""
+    """A bound or reference: a metric from the records of the same seeds if recorded, else a stated number."""
 
     number: float | None = None
     metric: str | None = None
@@ -123,9 +123,9 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Check:
-    """What must hold before a row can decide: a metric against a limit, of every experiment of the row or of one.
+    """A condition for a row to decide anything: a metric against a limit, for every experiment of the row or for one.
 
-    ``limit`` is one of at_most, at_least, below, above; ``times`` multiplies what the metric is held against.
+    ``limit`` is one of at_most, at_least, below, above; ``times`` multiplies the quantity it is compared with.
     """
 
     name: str
@@ -224,7 +224,7 @@ def experiments_root(paper: str | None = None, start: Path | None = None) -> Pat
 
 
 def papers(root: Path) -> list[str]:
-    """Return the folders that are papers, also half-made ones: those with a manifest, printed numbers or tables."""
+    """Return the folders that are papers, even incomplete ones: those with a manifest, printed numbers or tables."""
     parts = (MANIFEST, NUMBERS, TABLES)
     if not root.is_dir():
         return []
@@ -269,7 +269,7 @@ def _headline(data: Any, where: str) -> Headline:
 
 
 def _whole(data: Any, keys: Sequence[str], where: str) -> None:
-    """Check that a mapping has these keys and no others."""
+    """Check that a mapping has exactly these keys."""
     if not isinstance(data, dict):
         raise UserError(f"{where}: expected a mapping with {', '.join(keys)}")
     _known(data, tuple(keys), where)
@@ -280,10 +280,10 @@ def _whole(data: Any, keys: Sequence[str], where: str) -> None:
 def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
     """Read ``numbers.csv``: (table, row, column) -> printed number; an empty value means "not reported".
 
-    A note that begins with ``not aimed at: `` says why the number stands in no row.
+    A note that begins with ``not aimed at: `` says why no row has the number.
 
     Raises:
-        UserError: it cannot be read, a column is missing, a value is no number, or a number stands there twice.
+        UserError: it cannot be read, a column is missing, a value is not a number, or a number occurs twice.
     """
     numbers: dict[tuple[str, str, str], Printed] = {}
     try:
@@ -381,14 +381,14 @@ def _expand(raw: dict[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _placeholders(name: str, value: Any, values: Any) -> dict[str, str]:
-    """Return what one value of ``for`` fills in: ``{name}``, and ``{name:field}`` for each of its fields."""
+    """Return the replacements for one value of ``for``: ``{name}``, and ``{name:field}`` for each of its fields."""
     fields = values[value] if isinstance(values, dict) else {}
     fields = fields if isinstance(fields, dict) else {"label": fields}
     return {f"{{{name}}}": str(value)} | {f"{{{name}:{key}}}": str(word) for key, word in fields.items()}
 
 
 def _fill(node: Any, words: Mapping[str, str]) -> Any:
-    """Return ``node`` with every placeholder replaced, in keys of mappings too."""
+    """Return ``node`` with every placeholder replaced, including those in keys of mappings."""
     if isinstance(node, dict):
         return {_fill(key, words): _fill(value, words) for key, value in node.items()}
     if isinstance(node, list):
@@ -466,7 +466,7 @@ def _check_row(row: RowSpec, where: str) -> None:
 
 
 def _by_regime(value: Any) -> dict[str, Any]:
-    """Return ``{regime: value}``; a mapping keyed by regimes only is taken as such."""
+    """Return ``{regime: value}``; a mapping whose keys are all regimes is used as it is."""
     if isinstance(value, dict) and value and set(value) <= set(REGIMES):
         return {regime: value.get(regime) for regime in REGIMES}
     return dict.fromkeys(REGIMES, value)
@@ -496,7 +496,7 @@ SCALES = ("linear", "steps")
 
 
 def unit_of(row: RowSpec) -> str:
-    """Return what a row's number is counted in; a difference is not counted in the same as what it is made of."""
+    """Return the unit of a row's number; a difference does not have the unit of its terms."""
     return f"change, {row.unit}" if row.combine in ("difference", "percent_change", "interaction") else row.unit
 
 
@@ -504,18 +504,18 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
     """Check a ``plot`` entry against the rows it draws; it is one of::
 
         {kind: line, x: epoch, y: validation perplexity, log: true, xscale: steps}
-                                      # a panel for every series; y may be left out: then it is each panel's unit,
-                                      # as it must be where the panels have several; xscale steps: equal distances
+                                      # one panel per series; y may be left out: then it is each panel's unit, as
+                                      # it must be where the units differ; xscale steps: equal distances
         {kind: bars, x: perplexity, log: true, low: 0, high: 1, sections: [...]}
-                                      # a chart for every section named, else one; x or y says what is measured
-        {kind: matrix, x: realised, y: intended}      # a panel for every series
+                                      # one chart per named section, else a single one; x or y names the measure
+        {kind: matrix, x: realised, y: intended}      # one panel per series
         {kind: words}                 # best words of a section's first row against those of its others
 
     Panels and charts of one unit share their axis.
 
     Raises:
-        UserError: unknown kind or key, a key that this kind does not use, sections or series that are not there, or
-            numbers of several units on one axis.
+        UserError: unknown kind or key, a key that this kind does not use, missing sections or series, or numbers of
+        several units on one axis.
     """
     if plot is None:
         return

@@ -1,33 +1,289 @@
-"""The tables of a paper as data: printed numbers, ours in both regimes with intervals, and verdicts.
+"""The tables of a paper as data: the runs in use (``RecordPool``), and the rows, tables and results made from them.
 
-``rows.py`` makes them from records, ``gather.py`` those of a whole paper; how they look is ``render.py``'s and
-``report.py``'s.
+A pool holds one run per seed, all of one configuration, and a note for every run that it leaves out. ``rows.py`` makes
+rows from it: printed numbers, ours in both regimes with intervals, and verdicts; ``gather.py`` makes the tables of a
+whole paper. ``render.py`` and ``report.py`` decide how they look.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_number
-from lit_ctg.results.pool import RecordPool
-from lit_ctg.results.record import REGIMES
-from lit_ctg.results.spec import Check, Manifest, Printed, RowSpec, TableSpec
+from lit_ctg.results.record import HASH_IGNORED, REGIMES, RunRecord, config_hash, drop_keys, without_modules
+from lit_ctg.results.spec import MANIFEST, Check, Manifest, Printed, RowSpec, TableSpec
 from lit_ctg.results.verdict import Verdict
 from lit_ctg.statistics import Interval
+
+Key = tuple[str, str]  # experiment name, regime
+# records of `lit-ctg data counts`
+COUNTS = "counts_"
+_FALL = re.compile(r"fall\(([^,()]+)\)")
+_BELOW = re.compile(r"below\(([^,()]+), ([^,()]+), ([\d.]+)\)")
+_REST = re.compile(r"rest\(([^,()]+), ([^,()]+)\)")
+
+
+@dataclass(frozen=True)
+class Read:
+    """Values of one quantity by seed, or the reason why there are none; ``note`` says what was left out.
+
+    ``folds`` are the values behind the value of a run that was measured over folds; ``unit`` and ``direction`` are the
+    metric's own.
+    """
+
+    values: dict[int, float]
+    trials: dict[int, int]
+    hole: str | None = None
+    note: str = ""
+    folds: dict[int, list[float]] = field(default_factory=dict)
+    unit: str = ""
+    direction: str = "none"
+
+
+class RecordPool:
+    """Records of one paper at one size, by experiment and regime.
+
+    Finished runs only; of two runs with the same seed the later one. Runs of one experiment and regime whose
+    configurations differ in more than the seed are not one sample: the committed configuration, else the most common
+    one, is kept and ``notes`` names the others.
+
+    Args:
+        records: all records, including those of other papers and sizes.
+        paper, size: which of them to use.
+        committed: folder of the paper's committed records.
+        data: folders of local data that are the paper's kind of data; None: any.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[RunRecord],
+        paper: str,
+        size: str,
+        committed: Path | None = None,
+        data: Sequence[str] | None = None,
+    ) -> None:
+        self.paper, self.size = paper, size
+        # folders of local data that are the paper's kind of data; None: any
+        self.data = data
+        # all records, including those of other papers and sizes
+        self.seen = list(records)
+        self.notes: list[str] = []
+        self.failed: dict[Key, list[RunRecord]] = {}
+        done: dict[Key, list[RunRecord]] = {}
+        for record in self.seen:
+            if (record.paper, record.size) == (paper, size):
+                target = done if record.status == "DONE" else self.failed
+                target.setdefault((record.name, record.regime), []).append(record)
+        folder = committed.resolve() if committed is not None else None
+        self.runs: dict[Key, dict[int, RunRecord]] = {}
+        for key, group in sorted(done.items()):
+            kept = self._one_configuration(key, group, folder)
+            self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
+
+    def records(self) -> list[RunRecord]:
+        """Return the records in use, by experiment, regime and seed."""
+        return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
+
+    def trained(self) -> list[RunRecord]:
+        """Return the records in use that belong to a model; the others are counts of a text (``run/counts.py``)."""
+        return [record for record in self.records() if not record.name.startswith(COUNTS)]
+
+    def read(self, experiment: str, regime: str, metric: str, epoch: int | None = None) -> Read:
+        """Return a metric (or its history at ``epoch``, or a field of the record as ``run/<field>``) by seed.
+
+        ``rest(<whole>, <part>)`` is the mean over what the metric ``whole`` counts and ``part`` does not, for
+        perplexities the mean of their logarithms. ``fall(<metric>)`` is the decrease of a metric in the last epoch.
+        ``below(<metric>, <other>, <times>)`` is 1 where a metric is below that many times the other, else 0.
+        """
+        if (hole := self.hole(experiment, regime)) is not None:
+            return Read({}, {}, hole)
+        if (rest := _REST.fullmatch(metric)) is not None:
+            return _rest(self.read(experiment, regime, rest[1]), self.read(experiment, regime, rest[2]))
+        if (fall := _FALL.fullmatch(metric)) is not None:
+            return self._fall(experiment, regime, fall[1])
+        if (below := _BELOW.fullmatch(metric)) is not None:
+            pair = self.read(experiment, regime, below[1]), self.read(experiment, regime, below[2])
+            return _below(*pair, float(below[3]))
+        runs = self.runs[experiment, regime]
+        if epoch is None and not metric.startswith("run/"):
+            runs = _newest_definition(runs, metric)
+        values, trials, folds = {}, {}, {}
+        for seed, record in sorted(runs.items()):
+            value = _value(record, metric, epoch)
+            if value is not None:
+                values[seed] = value
+                trials[seed] = record.metrics.get(metric, {}).get("n", 0)
+                if epoch is None and (found := record.metrics.get(metric, {}).get("folds")):
+                    folds[seed] = found
+        at = f" at epoch {epoch}" if epoch is not None else ""
+        if not values:
+            return Read({}, {}, f"not recorded: {metric}{at} ({experiment})")
+        missing = sorted(set(self.runs[experiment, regime]) - set(values))
+        note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
+        told = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
+        return Read(values, trials, None, note, folds, told.get("unit", ""), told.get("direction", "none"))
+
+    def _fall(self, experiment: str, regime: str, metric: str) -> Read:
+        histories = {seed: run.history.get(metric, []) for seed, run in self.runs[experiment, regime].items()}
+        values = {seed: points[-2][1] - points[-1][1] for seed, points in histories.items() if len(points) > 1}
+        hole = None if values else f"not recorded: {metric} of two epochs ({experiment})"
+        return Read(values, dict.fromkeys(values, 0), hole)
+
+    def hole(self, experiment: str, regime: str) -> str | None:
+        """Return which experiment lacks a finished run (in the column's regime and the table's size), else None."""
+        if self.runs.get((experiment, regime)):
+            return None
+        failed = self.failed.get((experiment, regime), [])
+        if diverged := [record for record in failed if record.status == "DIVERGED"]:
+            seeds = ", ".join(str(record.seed) for record in diverged)
+            return f"diverged: {experiment}, seed {seeds}; {diverged[-1].error}"
+        return f"not run: {experiment}" + (f"; failed: {failed[-1].error}" if failed else "")
+
+    def other_data(self, experiment: str, regime: str) -> str | None:
+        """Return why runs are not on the paper's kind of data (a generated sample, the user's own text), else None."""
+        for record in self.runs.get((experiment, regime), {}).values():
+            for source, root in sources_of(record.config):
+                if source == "sample":
+                    return "made-up sample text"
+                folder = Path(str(root)).name
+                if source == "local" and self.data is not None and folder not in self.data:
+                    return f"data of one's own ({folder})"
+        return None
+
+    def describe(self) -> str:
+        """Describe the records in one line: how many, which seeds, size and data."""
+        records = self.records()
+        if not records:
+            return "no finished runs"
+        seeds = sorted({record.seed for record in records})
+        told = ", ".join(map(str, seeds)) if len(seeds) <= 6 else f"{seeds[0]} to {seeds[-1]}"
+        folders = {
+            "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
+            for record in records
+            for source, root in sources_of(record.config)
+        }
+        data = f", data: {', '.join(sorted(folders))}" if folders else ""
+        runs = len(self.trained())
+        counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
+        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seeds {told}{data}{counts}"
+
+    def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
+        """Return the runs of one configuration; the others get a note."""
+        committed = [r for r in group if folder is not None and r.source is not None and folder in r.source.parents]
+        families = {id(record): family_hash(record) for record in group}
+        votes = Counter(families[id(record)] for record in committed or group)
+        latest = {families[id(record)]: record for record in sorted(group, key=lambda record: record.started_at)}
+        best = max(votes, key=lambda family: (votes[family], latest[family].started_at))
+        kept: list[RunRecord] = []
+        other: list[RunRecord] = []
+        for record in group:
+            fits = families[id(record)] == best or any(record is one for one in committed)
+            (kept if fits else other).append(record)
+        for record in other:
+            changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
+            run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
+            self.notes.append(f"left out, another configuration ({changes}): {run}")
+        return kept
+
+
+def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
+    """Return (source, root) of every corpus in a configuration."""
+    if isinstance(node, Mapping):
+        if isinstance(node.get("source"), str) and ("root" in node or node["source"] == "sample"):
+            yield node["source"], node.get("root")
+        for value in node.values():
+            yield from sources_of(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from sources_of(value)
+
+
+def family_hash(record: RunRecord) -> str:
+    """Return the hash of the configuration without its seeds: runs that share it are one sample."""
+    return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
+
+
+def _without_seeds(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {key: _without_seeds(value) for key, value in node.items() if key != "seed"}
+    return [_without_seeds(value) for value in node] if isinstance(node, list) else node
+
+
+def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys, with the other's value, in which two configurations differ."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return [] if one == other else [f"{prefix.rstrip('.')}={other}"]
+    found = []
+    for key in sorted({*one, *other}, key=str):
+        if key != "seed" and f"{prefix}{key}" not in HASH_IGNORED:
+            found += _differences(one.get(key), other.get(key), f"{prefix}{key}.")
+    return found
+
+
+def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, RunRecord]:
+    """Drop records with an older definition of the metric."""
+    versions = {seed: record.metrics[metric]["version"] for seed, record in runs.items() if metric in record.metrics}
+    newest = max(versions.values(), default=None)
+    return {seed: runs[seed] for seed, version in versions.items() if version == newest}
+
+
+def _below(read: Read, other: Read, times: float) -> Read:
+    """Return, for every seed, 1 where ``read`` is below ``times`` the other, else 0."""
+    if (hole := read.hole or other.hole) is not None:
+        return Read({}, {}, hole)
+    seeds = [seed for seed in read.values if seed in other.values]
+    values = {seed: float(read.values[seed] < times * other.values[seed]) for seed in seeds}
+    trials = {seed: read.trials[seed] for seed in seeds}
+    hole = None if values else "no seed has both quantities"
+    return Read(values, trials, hole, read.note or other.note, {}, "truth value", read.direction)
+
+
+def _rest(whole: Read, part: Read) -> Read:
+    """Return the mean over what ``whole`` counts and ``part`` does not."""
+    if (hole := whole.hole or part.hole) is not None:
+        return Read({}, {}, hole)
+    values, trials = {}, {}
+    log = whole.unit.split()[:1] == ["perplexity"]
+    for seed in set(whole.values) & set(part.values):
+        count = whole.trials[seed] - part.trials[seed]
+        if count > 0:
+            one, other = (math.log(read.values[seed]) if log else read.values[seed] for read in (whole, part))
+            mean = (whole.trials[seed] * one - part.trials[seed] * other) / count
+            values[seed], trials[seed] = math.exp(mean) if log else mean, count
+    hole = None if values else "nothing is left of the whole without its part"
+    return Read(values, trials, hole, whole.note or part.note, {}, whole.unit, whole.direction)
+
+
+def _value(record: RunRecord, metric: str, epoch: int | None) -> float | None:
+    if metric.startswith("run/"):
+        value = getattr(record, metric.removeprefix("run/"))
+        return None if value is None else float(value)
+    if epoch is not None:
+        return next((value for at, value in record.history.get(metric, []) if at == epoch), None)
+    return record.metrics[metric]["value"] if metric in record.metrics else None
+
+
+# --- rows, tables and results ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Cell:
     """Our side of a row in one regime.
 
-    ``values`` are by seed, ``mean`` their mean (or the pooled rate over ``trials``). ``interval`` is where one more run
-    would lie, for a difference that of its mean, for ``interval: wilson`` without a printed number Wilson's;
-    ``folds`` is their number where it is over the folds of one run. A ``hole`` says what is missing. A row with a
-    printed number or a claim has a ``verdict``, one without may have a ``finding``. ``bounds`` holds the numbers
-    behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the printed number.
-    Of a row "on average" the values are the means of its ``cells``, numbered from 0.
+    ``values`` are by seed, ``mean`` is their mean (or the pooled rate over ``trials``). ``interval`` is where one more
+    run would lie; for a difference, the interval of its mean; for ``interval: wilson`` without a printed number,
+    Wilson's. ``folds`` is their number where the interval is over the folds of one run. A ``hole`` says what is
+    missing. A row with a printed number or a claim has a ``verdict``, another may have a ``finding``. ``bounds`` holds
+    the numbers behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the
+    printed number. In a row "on average" the values are the means of its ``cells``, numbered from 0.
     """
 
     values: dict[int, float] = field(default_factory=dict)
@@ -48,7 +304,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """A check of one experiment in one regime: did it hold, and the numbers. ``held`` None: not measured."""
+    """A check of one experiment in one regime: whether it held, and the numbers. ``held`` None: not measured."""
 
     check: Check
     experiment: str
@@ -67,7 +323,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Row:
-    """A row; a regime that does not apply has no cell. ``impossible`` is of the printed number, by regime."""
+    """A row; a regime that does not apply has no cell. ``impossible`` is about the printed number, by regime."""
 
     spec: RowSpec
     printed: Printed | None
@@ -76,7 +332,7 @@ class Row:
 
     @property
     def judged(self) -> bool:
-        """Whether the paper says something here, a number or a sentence, that gets a verdict."""
+        """Whether the paper states something here, a number or a claim, that gets a verdict."""
         return self.printed is not None or self.spec.claim is not None
 
     @property
@@ -96,11 +352,11 @@ class Table:
 
     @property
     def title(self) -> str:
-        """Title with the paper's own number, if it has one."""
+        """The title, with the paper's own number if it has one."""
         return self.spec.title
 
     def of_its_size(self) -> Table:
-        """Return the table with its size in the title, for pages that have it at several sizes."""
+        """Return the table with its size in the title, for pages that show it at several sizes."""
         spec = dataclasses.replace(self.spec, title=f"{self.spec.title} (size {self.size})")
         return dataclasses.replace(self, spec=spec)
 
@@ -143,10 +399,28 @@ class Results:
         """The paper's name in words."""
         return self.manifest.title if self.manifest is not None else self.paper.replace("_", " ")
 
+    def named(self, wanted: Mapping[str, str]) -> tuple[Table, Row]:
+        """Return the row that a headline names by ``table``, ``section`` and ``label``, with its table.
+
+        Raises:
+            UserError: no such table or row.
+        """
+        where = f"{self.paper}/{MANIFEST}, headline"
+        tables = {table.spec.name: table for table in self.tables}
+        name = wanted["table"]
+        if name not in tables:
+            raise UserError(f"{where}: no table '{name}'{did_you_mean(name, tables)}")
+        key = (wanted["section"], wanted["label"])
+        rows = {(row.spec.section, row.spec.label): row for row in tables[name].rows}
+        if key not in rows:
+            near = did_you_mean(" / ".join(key), map(" / ".join, rows))
+            raise UserError(f"{where}: {name} has no row '{' / '.join(key)}'{near}")
+        return tables[name], rows[key]
+
     def counted(self, claims: bool) -> list[Row]:
         """Return the rows with a printed number, or with a claim, each number and each claim once.
 
-        A row that ``repeats`` another, or whose printed number stood in a row before, is not counted again.
+        A row that ``repeats`` another, or whose printed number occurred in an earlier row, is not counted again.
         """
         seen: set[str] = set()
         rows = []
@@ -163,14 +437,14 @@ class Results:
         return rows
 
     def verdicts(self, regime: str, claims: bool | None = None) -> Counter[str]:
-        """Count the verdicts of one regime over all tables: of numbers, of claims, or of both."""
+        """Count the verdicts of one regime over all tables: on numbers, on claims, or on both."""
         kinds = (False, True) if claims is None else (claims,)
         cells = [row.cells.get(regime) for kind in kinds for row in self.counted(kind)]
         return Counter(cell.verdict.label for cell in cells if cell is not None and cell.verdict is not None)
 
 
 def _identity(table: TableSpec, row: Row) -> str:
-    """Return what tells printed numbers and claims apart."""
+    """Return what identifies a printed number or a claim."""
     spec = row.spec
     if not row.is_claim:
         references = spec.printed if isinstance(spec.printed, list) else [spec.printed]

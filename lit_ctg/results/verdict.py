@@ -1,8 +1,8 @@
-"""Verdicts: what our records say about a number somebody printed, and about what somebody claimed.
+"""Verdicts: what our records say about printed numbers and claims.
 
 ``docs/verdicts.md`` has the rules with their formulas, sources and examples; ``RULES`` is their short form, printed
-under the tables. Everything here is a function of plain numbers: which runs may speak at all (size, data, metric,
-checks) is decided in ``table.py`` from the specification.
+under the tables. Everything here is a function of plain numbers: which runs are comparable at all (size, data, metric,
+checks) is decided in ``rows.py`` from the specification.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLAIM_LABELS = (SUPPORTED, CONTRADICTED, *_EITHER)
 LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
 
 CLAIMS = ("less", "greater", "equal", "not_less", "not_greater")
-# with two seeds Student's factor is 12.7, with three 4.3
+# Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
 
 RULES = (
@@ -63,7 +63,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of ``LABELS`` and the reason in words."""
+    """One of ``LABELS``, and the reason in words."""
 
     label: str
     reason: str = ""
@@ -71,7 +71,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Margin:
-    """How near is near enough, stated in advance: a share of the printed number or a distance; ``why`` in words."""
+    """How close is close enough, stated in advance: a share of the printed number or a distance; ``why`` in words."""
 
     relative: float | None = None
     absolute: float | None = None
@@ -81,7 +81,7 @@ class Margin:
         """Check that exactly one of the two is given, and that it is a distance.
 
         Raises:
-            UserError: none or both are, or it is below 0.
+            UserError: neither or both are given, or it is below 0.
         """
         if (self.relative is None) == (self.absolute is None):
             raise UserError("margin: state either relative or absolute")
@@ -92,7 +92,7 @@ class Margin:
         """Return the distance around a printed number.
 
         Raises:
-            UserError: a share of nothing.
+            UserError: a relative margin without a printed number.
         """
         if self.absolute is not None:
             return self.absolute
@@ -119,7 +119,7 @@ def judge_number(printed: float, interval: Interval | None, margin: Margin) -> V
     """Judge a printed number by the interval in which one more run like ours would lie.
 
     Reproduced when the whole interval is within the margin, not reproduced when all of it is outside. If the true
-    difference is larger than the margin the first happens in at most 2.5% of cases, if it is smaller so does the second
+    difference is larger than the margin, the first happens in at most 2.5% of cases; if it is smaller, the second does
     (two one-sided tests on a single new value), however many seeds there are.
 
     Args:
@@ -156,7 +156,7 @@ def judge_claim(
         claim: ``less`` or ``greater`` than 0, ``equal`` to it, ``not_less`` or ``not_greater``.
         interval: 95% interval of our mean difference; None with too few seeds (``why_none`` says so).
         effect: size of the printed difference, or of the smallest one that would matter; its sign is the claim's.
-        meaningful: ``effect`` is the smallest that would matter, so that less than it contradicts, whatever its sign.
+        meaningful: ``effect`` is the smallest that would matter, so that anything less contradicts, whatever its sign.
         margin: for the other three claims, how large a difference counts as none.
 
     Raises:
@@ -205,7 +205,7 @@ def as_untrained(verdict: Verdict, untrained: Verdict | None) -> Verdict:
 
 
 def find_sign(interval: Interval | None) -> str:
-    """Say in words what a paired difference of our own shows."""
+    """Say in words what a paired difference of ours shows."""
     if interval is None:
         return "too few seeds"
     if interval[0] <= 0 <= interval[1]:
@@ -214,7 +214,7 @@ def find_sign(interval: Interval | None) -> str:
 
 
 def _rounding(printed: float) -> float:
-    """What rounding in the last bits may part; not the rounding of print, which belongs into the margin."""
+    """Return the tolerance for rounding in the last bits; rounding in print belongs to the margin."""
     return 1e-9 * max(1.0, abs(printed))
 
 
@@ -223,13 +223,13 @@ def _rounding(printed: float) -> float:
 
 @dataclass(frozen=True)
 class Domain:
-    """What values a quantity can have; ``log`` when its intervals are made on the log scale of ``value + shift``."""
+    """The range of a quantity; ``log`` when its intervals are made on the log scale of ``value + shift``."""
 
     low: float = -math.inf
     high: float = math.inf
     log: bool = False
     shift: float = 0.0
-    # yes or no, a run: no interval of a mean is meant
+    # yes or no per run: an interval of the mean would be meaningless
     truth: bool = False
 
 
@@ -237,7 +237,7 @@ ANY = Domain()
 _POSITIVE = Domain(low=0.0, log=True)
 _COUNT = Domain(low=0.0)
 _RATE = Domain(low=0.0, high=1.0)
-# by the unit's first word
+# by the first word of the unit
 _BY_UNIT = {
     "perplexity": Domain(low=1.0, log=True),
     **dict.fromkeys(("ratio", "factor", "s/token", "seconds"), _POSITIVE),
@@ -253,8 +253,8 @@ def domain_of(unit: str, direction: str = "none", combine: str | None = None) ->
 
     Args:
         unit: of the measured metric, e.g. ``perplexity`` or ``share of content words``.
-        direction: of the metric; a cost in nats (``lower``) is not negative, a gap in nats may be.
-        combine: what the row makes of it; a difference may have either sign, a change in percent ends at -100.
+        direction: of the metric; a cost in nats (``lower``) cannot be negative, a gap in nats can.
+        combine: how the row combines it; a difference may have either sign, a change in percent is at least -100.
     """
     words = unit.split()
     own = _BY_UNIT.get(words[0], ANY) if words and "difference" not in words else ANY
@@ -274,8 +274,8 @@ def domain_of(unit: str, direction: str = "none", combine: str | None = None) ->
 def mean_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | None:
     """Return the 95% interval of the mean of independent values; None below two.
 
-    On the log scale mean divided and multiplied by ``exp(t s / mean)``, s the standard error (delta method), else
-    Student's, cut at the domain's ends. Values outside the domain (a unit misnamed) get Student's plain interval.
+    On the log scale it is the mean divided and multiplied by ``exp(t s / mean)``, s the standard error (delta method),
+    else Student's, clipped to the domain. Values outside the domain (a misnamed unit) get Student's plain interval.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -300,7 +300,7 @@ def _within(values: Sequence[float], domain: Domain, plain: Interval | None, err
     low, high = plain
     mean = math.fsum(values) / len(values) + domain.shift
     if domain.log and mean > 0:
-        # beyond e^700 floats end; such an interval says nothing anyhow
+        # floats overflow beyond e^700; such an interval says nothing anyway
         factor = math.exp(min(700.0, t_quantile(len(values) - 1) * error / mean))
         low, high = mean / factor - domain.shift, mean * factor - domain.shift
     return max(low, domain.low), min(high, domain.high)
@@ -309,8 +309,8 @@ def _within(values: Sequence[float], domain: Domain, plain: Interval | None, err
 def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: int) -> Interval | None:
     """Return the 95% interval of a rate that a printed run of ``printed_trials`` would show, given ours by seed.
 
-    The wider of two on either side: that of sampling alone (pooled trials, beta-binomial) and, from ``MIN_SEEDS`` seeds
-    on, that of the seeds, whose spread holds what another training changes too.
+    On either side the wider of two: sampling alone (pooled trials, beta-binomial) and, from ``MIN_SEEDS`` seeds on, the
+    seeds, whose spread includes what another training run changes.
     """
     hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
     pooled = rate_prediction_interval(hits, sum(trials), printed_trials)
@@ -323,8 +323,8 @@ def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: in
 def repeatability(values: Sequence[float], domain: Domain, printed: float | None = None) -> float | None:
     """Return CV* in percent of our values by seed, with ``printed`` among them if given.
 
-    Values are counted from the lower end of their scale (1 for a perplexity), as the measure asks. None where there
-    is no such end, fewer than two values, or a value that is not finite.
+    Values are measured from the lower end of their scale (1 for a perplexity), as CV* requires. None if there is no
+    such end, fewer than two values, or a value that is not finite.
     """
     every = [*values, *([] if printed is None else [printed])]
     if not math.isfinite(domain.low) or not all(map(math.isfinite, every)):

@@ -3,7 +3,7 @@
 Two kinds of numbers need neither model nor corpus: those that follow from other numbers of the same record (a gain
 from two rates, a perplexity from those of its classes, an interval from a count), and those that are counted over
 generated texts. Records keep the first texts of every trial, not all of them: a count over some of the texts bounds
-the number over all. What follows is the paper's business: ``lit_ctg/papers/<paper>/verify.py`` gives
+the number over all. Each paper knows which numbers these are: ``lit_ctg/papers/<paper>/verify.py`` defines
 ``recompute(record)``.
 """
 
@@ -23,15 +23,15 @@ from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.statistics import wilson_interval
 
-# sums were made in another order than here
+# the original sums were made in another order
 TOLERANCE = 1e-6
-# differences that are told
+# how many differences are printed
 TOLD = 10
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What a metric must be: exactly (``low == high``) or between bounds; ``part``: the value or an interval's end."""
+    """An expected metric: exact (``low == high``) or between bounds; ``part``: the value or an end of its interval."""
 
     metric: str
     low: float
@@ -41,12 +41,12 @@ class Recomputed:
 
 
 def exactly(metric: str, value: float, how: str, part: str = "value") -> Recomputed:
-    """Return a number that must be just this one."""
+    """Return an exact expectation."""
     return Recomputed(metric, value, value, how, part)
 
 
 def from_mean(metric: str, values: Sequence[float], n: int, low: float, high: float) -> Recomputed:
-    """Bound the mean of ``n`` values in [low, high] by some of them; all of them give it exactly."""
+    """Bound the mean of ``n`` values in [low, high] from some of them; from all of them it is exact."""
     rest, total = n - len(values), math.fsum(values)
     return Recomputed(metric, (total + rest * low) / n, (total + rest * high) / n, f"{len(values)} of {n} texts")
 
@@ -69,7 +69,7 @@ def difference(record: RunRecord, metric: str, one: str, other: str) -> Iterator
 
 
 def history_end(record: RunRecord) -> Iterator[Recomputed]:
-    """What was measured after the last epoch is what the record says."""
+    """Expect in the record what the history has after the last epoch."""
     last = (record.config.get("trainer") or {}).get("max_epochs")
     for name, points in record.history.items():
         if name in record.metrics and points and points[-1][0] == last:
@@ -82,11 +82,11 @@ def value_of(record: RunRecord, metric: str) -> float:
 
 
 def rate_intervals(record: RunRecord) -> Iterator[Recomputed]:
-    """Recompute Wilson's interval of every rate that is a count of trials."""
+    """Recompute Wilson's interval of every rate that counts trials."""
     for name, entry in record.metrics.items():
         value, n = float(entry["value"]), int(entry["n"])
         if entry["unit"] == "rate" and entry["ci95"] and 0 <= value <= 1 and not name.endswith("_gain"):
-            # a rate that is no count of its trials is found here: the nearest one has another value
+            # this finds a rate that is not a count of its trials: the nearest such rate differs
             yield exactly(name, round(value * n) / n, f"a count of {n}")
             low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)
             yield exactly(name, low, f"Wilson, n = {n}", "low")
@@ -102,7 +102,7 @@ def fold_means(record: RunRecord) -> Iterator[Recomputed]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many numbers of some records were recomputed, and a line for each that differs."""
+    """How many numbers of some records were recomputed, and one line for each that differs."""
 
     records: int
     recomputed: int
@@ -112,7 +112,7 @@ class Outcome:
 
 
 def verify(records: Iterable[RunRecord], recompute: Callable[[RunRecord], Iterator[Recomputed]] | None) -> Outcome:
-    """Hold every number that can be recomputed against its record."""
+    """Compare every number that can be recomputed with its record."""
     count, same, bounded, left = 0, 0, 0, 0
     differences = []
     for record in records:
@@ -160,7 +160,7 @@ def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | No
     name = f"lit_ctg.papers.{paper}.verify"
     try:
         there = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # a paper that has experiments but no code here
+    except ModuleNotFoundError:  # a paper with experiments but no code here
         there = None
     return None if there is None else importlib.import_module(name).recompute
 

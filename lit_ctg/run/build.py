@@ -29,7 +29,7 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
 
-# of Hydra 1.4; 1.3 builds any class that a configuration names
+# a setting of Hydra 1.4; 1.3 builds any class that a configuration names
 ALLOW_LIST = "_execution_whitelist_"
 
 
@@ -57,7 +57,7 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
         UserError: its class refuses the values; names the node.
     """
     if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
-        # whole packages: Hydra looks at the module a class comes from, which may be another than the one it is named by
+        # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
         extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})
     try:
         return hydra.utils.instantiate(node, _convert_="all", **extra)
@@ -73,13 +73,13 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
                 f"{where}.{unknown[1]}: {target} takes no {unknown[1]}; leave it out (~{where}.{unknown[1]} where the "
                 "experiment file gives it)"
             ) from error
-        # a model may build its backbone itself, from that one's settings
+        # a model may build its backbone itself, from the backbone's settings
         settings = f"{where}.*" + (" and backbone.*" if "backbone" in extra else "")
         raise UserError(f"{where}: {reason}; check the values given for {settings}") from error
 
 
 def targets(node: Any) -> list[str]:
-    """Return every ``_target_`` in a node: what the configuration, which is the user's own, says is to be built."""
+    """Return every ``_target_`` in a node: the classes that the configuration, which is the user's own, names."""
     if isinstance(node, DictConfig):
         node = OmegaConf.to_container(node, resolve=True)
     if isinstance(node, dict):
@@ -89,7 +89,7 @@ def targets(node: Any) -> list[str]:
 
 
 def build_datamodule(cfg: DictConfig) -> LightningDataModule:
-    """Build the data module alone (`lit-ctg data`)."""
+    """Build only the data module (`lit-ctg data`)."""
     if cfg.data is None:
         raise UserError("no corpus chosen: pass data=<name> or experiment=<paper>/<name>")
     if cfg.data.get("tokenizer", "") is None:
@@ -100,7 +100,7 @@ def build_datamodule(cfg: DictConfig) -> LightningDataModule:
 def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
     """Build the LightningModule over its backbone, seeded, with the data module's vocabulary.
 
-    A model whose constructor takes ``corpus`` gets the data module too: it is built to fit the training text.
+    A model whose constructor takes ``corpus`` also gets the data module, because it is built to fit the training text.
     """
     seed_everything(cfg.seed, workers=True, verbose=False)
     extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
@@ -109,7 +109,7 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningMo
     if cfg.backbone is not None:
         extra["backbone"] = instantiate(cfg.backbone, "backbone")
     module = instantiate(cfg.model, "model", **extra)
-    # features and the like are computed once for the whole corpus, by the paper that knows how
+    # the paper computes features and the like once for the whole corpus
     if hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform"):
         datamodule.corpus_transform = module.corpus_transform
     return module
@@ -119,7 +119,7 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     """Build data, model, callbacks, loggers and trainer for a run in ``folder``.
 
     Raises:
-        UserError: a value that some part refuses.
+        UserError: a value that some component refuses.
     """
     datamodule = build_datamodule(cfg)
     if isinstance(datamodule, CorpusDataModule):
@@ -129,7 +129,7 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     callbacks = _callbacks(cfg, folder)
     for callback in callbacks:
         if isinstance(callback, RunCheckpoint):
-            # not arguments: Hydra would build every _target_ in them
+            # not passed as arguments: Hydra would build every _target_ in them
             callback.settings, callback.corpus = plain(cfg), corpus
     trainer = instantiate(
         cfg.trainer,
@@ -153,7 +153,7 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     }
     for name, node in (cfg.callback or {}).items():
         callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
-    # no run goes without its record, even if the list of callbacks leaves it out
+    # every run gets its record, even if the list of callbacks leaves it out
     if not any(isinstance(callback, RunRecordCallback) for callback in callbacks):
         callbacks.append(RunRecordCallback())
     if cfg.decoding is not None and "wandb" in (cfg.logger or {}):

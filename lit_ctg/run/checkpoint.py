@@ -1,4 +1,4 @@
-"""Finding the checkpoint to resume, evaluate or generate from, and refusing one of another model or corpus."""
+"""Find the checkpoint to resume, evaluate or generate from, and refuse one of another model or corpus."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lit_ctg.results.record import HASH_IGNORED, config_hash, drop_keys, load_re
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, RECORD, finished, run_status, run_stem, set_aside
 
-# what a checkpoint decides unless the command line says otherwise
+# settings that a checkpoint decides unless the command line says otherwise
 INHERITED = ("regime", "size", "seed")
-# what must agree between the checkpoint and the command line
+# settings that must agree between the checkpoint and the command line
 COMPARED = ("paper", "model", "backbone")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights, and the configuration and corpus they were trained with.
+    """Weights, with the configuration and corpus of their training.
 
-    ``other_text`` says that the command line names other data than the checkpoint: a text that differs is meant then.
-    ``state_dict`` is None for a run that trained nothing: its model is the pretrained one, as it is built.
+    ``other_text`` says that the command line names other data than the checkpoint: then a different text is intended.
+    ``state_dict`` is None for a run that trained nothing: its model is the pretrained one, as built.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Checkpoint:
     other_text: bool = False
 
     def check_corpus(self, corpus: Mapping[str, str]) -> None:
-        """Refuse another vocabulary than the one that was trained on, and a text that has changed unnoticed.
+        """Refuse a vocabulary other than that of training, and a text that has changed unnoticed.
 
         Raises:
             UserError: names what differs.
@@ -51,16 +51,16 @@ class Checkpoint:
             )
 
     def load_into(self, module: LightningModule, datamodule: LightningDataModule) -> None:
-        """Put the weights into ``module``, whose words are those of ``datamodule``.
+        """Load the weights into ``module``, whose vocabulary is that of ``datamodule``.
 
         Raises:
-            UserError: they do not fit, or the corpus is another one.
+            UserError: they do not fit, or the corpus differs.
         """
         self.check_corpus(fingerprint(datamodule))
         try:
             if self.state_dict is not None:
                 module.load_state_dict(self.state_dict)
-        # one weight of the wrong shape or kind is a RuntimeError, foreign values may be anything
+        # a weight of the wrong shape or type raises RuntimeError, foreign values can raise anything
         except (RuntimeError, AttributeError, TypeError) as error:
             reason = str(error).splitlines()[-1].strip()
             raise UserError(f"checkpoint {self.path} does not fit this model: {reason}") from error
@@ -78,9 +78,9 @@ def read(path: Path) -> Checkpoint:
 
 
 def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]) -> str | None:
-    """Make sure that a run directory's last checkpoint, if there is one, can be resumed from.
+    """Make sure that a run can resume from its directory's last checkpoint, if there is one.
 
-    A damaged one is kept as ``last.before-<k>.ckpt`` and the one before it is used.
+    A damaged one is kept as ``last.before-<k>.ckpt`` and its predecessor is used.
 
     Args:
         folder: the claimed run directory.
@@ -91,7 +91,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         A note on a damaged checkpoint, or None.
 
     Raises:
-        UserError: it is of another model, corpus or version, or no checkpoint that is left can be read.
+        UserError: it is of another model, corpus or version, or none of the remaining checkpoints can be read.
     """
     last = folder / CHECKPOINT
     told = None
@@ -105,7 +105,7 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
         except UserError:
             raise UserError(f"{error}; delete {folder} to run from the start") from error
         if last.exists():
-            told = f"{error}: going on from the checkpoint before it"
+            told = f"{error}: resuming from the checkpoint before it"
             set_aside(last)
         os.replace(previous(last), last)
     if found is not None:
@@ -115,9 +115,9 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
 
 
 def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
-    """Compose the command line together with the checkpoint it names, or with the finished run of its configuration.
+    """Compose the command line with the checkpoint that it names, or with the finished run of its configuration.
 
-    A first word without "=" is a run directory: its own configuration holds, and other words change it.
+    A first word without "=" is a run directory: its own configuration applies, changed by the other words.
 
     Raises:
         UserError: no such checkpoint, or one of another model.
@@ -141,10 +141,10 @@ def compose_with_checkpoint(words: list[str]) -> tuple[DictConfig, Checkpoint]:
 
 
 def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Checkpoint]:
-    """Return the configuration a run was trained with, changed by ``words``, and its last checkpoint.
+    """Return the configuration of a run's training, changed by ``words``, and its last checkpoint.
 
     Raises:
-        UserError: no run directory, a word that chooses another part or experiment, or another model than the run's.
+        UserError: not a run directory, a word that chooses another part or experiment, or a model other than the run's.
     """
     if not _complete(folder):
         raise UserError(
@@ -162,7 +162,7 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
 
 
 def _complete(folder: Path) -> bool:
-    """Return whether a run directory says what its model is: by a checkpoint, or by having trained nothing."""
+    """Say whether a run directory determines its model: by a checkpoint, or by having trained nothing."""
     return (folder / CHECKPOINT).is_file() or _trained_nothing(folder)
 
 

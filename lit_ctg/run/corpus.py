@@ -1,4 +1,4 @@
-"""Which corpus a run has: the checksums of text and vocabulary that checkpoint and record keep."""
+"""The identity of a run's corpus: the checksums of text and vocabulary that checkpoint and record keep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def fingerprint(datamodule: Any) -> dict[str, str]:
-    """Return the checksums of text and vocabulary (``core.batch.Fingerprint``); empty for a data module without.
+    """Return the checksums of text and vocabulary (``core.batch.Fingerprint``); empty if the data module has none.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -16,9 +16,9 @@ def fingerprint(datamodule: Any) -> dict[str, str]:
 
 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Say in a few words where two fingerprints differ; "" where they agree.
+    """Say briefly where two fingerprints differ; "" where they agree.
 
-    What only one of them has does not count: a data module may learn to say more.
+    Keys that only one of them has do not count: later versions of a data module may report more.
     """
     other = [key for key in theirs if key in ours and theirs[key] != ours[key]]
     return ", ".join(f"{key} is {theirs[key][:12]} there and {ours[key][:12]} here" for key in other)

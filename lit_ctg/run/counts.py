@@ -1,8 +1,8 @@
-"""`lit-ctg data counts`: what models of counts alone make of a corpus, the scale of every language model's perplexity.
+"""`lit-ctg data counts`: the perplexity of count-based models on a corpus, a scale for every language model.
 
-And what an experiment's trials find in real text, where they can tell without a model. It trains nothing and takes
-seconds. The run record it leaves, named ``counts_<name>``, stands beside the experiment's own, so that tables can show
-it and checks can hold models against it (``results/spec.py``).
+It also reports what an experiment's trials find in real text, where they need no model. It trains nothing and takes
+seconds. Its run record, named ``counts_<name>``, lies beside the experiment's own, so that tables can show it and
+checks can compare models with it (``results/spec.py``).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
-from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.record import RunRecord, config_hash, write_record
+from lit_ctg.results.table import COUNTS
 from lit_ctg.run.build import build_datamodule, instantiate
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
 
 MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
-# tokens looked up at a time
+# tokens processed at a time
 CHUNK = 1 << 20
 
 
 def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
-    """Return ``reference/<split>/<unigram|bigram>_perplexity`` of the splits that are not trained on.
+    """Return ``reference/<split>/<unigram|bigram>_perplexity`` of the splits other than the training split.
 
-    Counted on the training split; every token of a split but its first is predicted from the one before.
+    Counts come from the training split; every token of a split except the first is predicted from the one before.
     """
     packed = datamodule.prepare()
     size, train_N = len(datamodule.vocabulary), packed.ids("train")
@@ -62,7 +62,7 @@ def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
 
 
 def of_trials(cfg: DictConfig, datamodule: CorpusDataModule) -> dict[str, dict[str, Any]]:
-    """Return what the experiment's trials measure of text that nobody generated: their ``text_references``."""
+    """Return what the experiment's trials measure on real text: their ``text_references``."""
     found: dict[str, dict[str, Any]] = {}
     for name, node in (cfg.callback or {}).items():
         if hasattr(get_class(node._target_), "text_references"):
@@ -71,10 +71,10 @@ def of_trials(cfg: DictConfig, datamodule: CorpusDataModule) -> dict[str, dict[s
 
 
 def main(words: list[str], console: Console | None = None) -> RunRecord:
-    """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and leave their record.
+    """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and write their record.
 
     Raises:
-        UserError: no experiment, a corpus that is made as it is read, or whatever composing and reading it raise.
+        UserError: no experiment, a corpus that is generated as it is read, or whatever composing and reading it raise.
     """
     cfg = compose(words)
     datamodule = build_datamodule(cfg)
@@ -88,7 +88,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
         Path(cfg.output_root), cfg.paper, cfg.name, record.regime, record.size, cfg.seed, record.config_hash
     )
     directory = claim(stem, skip_completed=False)
-    assert isinstance(directory, RunDirectory)  # a finished run ends the search with skip_completed only
+    assert isinstance(directory, RunDirectory)  # a finished run ends the search only with skip_completed
     try:
         record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
         record.metrics |= of_trials(cfg, datamodule)

@@ -1,4 +1,4 @@
-"""What `lit-ctg data prepare|info|sample|graph` do with the data module of a composed configuration."""
+"""`lit-ctg data prepare|info|sample|graph` on the data module of a composed configuration."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ACTIONS = ("prepare", "info", "sample")
 
 
 class GeneratedCorpus(Protocol):
-    """A corpus that is made on the fly: nothing to prepare, facts and sentences to show."""
+    """A corpus that is generated on the fly: nothing to prepare, facts and sentences to show."""
 
     def texts(self, n: int) -> list[str]:
         """Return ``n`` sentences."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the corpus, such as its entropy floor."""
+        """Return what is known about the corpus, such as its entropy floor."""
 
 
 def paper_commands() -> dict[str, Callable[[list[str]], Any]]:
@@ -102,7 +102,7 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
 
 
 def _generated(action: str, datamodule: GeneratedCorpus, console: Console, n: int) -> None:
-    """Nothing to prepare; floors and sentences to show."""
+    """Show floors and sentences; there is nothing to prepare."""
     if action == "sample":
         for text in datamodule.texts(n):
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -135,8 +135,8 @@ def info(datamodule: CorpusDataModule, console: Console) -> None:
 def describe(datamodule: CorpusDataModule) -> dict[str, Any]:
     """Return the facts that ``info`` prints.
 
-    ``unknown_rate`` is the share of tokens that are ``<unk>``, those of the text itself included; ``duplicates`` counts
-    documents left out because an evaluation split has them; ``corpus`` is the checksum of the text.
+    ``unknown_rate`` is the share of tokens that are ``<unk>``, including those in the text itself; ``duplicates``
+    counts documents left out because an evaluation split contains them; ``corpus`` is the checksum of the text.
     """
     packed = datamodule.prepare()
     splits = {}

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 RECORD = "run.json"
 LOG = "metrics.csv"
 CHECKPOINT = Path("checkpoints") / "last.ckpt"
-# beside the lock: who holds it
+# beside the lock: its owner
 OWNER = ".owner"
-# a run with one of these would end the same way if it were repeated
+# a run with one of these statuses would end the same way if repeated
 FINAL = ("DONE", "DIVERGED")
 
 
 @dataclass
 class RunDirectory:
-    """A claimed directory; the lock is held until ``release`` (or the death of the process)."""
+    """A claimed directory; the lock is held until ``release`` (or until the process dies)."""
 
     path: Path
     lock: BaseFileLock
@@ -50,7 +50,7 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class Finished:
-    """A directory whose run is over, or is being run by another process: ``busy`` says which."""
+    """A directory whose run has ended or is in progress elsewhere; ``busy`` names that process."""
 
     path: Path
     busy: str = ""
@@ -64,16 +64,16 @@ def run_stem(root: Path, paper: str, name: str, regime: str, size: str, seed: in
 def claim(
     stem: Path, skip_completed: bool, same_corpus: Callable[[Path], bool] = lambda record: True
 ) -> RunDirectory | Finished:
-    """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither over nor busy.
+    """Claim a directory for a run: the first of ``stem``, ``stem-1``, ... that is neither finished nor busy.
 
-    An unfinished directory is claimed again, so a killed run goes on from its last checkpoint; its record, if it
+    An unfinished directory is claimed again, so a killed run continues from its last checkpoint; its record, if it
     failed, and its log are kept as ``run.before-<k>.json`` and ``metrics.before-<k>.csv``. With ``skip_completed`` a
-    run that is over or busy ends the search.
+    finished or busy run ends the search.
 
     Args:
         stem: see ``run_stem``.
-        skip_completed: whether a run that is over need not be repeated.
-        same_corpus: says of a record whether its run had this one's corpus; a run on another corpus does not count.
+        skip_completed: whether a finished run need not be repeated.
+        same_corpus: tells from a record whether its run had the same corpus; a run on another corpus does not count.
 
     Raises:
         UserError: the folder cannot be written.
@@ -92,7 +92,7 @@ def claim(
                 (path / OWNER).write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
                 for name in (RECORD, LOG):
                     set_aside(path / name)
-                # partial files of a killed process; the lock shows that nobody is writing now
+                # partial files of a killed process; the lock guarantees that nobody is writing now
                 for half in path.rglob(".*.tmp"):
                     half.unlink()
                 return RunDirectory(path, lock)
@@ -103,16 +103,16 @@ def claim(
 
 
 def _owner(path: Path) -> str:
-    """Return who holds the lock of a run directory, as far as it is known."""
+    """Return who holds the lock of a run directory, as far as known."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return (path / OWNER).read_text(encoding="utf-8") or "another process"
     return "another process"
 
 
 def finished(stem: Path, statuses: tuple[str, ...] = ("DONE",)) -> list[Path]:
-    """Return the folders of the runs of the configuration ``stem`` is named after that ended so, the newest last.
+    """Return the folders of runs that ended and have the configuration that ``stem`` is named after, the newest last.
 
-    A run finished under an older version may lie under another hash of the same configuration: the configuration in
+    A run finished under an older version may lie under another hash of the same configuration; the configuration in
     its record decides.
     """
     prefix, _, digest = stem.name.rpartition("-")
@@ -128,7 +128,7 @@ def finished(stem: Path, statuses: tuple[str, ...] = ("DONE",)) -> list[Path]:
 
 
 def _hash_of_ended(record: Path, statuses: tuple[str, ...]) -> str:
-    """Return the hash, as this version counts it, of the configuration in the record of a run that ended so, or ""."""
+    """Return this version's hash of the configuration in the record of a run that ended, or ""."""
     try:
         content = json.loads(record.read_text(encoding="utf-8"))
         return config_hash(content["config"]) if content["status"] in statuses else ""
@@ -137,7 +137,7 @@ def _hash_of_ended(record: Path, statuses: tuple[str, ...]) -> str:
 
 
 def run_status(record: Path) -> str | None:
-    """Return the status a record states, or None when there is no readable record."""
+    """Return the status in a record, or None if there is no readable record."""
     try:
         return str(json.loads(record.read_text(encoding="utf-8"))["status"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -145,7 +145,7 @@ def run_status(record: Path) -> str | None:
 
 
 def set_aside(file: Path) -> None:
-    """Keep a file of an earlier attempt beside the new one's: ``run.json`` becomes ``run.before-0.json``."""
+    """Keep a file of an earlier attempt beside the new one: ``run.json`` becomes ``run.before-0.json``."""
     if not file.exists():
         return
     number = 0

@@ -23,7 +23,7 @@ def evaluate(words: list[str]) -> RunRecord:
 
     Raises:
         UserError: bad overrides, no checkpoint, or one of another model or corpus.
-        Diverged: the checkpoint's weights or what they lead to are no numbers; the record says so too.
+        Diverged: the checkpoint's weights or the results are not finite; the record also says so.
     """
     with quiet():
         return _evaluate(words)

@@ -1,4 +1,4 @@
-"""`lit-ctg export-model`: the language model of a finished run as a Hugging Face folder that needs nothing of ours."""
+"""`lit-ctg export-model`: the language model of a finished run as a Hugging Face folder that does not need lit_ctg."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from lit_ctg.run.checkpoint import read
 from lit_ctg.run.directory import CHECKPOINT, RECORD
 from lit_ctg.run.standalone import standalone
 
-# largest difference of a logit, as a share of the largest one (or of 1), that is put down to the order of additions
+# largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5
 FOLDER = "export"
-# from the run's decoding into generation_config.json, where they are plain numbers there
+# copied from the run's decoding to generation_config.json where they are plain numbers
 DECODING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_new_tokens")
 
 
@@ -40,7 +40,7 @@ def main(run: str, out: str | None = None, console: Console | None = None) -> Pa
         out: the folder to write, by default ``export`` in the run directory. An earlier export there is replaced.
 
     Raises:
-        UserError: no run there, a model that cannot be exported (the line says why), a folder that holds other things,
+        UserError: no run there, a model that cannot be exported (the line says why), a folder with other contents,
             logits that differ by more than ``TOLERANCE``.
     """
     path = Path(run)
@@ -77,7 +77,7 @@ def portable(paper: str, module: Any, datamodule: Any) -> Portable:
 
 
 def compare(made: Portable, where: Path | str) -> None:
-    """Refuse a model whose logits are not the run's; ``UserError`` says by how much they differ."""
+    """Refuse a model whose logits differ from the run's; ``UserError`` says by how much."""
     size = made.model.config.vocab_size
     length = min(24, getattr(made.model.config, "max_position_embeddings", None) or 24)
     ids_BT = torch.randint(0, size, (2, length), generator=torch.Generator().manual_seed(0))
@@ -109,7 +109,7 @@ def write(
         if isinstance(value, int | float) and not isinstance(value, bool):
             setattr(settings, name, value)
     settings.do_sample = True
-    # a model of ours reads the whole row at every step
+    # a model with our own code reads the whole row at every step
     settings.use_cache = hasattr(model, "transformer")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -120,7 +120,7 @@ def write(
 
 
 def card(model: Any, about: str, note: str, own: bool, record: Mapping[str, Any] | None) -> str:
-    """Return the model card; what it says of the run is what the record says."""
+    """Return the model card; its facts about the run come from the record."""
     trust = ", trust_remote_code=True" if own else ""
     kind = "Its code lies beside the weights." if own else "A stock architecture: transformers alone loads it."
     lines = ["---", "library_name: transformers", "pipeline_tag: text-generation", "tags: [lit_ctg]", "---", ""]

@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
 
 
 def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:
-    """Return a run's configuration and the generator of its model; ``words`` as of the command line.
+    """Return a run's configuration and the generator of its model; ``words`` as on the command line.
 
     Raises:
         UserError: no checkpoint, its corpus is gone, or the experiment generates nothing.
@@ -44,9 +44,9 @@ def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:
 
 
 def generate(words: list[str]) -> list[GeneratedText]:
-    """Print ``n`` texts continuing ``prompt`` under ``control`` along the routes of the decoding; notes below them.
+    """Print ``n`` continuations of ``prompt`` under ``control`` along the routes of the decoding, and notes below them.
 
-    Sentence i is a function of (seed, i) and the checkpoint.
+    Text i is a function of (seed, i) and the checkpoint.
 
     Raises:
         UserError: no checkpoint, an unknown control, a value out of range, a prompt the model cannot take.

@@ -12,7 +12,7 @@ import sys
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, die_with_the_sweep
 
 if __name__ == "__main__":
-    # before the long imports: a job whose sweep is gone must not come as far as a lock
+    # before the slow imports: a job whose sweep is gone must not get as far as a lock
     die_with_the_sweep()
     if JOURNAL_VARIABLE in os.environ:
         from lit_ctg.run.sweep import run_job

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# seconds between two looks at the running jobs, and those that an interrupted job has to end by itself
+# seconds between two checks of the running jobs, and how long an interrupted job may take to end by itself
 POLL = 0.05
 PATIENCE = 10.0
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
@@ -21,19 +21,19 @@ SIDE_BY_SIDE = "LIT_CTG_SIDE_BY_SIDE"
 
 
 def cores() -> int:
-    """Return the cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# -P: import what this process imports, nothing from the folder it happens to work in
+# -P: import what this process imports, nothing from the current folder
 COMMAND = (sys.executable, "-P", "-m", "lit_ctg.run.job")
 
 
 class Jobs:
     """Starts ``python -m lit_ctg.run.job OVERRIDE ...``, waiting while ``limit`` of them run.
 
-    Each job is a process group (a run on several devices has processes of its own) and reads a pipe that only the sweep
-    writes to: the pipe ends with the sweep, however that ends, and the job kills its group.
+    Each job is a process group (a run on several devices has several processes) and reads a pipe whose only writer is
+    the sweep: the pipe closes when the sweep ends, however it ends, and the job then kills its group.
     """
 
     def __init__(self, limit: int, logs: Path, command: Sequence[str] = COMMAND) -> None:
@@ -42,7 +42,7 @@ class Jobs:
         self.started = 0
 
     def start(self, overrides: Sequence[str]) -> None:
-        """Start a job as soon as there is room; what it prints goes to ``<logs>/<number>.log``."""
+        """Start a job as soon as there is room; its output goes to ``<logs>/<number>.log``."""
         self._wait(self.limit - 1)
         self.logs.mkdir(parents=True, exist_ok=True)
         with open(self.logs / f"{self.started}.log", "wb") as log:
@@ -70,7 +70,7 @@ class Jobs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End what still runs: after Ctrl+C or an error of the sweep."""
+        """End jobs that are still running, after Ctrl+C or an error of the sweep."""
         for job in self.running:
             _signal(job, signal.SIGINT)
         end = time.monotonic() + PATIENCE
@@ -81,7 +81,7 @@ class Jobs:
             job.wait()
 
     def _wait(self, most: int) -> None:
-        """Wait until at most so many jobs run."""
+        """Wait until at most this many jobs run."""
         while True:
             self.running = [job for job in self.running if job.poll() is None]
             if len(self.running) <= most:
@@ -90,21 +90,21 @@ class Jobs:
 
 
 def _signal(job: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a job's process group, if there is one left."""
+    """Send a signal to a job's process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(job.pid, number)
 
 
 def die_with_the_sweep() -> None:
-    """In a job: kill the own process group as soon as the sweep is gone.
+    """In a job: kill its own process group as soon as the sweep is gone.
 
-    Further processes that the job starts with the same command are of its group and leave that to it.
+    Further processes that the job starts with the same command belong to its group and leave that to it.
     """
     if os.getpgrp() != os.getpid():
         return
 
     def watch() -> None:
-        # the sweep never writes: there is something to read, the end, when it is dead
+        # the sweep never writes: a read returns (end of file) only when it is dead
         os.read(0, 1)
         os.killpg(0, signal.SIGKILL)
 

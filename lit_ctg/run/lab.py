@@ -1,14 +1,14 @@
-"""`lit-ctg lab`: what `lit-ctg reproduce` would run, in the background, one worker a core.
+"""`lit-ctg lab`: what `lit-ctg reproduce` would run, in the background, one worker per core.
 
-A job is one run that the papers' manifests list and no record has. Nothing is remembered but what lies on the disk, so
-that workers can be stopped, and the machine restarted, at any time:
+A job is one run that the papers' manifests list and that has no record. All state is on disk, so that workers can be
+stopped, and the machine restarted, at any time:
 
 - a run that has a finished record, in the output root or among the committed ones, is done;
-- ``<output_root>/lab/jobs/<job>.lock`` is held by the worker that is at a job, ``worker-<k>.lock`` by a living worker;
-- ``jobs/<job>.failed`` says how a job failed; it is tried again after ``start retry=true``;
-- ``settings.json`` are the settings of the last start, ``jobs/<job>.log`` is what a job prints.
+- ``<output_root>/lab/jobs/<job>.lock`` is held by the worker on that job, ``worker-<k>.lock`` by a living worker;
+- ``jobs/<job>.failed`` says how a job failed; it is retried after ``start retry=true``;
+- ``settings.json`` holds the settings of the last start, ``jobs/<job>.log`` the output of a job.
 
-Workers read manifests and records anew before every job: what is added to them is run, what came meanwhile is left out.
+Workers reread manifests and records before every job: added runs are run, and runs finished meanwhile are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lit_ctg.run.jobs import COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
 from lit_ctg.run.reproduce import Group, absent, estimate, planned
 
 ACTIONS = ("start", "stop", "status", "collect")
-# seconds between a worker's looks at its job, and the longest that a start or a stop is waited for
+# seconds between a worker's checks of its job, and the longest wait for a start or a stop
 POLL = 0.2
 LONGEST = 60.0
 _EPOCH = re.compile(r"epoch (\d+)/(\d+)")
@@ -54,7 +54,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a seed of a group of ``lit-ctg reproduce``."""
+    """One run: one seed of a group of ``lit-ctg reproduce``."""
 
     group: Group
     seed: int
@@ -66,7 +66,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Name of its files: twelve digits, the same in every process."""
+        """The name of its files: twelve digits, the same in every process."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:12]
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Job:
 
 
 class Lab:
-    """The jobs of one output root and who is at them.
+    """The jobs of one output root and the workers on them.
 
     Args:
         settings: the settings of ``lit-ctg lab start``, all of them.
@@ -90,13 +90,13 @@ class Lab:
         """Return the lab that was last started there.
 
         Raises:
-            UserError: none was, or its settings cannot be read.
+            UserError: there is none, or its settings cannot be read.
         """
         path = output_root / "lab" / "settings.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise UserError(f"no lab at {output_root}: lit-ctg lab start begins one") from error
+            raise UserError(f"no lab at {output_root}: lit-ctg lab start creates one") from error
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete it and start the lab again") from error
         if not isinstance(found, dict) or set(found) != set(_DEFAULTS):
@@ -104,7 +104,7 @@ class Lab:
         return cls(found)
 
     def jobs(self) -> tuple[list[Job], list[RunRecord]]:
-        """Return what is still to be run, in order (``priority`` in the manifests, then as listed), and all records.
+        """Return the jobs still to run, in order (``priority`` in the manifests, then as listed), and all records.
 
         Raises:
             UserError: see ``reproduce.planned``.
@@ -114,7 +114,7 @@ class Lab:
         return [Job(group, seed) for group in groups for seed in group.seeds], records
 
     def next(self) -> tuple[Job, contextlib.AbstractContextManager[None]] | None:
-        """Return the first job that nobody is at and that can be run, with its lock; None when there is none."""
+        """Return the first job that can be run and that no worker holds, with its lock; None if there is none."""
         for job in self.jobs()[0]:
             if self.failure(job) is not None or absent(job.group):
                 continue
@@ -124,20 +124,20 @@ class Lab:
         return None
 
     def failure(self, job: Job) -> str | None:
-        """Return how a job failed, None when it has not."""
+        """Return how a job failed, or None if it has not."""
         with contextlib.suppress(OSError):
             return self._file(job, "failed").read_text(encoding="utf-8").strip()
         return None
 
     def log(self, job: Job) -> Path:
-        """Return the file of what a job prints."""
+        """Return the log file of a job."""
         return self._file(job, "log")
 
     def _file(self, job: Job, kind: str) -> Path:
         return self.folder / "jobs" / f"{job.key}.{kind}"
 
     def busy(self, job: Job) -> bool:
-        """Return whether a worker is at a job."""
+        """Return whether a worker is on a job."""
         path = self.folder / "jobs" / f"{job.key}.lock"
         return path.exists() and _is_held(path)
 
@@ -151,10 +151,10 @@ class Lab:
         return alive
 
     def run(self, job: Job) -> int:
-        """Run a job to its end; return its exit code. It dies with this process, however that ends."""
-        # two processes of one thread finish more runs than one of two
+        """Run a job to its end; return its exit code. It dies with this process, however this ends."""
+        # two single-threaded processes finish more runs than one with two threads
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment.pop(JOURNAL_VARIABLE, None)  # the exit code says what became of it
+        environment.pop(JOURNAL_VARIABLE, None)  # the exit code says how it ended
         with open(self.log(job), "ab") as log:
             child = subprocess.Popen(
                 [*COMMAND, *job.words, f"output_root={self.output_root}"],
@@ -182,7 +182,7 @@ class Lab:
         return child.returncode
 
     def give_up(self, job: Job, reason: str) -> None:
-        """Note why a job is not tried again."""
+        """Record why a job is not retried."""
         write_atomic(self._file(job, "failed"), reason + "\n")
 
 
@@ -203,9 +203,9 @@ def _is_held(path: Path) -> bool:
 
 
 def work(output_root: str, number: int) -> int:
-    """Be worker ``number``: run one job after the other until none is left, or SIGTERM comes."""
+    """Be worker ``number``: run one job after the other until none is left or SIGTERM arrives."""
     lab = Lab.at(Path(output_root))
-    # somebody who looks whether it is alive holds the lock for a moment
+    # whoever checks whether it is alive holds the lock for a moment
     end = time.monotonic() + 25 * POLL
     while (alive := try_lock(lab.folder / f"worker-{number}.lock")) is None:
         if time.monotonic() > end:
@@ -223,13 +223,13 @@ def work(output_root: str, number: int) -> int:
             job, lock = found
             with lock:
                 if job.key in ended:
-                    lab.give_up(job, "ended without fault, but no record of it is found where its manifest says")
+                    lab.give_up(job, "ended without error, but left no record where its manifest says")
                     continue
                 code = lab.run(job)
                 if code == 0:
                     ended.add(job.key)
                 elif code == 1:
-                    time.sleep(LONGEST)  # a process that is not ours is at it; it would be offered again at once
+                    time.sleep(LONGEST)  # a foreign process is on it; it would be offered again at once
     except KeyboardInterrupt:
         return 130
     finally:
@@ -241,7 +241,7 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     """Run ``lit-ctg lab start|stop|status|collect``.
 
     Raises:
-        UserError: no such action, a setting that cannot be, no lab there.
+        UserError: no such action, an impossible setting, no lab there.
     """
     from lit_ctg.command import settings
 
@@ -266,7 +266,7 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
 
 
 def _start(given: Mapping[str, str], console: Console) -> int:
-    """Start the workers that are not alive yet; settings that are not given are those of the last start."""
+    """Start the workers that are not yet alive; settings not given are those of the last start."""
     root = Path(given.get("output_root", _DEFAULTS["output_root"]))
     with contextlib.suppress(UserError):
         given = {**Lab.at(root).settings, "retry": "false", **given}
@@ -275,7 +275,7 @@ def _start(given: Mapping[str, str], console: Console) -> int:
         if not values[name].isdecimal() or int(values[name]) > most:
             raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number up to {most}")
     lab = Lab(values)
-    jobs, _ = lab.jobs()  # a mistake is told here and not in a worker's log
+    jobs, _ = lab.jobs()  # report a mistake here, not in a worker's log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))
     for path in (lab.folder / "jobs").glob("*.failed") if values["retry"] == "true" else ():
         path.unlink()
@@ -289,7 +289,7 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     # a worker that finds nothing to do ends at once
     while time.monotonic() < end and any(one.poll() is None and k not in lab.workers() for k, one in made.items()):
         time.sleep(POLL)
-    console.print(f"{len(lab.workers())} workers, {len(jobs)} runs to do; lit-ctg lab status tells more", markup=False)
+    console.print(f"{len(lab.workers())} workers, {len(jobs)} runs to do; lit-ctg lab status says more", markup=False)
     return 0
 
 
@@ -309,7 +309,7 @@ def _launch(lab: Lab, number: int, nice: int) -> subprocess.Popen[bytes]:
 
 
 def _stop(lab: Lab, console: Console) -> int:
-    """End all workers and what they run; each run keeps its last checkpoint."""
+    """End all workers and their runs; each run keeps its last checkpoint."""
     alive = lab.workers()
     for process in alive.values():
         with contextlib.suppress(ProcessLookupError):
@@ -318,13 +318,13 @@ def _stop(lab: Lab, console: Console) -> int:
     while lab.workers() and time.monotonic() < end:
         time.sleep(POLL)
     left = lab.workers()
-    console.print(f"{len(alive) - len(left)} workers stopped; lit-ctg lab start goes on from the last checkpoints")
+    console.print(f"{len(alive) - len(left)} workers stopped; lit-ctg lab start continues from the last checkpoints")
     return 1 if left else 0
 
 
 def _collect(lab: Lab, console: Console) -> int:
-    """Copy finished records to ``experiments/``, where tables and report of the repository read them."""
-    from lit_ctg.results.collect import collect
+    """Copy finished records to ``experiments/``, where the repository's tables and report read them."""
+    from lit_ctg.results.record import collect
 
     root = experiments_root(None)
     written = collect(load_records([lab.output_root]), root)
@@ -335,9 +335,9 @@ def _collect(lab: Lab, console: Console) -> int:
 
 
 def status_lines(lab: Lab) -> list[str]:
-    """Return one screen: what is being run, what comes next, what failed, and how long the rest may take.
+    """Return one screen: what is running, what comes next, what failed, and how long the rest may take.
 
-    Times are those of past runs of the same name, else of the same paper and size; of a run that is under way, what its
+    Times are those of past runs of the same name, else of the same paper and size; for a run in progress, the time its
     epochs have taken so far.
     """
     jobs, records = lab.jobs()
@@ -346,7 +346,7 @@ def status_lines(lab: Lab) -> list[str]:
     failed = [job for job in jobs if lab.failure(job) is not None and job not in running]
     unreadable = [job for job in jobs if absent(job.group) and job not in running and job not in failed]
     waiting = [job for job in jobs if job not in running and job not in failed and job not in unreadable]
-    processes = f" (processes {', '.join(map(str, alive.values()))})" if alive else ": lit-ctg lab start goes on"
+    processes = f" (processes {', '.join(map(str, alive.values()))})" if alive else ": lit-ctg lab start continues"
     lines = [f"{len(alive)} workers{processes}"]
     seconds, unknown = 0.0, 0
     for job in [*running, *waiting]:
@@ -377,7 +377,7 @@ def _hours(seconds: float | None) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that says something, "" when there is none."""
+    """Return the last non-empty line of a log, or "" if there is none."""
     try:
         with open(path, "rb") as handle:
             handle.seek(max(0, path.stat().st_size - 4096))

@@ -1,4 +1,4 @@
-"""`lit-ctg list`: what there is to choose from, a line each; `lit-ctg completion`: the same for the shell.
+"""`lit-ctg list`: what there is to choose from, one line each; `lit-ctg completion`: the same for the shell.
 
 Nothing here imports torch: descriptions are the first comment of an option's YAML file, or the first line of the
 docstring of the class it builds, read from the source.
@@ -14,7 +14,7 @@ from pathlib import Path
 from lit_ctg.config import config_folder, experiments
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# what can be listed, and the folder of conf/ that holds it
+# the kinds that can be listed, and the folder of conf/ that holds each
 KINDS = {
     "experiments": "experiment",
     "data": "data",
@@ -36,14 +36,14 @@ def options(kind: str) -> dict[str, str]:
     else:
         folder = config_folder() / KINDS[kind]
         files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-        if kind == "data":  # options in folders of their own, as data=control_code/books2
+        if kind == "data":  # options in subfolders, such as data=control_code/books2
             inner = sorted(path for path in folder.glob("*/*.yaml") if path.parent.name != "tokenizer")
             files |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in inner}
     return {name: description(path) for name, path in files.items()}
 
 
 def description(path: Path) -> str:
-    """Return the first comment of a YAML file, else the first line of the docstring of what it builds, else ""."""
+    """Return the first comment of a YAML file, else the first docstring line of what it builds, else ""."""
     text = path.read_text(encoding="utf-8")
     said = []
     for line in text.splitlines():
@@ -71,7 +71,7 @@ def docstring(target: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The first sentence, without a command behind it; a full stop in an abbreviation such as "sec. 3" ends none."""
+    """Return the first sentence, without a trailing command; a full stop in "sec. 3" and the like does not end it."""
     first = re.split(r"(?<!sec)(?<!Eq)(?<!Fig)(?<!App)\.\s+(?=[A-Z`])", text)[0]
     return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ")
 
@@ -84,18 +84,18 @@ def lines(kind: str) -> list[str]:
 
 
 def sizes(key: str) -> Sequence[str]:
-    """Return what ``regime=`` and ``size=`` take."""
+    """Return the values of ``regime=`` and ``size=``."""
     from lit_ctg.config import Regime, Size
 
     return [choice.value for choice in {"regime": Regime, "size": Size}[key]]
 
 
 def candidates(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what the last of the words after ``lit-ctg`` can become.
+    """Return the completions of the last word after ``lit-ctg``.
 
     Args:
-        words: as typed so far; the last one may be empty or half a word.
-        commands: command -> the settings that it knows.
+        words: as typed so far; the last one may be empty or incomplete.
+        commands: command -> its settings.
     """
     *before, last = words or [""]
     if not before:
@@ -148,5 +148,5 @@ complete -c lit-ctg -f -a '(COMP_TYPED=(commandline -cp | string collect) lit-ct
 
 
 def typed(line: str) -> list[str]:
-    """Return the words after ``lit-ctg`` of a command line typed so far, the last one "" behind a blank."""
+    """Return the words after ``lit-ctg`` of an unfinished command line; the last one is "" after a space."""
     return line.split(" ")[1:] if " " in line else [""]

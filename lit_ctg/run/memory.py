@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from lit_ctg.control.memory import Memory, Saved
 
 ACTIONS = ("build", "fit")
-# how many tokens the model reads at a time where its context is longer
+# how many tokens the model reads at a time if its context is longer
 CONTEXT = 512
-# its own settings; other words are overrides of the corpus (cli.py says what they mean)
+# its own settings, explained in cli.py; other words are overrides of the corpus
 OWN = ("model", "out", "order", "smoothing", "memory", "tokens", "context")
 
 
 def main(words: Sequence[str], console: Console | None = None) -> Memory:
-    """Run one of the two; the words after it are settings or overrides of ``data.*`` (``data=folder`` by default).
+    """Run build or fit; the following words are settings or overrides of ``data.*`` (``data=folder`` by default).
 
-    The training part of the corpus is counted, the weights are fitted on its validation part, and what they save is
-    measured on its test part.
+    The training split of the corpus is counted, the weights are fitted on its validation split, and the saving is
+    measured on its test split.
 
     Raises:
-        UserError: no such action, a setting that is missing or does not fit, or what corpus, model or bundle raise.
+        UserError: no such action, a setting that is missing or does not fit, or whatever corpus, model or bundle raise.
     """
     console = console or Console(soft_wrap=True, highlight=False)
     if not words or words[0] not in ACTIONS:
@@ -45,7 +45,7 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     needed = ("model", "out") if action == "build" else ("model", "memory")
     for name in needed:
         if not own.get(name):
-            raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help tells more")
+            raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help says more")
     return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)
 
 
@@ -70,7 +70,7 @@ def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
 
 
 def _texts(corpus: CorpusDataModule, split: str, most: int | None = None) -> list[np.ndarray]:
-    """Return the ids of the documents of a split, the first ones of about ``most`` tokens together."""
+    """Return the ids of a split's first documents, about ``most`` tokens in all."""
     packed = corpus.prepare()
     texts, tokens = [], 0
     for number in range(packed.meta["splits"][split]["documents"]):
@@ -109,7 +109,7 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
 
     most, memory = _whole(own, "tokens", None, 2), load(own["memory"])
     if not isinstance(memory, Memory):
-        raise UserError(f"{own['memory']} holds a control of the kind {memory.kind}, no memory: build one first")
+        raise UserError(f"{own['memory']} holds a control of the kind {memory.kind}, not a memory: build one first")
     corpus = _corpus(own["model"], overrides)
     check_tokenizer(memory, getattr(corpus.vocabulary, "engine", corpus.vocabulary.tokens))
     if corpus.fingerprint()["text"] != memory.text:
@@ -128,9 +128,9 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
 
 
 def show(told: Saved, memory: Memory, held_out: int, console: Console) -> None:
-    """Print what a memory saves: nats a token, with 95% intervals over texts."""
+    """Print what a memory saves: nats per token, with 95% intervals over texts."""
     console.print(
-        f"weights fitted on {held_out:,} tokens (val), measured on {told.tokens:,} others (test), nats a token"
+        f"weights fitted on {held_out:,} tokens (val), measured on {told.tokens:,} others (test), nats per token"
     )
     table = Table("", "nats", "saved against the model alone", "saved against the n-grams alone")
     table.add_row("model alone", f"{told.model:.4f}", "", "")

@@ -1,6 +1,6 @@
-"""What `lit-ctg play` does behind its page: open a run, compare its text with the bare model's, say it in other forms.
+"""The logic of `lit-ctg play`: open a run, compare its text with the bare model's, and render the comparison.
 
-Nothing here knows of a browser; ``play_page.py`` is the page.
+Nothing here knows about a browser; ``play_page.py`` is the page.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from lit_ctg.run.quiet import quiet
 from lit_ctg.run.reproduce import Group
 from lit_ctg.run.steer import load_steered
 
-# values of a control that a curve is drawn over
+# number of values of a control in a curve
 CURVE_POINTS = 9
-# where a control's range has no end, a slider ends this far above its default (or at this, where that is 0)
+# where a control's range has no end, its slider ends here or at four times its default, whichever is larger
 OPEN_END = 5.0
-# nats at which a token's colour is full
+# nats at which a token's colour is fully saturated
 FULL_COLOUR = 3.0
-# tokens that a text of a carried model can add at most
+# maximum length of a continuation by a carried model, in tokens
 LONGEST = 200
-# the largest seed that a page takes
+# the largest seed that the page accepts
 LARGEST_SEED = 2**31 - 1
 
 
 def runs(root: Path | str) -> list[Path]:
-    """Return the run directories below ``root`` that are finished and have a checkpoint, the newest first."""
+    """Return the finished run directories below ``root`` that have a checkpoint, the newest first."""
     found = [path.parent for path in Path(root).rglob(RECORD) if (path.parent / CHECKPOINT).is_file()]
     done = [folder for folder in found if run_status(folder / RECORD) == "DONE"]
     return sorted(done, key=lambda folder: (folder / RECORD).stat().st_mtime, reverse=True)
@@ -51,7 +51,7 @@ def runs(root: Path | str) -> list[Path]:
 
 @dataclass(frozen=True)
 class Draft:
-    """Both texts while they grow."""
+    """Both texts as they grow."""
 
     controlled: str
     bare: str
@@ -63,7 +63,7 @@ class Carried:
 
     Attributes:
         model: folder or hub name.
-        controls: of the bundles, likewise.
+        controls: folders or hub names of the bundles.
     """
 
     model: str
@@ -71,20 +71,20 @@ class Carried:
 
     @property
     def words(self) -> list[str]:
-        """How the command line names them."""
+        """Their form on the command line."""
         return [f"model={self.model}", f"controls=[{','.join(self.controls)}]"]
 
 
 @dataclass(frozen=True)
 class Session:
-    """One comparison with what it takes to repeat it.
+    """One comparison, with everything needed to repeat it.
 
     Attributes:
         run: the run directory, or the model's folder or name.
-        prompt, control, routes, seed, new_tokens: as asked for.
-        comparison: what came out.
-        curves: control -> values and the mean log P a token, nats, of the controlled and of the bare text under each.
-        model: in place of a run: a model with carried controls.
+        prompt, control, routes, seed, new_tokens: as requested.
+        comparison: the result.
+        curves: control -> values and the mean log P per token, nats, of the controlled and of the bare text under each.
+        model: instead of a run: a model with carried controls.
     """
 
     run: str
@@ -117,7 +117,7 @@ class Session:
 
     @property
     def python(self) -> str:
-        """The same as Python."""
+        """The same in Python."""
         routes = "" if self.routes is None else f"\n    routes={list(self.routes)!r},"
         opening = f"Player.open({self.run!r})"
         if self.model is not None:
@@ -140,7 +140,7 @@ class Session:
         )
 
     def export(self) -> dict[str, Any]:
-        """Return everything as plain values for a JSON file; a log P of -inf is null."""
+        """Return everything as plain values for a JSON file; a log P of -inf becomes null."""
         found = self.comparison
         tokens = [
             {
@@ -179,11 +179,11 @@ class Player:
     """One opened run, or a model with carried controls.
 
     Args:
-        folder: the run directory, or what the model is called.
-        title: what it is, in words.
+        folder: the run directory, or the name of the model.
+        title: a description in words.
         generator: of its model.
-        prompt: to begin with.
-        model: where it is no run.
+        prompt: the initial one.
+        model: the carried model, where it is not a run.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Player:
         """Load a causal language model and bundles, each a folder or a name on the hub.
 
         Raises:
-            UserError: one that is not there, or does not fit.
+            UserError: one is missing or does not fit.
         """
         steered = load_steered(model, controls)
         names = ", ".join(control.name for control in steered.controls) or "no control"
@@ -222,12 +222,12 @@ class Player:
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens that a text can add."""
+        """The maximum number of tokens that a text can add."""
         context = self.generator.context
         return self.generator.max_new_tokens if context is None else min(self.generator.max_new_tokens, context)
 
     def range_of(self, setting: ControlSetting) -> tuple[float, float]:
-        """Return the ends of a slider for a number, open ends closed where there is room above the default."""
+        """Return the ends of a slider for a number; open ends are closed with room above the default."""
         default = abs(float(setting.default or 0.0))
         reach = max(OPEN_END, 4 * default)
         low = setting.low if math.isfinite(setting.low) else -reach
@@ -246,7 +246,7 @@ class Player:
         """Compare one prompt's text with and without controls.
 
         Raises:
-            UserError: see ``core.trace.compare``; no whole seed or number of tokens.
+            UserError: see ``core.trace.compare``; a seed or number of tokens that is not whole.
         """
         length = self.new_tokens if new_tokens is None else new_tokens
         for name, value, low in (("seed", seed, 0), ("tokens", length, 1)):
@@ -259,7 +259,7 @@ class Player:
         return Session(str(self.folder), prompt, dict(control), taken, seed, length, found, model=self.model)
 
     def stream(self, prompt: str, control: Mapping[str, Any], **options: Any) -> Iterator[Draft | Session]:
-        """Give both texts as they grow and then the session; see ``play``.
+        """Yield both texts as they grow and then the session; see ``play``.
 
         Raises:
             UserError: see ``play``.
@@ -282,10 +282,10 @@ class Player:
                 return
 
     def curve(self, session: Session, name: str) -> dict[str, list[float]]:
-        """Return the values of one control and the mean log P a token of both texts under each (``strength_curve``).
+        """Return the values of one control and the mean log P per token of both texts under each (``strength_curve``).
 
         Raises:
-            UserError: no such control, or one that is no number.
+            UserError: no such control, or one that is not a number.
         """
         setting = next((one for one in self.generator.controls if one.name == name), None)
         if setting is None or setting.choices or setting.of_names:
@@ -299,13 +299,13 @@ class Player:
 
 
 def smoke_group(groups: Sequence[Group]) -> Group | None:
-    """Return the run of a paper's smoke runs that the page offers to train: corrected, its first seed."""
+    """Return the smoke run of a paper that the page offers to train: corrected, its first seed."""
     group = next((one for one in groups if one.regime == "corrected"), None)
     return None if group is None else Group(**{**group.__dict__, "seeds": group.seeds[:1]})
 
 
 def failure(error: Exception) -> str:
-    """Return one line that says in place what was wrong."""
+    """Return an error as one line for the page."""
     return " ".join(str(error).split()) if isinstance(error, UserError) else one_line(error)
 
 
@@ -331,7 +331,7 @@ def read_weights(text: str) -> dict[str, float]:
 
 
 def effect_words(nats: float) -> str:
-    """Return an effect in words: ``x 2.7 (+1.00)``."""
+    """Return an effect as text: ``x 2.7 (+1.00)``."""
     if not math.isfinite(nats):
         return "only with controls" if nats > 0 else "excluded" if nats < 0 else "undefined"
     if abs(nats) < 0.005:
@@ -342,14 +342,14 @@ def effect_words(nats: float) -> str:
 
 
 def shown_token(text: str) -> str:
-    """Return a token so that blanks and control characters can be seen."""
+    """Return a token with spaces and control characters made visible."""
     return visible(text).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}").replace(" ", "\N{OPEN BOX}") or (
         "\N{EMPTY SET}"
     )
 
 
 def tokens_html(session: Session) -> str:
-    """Return the controlled text with each token in the colour of what the controls did to it."""
+    """Return the controlled text with each token coloured by the effect of the controls."""
     spans = [f'<span class="given">{escape(visible(session.prompt))}</span>'] if session.prompt else []
     for token in session.comparison.tokens:
         share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
@@ -366,7 +366,7 @@ def tokens_html(session: Session) -> str:
 
 
 def table_html(session: Session) -> str:
-    """Return a table of the tokens: their probability without and with controls, and what each control did."""
+    """Return a table of the tokens: their probability without and with controls, and the effect of each control."""
     tokens = session.comparison.tokens
     if not tokens:
         return "<p>The text ends with its prompt.</p>"
@@ -391,7 +391,7 @@ def _row(token: TokenEffect, names: Sequence[str]) -> str:
 
 
 def curve_svg(name: str, curve: Mapping[str, Sequence[float]]) -> str:
-    """Draw the mean log P a token of both texts over the values of a control; what a value excludes is left out."""
+    """Draw the mean log P per token of both texts over the values of a control; excluded texts are left out."""
     lines = [
         Line(kind, [(x, y) for x, y in zip(curve["values"], curve[key], strict=True) if math.isfinite(y)], name=words)
         for kind, key, words in (

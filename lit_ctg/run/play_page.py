@@ -1,6 +1,6 @@
 """`lit-ctg play`: a local page on which sliders change a text (gradio; the extra ``play``).
 
-It listens on this machine alone unless told otherwise, asks nothing of the network and runs no script of its own.
+It listens on this machine only unless told otherwise, makes no network requests and runs no script of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ svg { max-width: 640px; }
 
 
 def gradio() -> Any:
-    """Return gradio, told to report nothing to anybody.
+    """Return gradio with its telemetry off.
 
     Raises:
         UserError: it is not installed.
@@ -74,7 +74,7 @@ def gradio() -> Any:
 
 
 def wrong(words: str) -> str:
-    """Return what is told in place of a text; screen readers read it at once."""
+    """Return a message in place of a text; screen readers read it at once."""
     return f'<p class="wrong" role="alert">{escape(words)}</p>' if words else ""
 
 
@@ -85,12 +85,12 @@ def draft(text: str) -> str:
 
 @functools.lru_cache(maxsize=2)
 def opened(folder: str) -> Player:
-    """Return an opened run; the last two are kept."""
+    """Return an opened run; the last two are cached."""
     return Player.open(folder)
 
 
 def control_of(settings: Sequence[ControlSetting], values: Sequence[Any]) -> dict[str, Any]:
-    """Return the controls that the widgets of ``settings`` say, see ``widgets``; what is not set is left out.
+    """Return the controls set by the widgets of ``settings`` (see ``widgets``); unset ones are left out.
 
     Raises:
         UserError: weights that cannot be read.
@@ -113,7 +113,7 @@ def control_of(settings: Sequence[ControlSetting], values: Sequence[Any]) -> dic
 
 
 def widgets(gr: Any, player: Player) -> list[Any]:
-    """Make the widgets of a run's controls in order: a switch before the slider of one that need not be set."""
+    """Build the widgets of a run's controls in order: a switch precedes the slider of an optional one."""
     found: list[Any] = []
     for setting in player.generator.controls:
         if setting.choices:
@@ -137,8 +137,8 @@ def widgets(gr: Any, player: Player) -> list[Any]:
 
 
 def answers(player: Player, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Give what the page shows: (message, controlled, bare, tokens, table, command, python, session) as it becomes
-    known; a bad setting is a message in its place.
+    """Yield what the page shows, (message, controlled, bare, tokens, table, command, python, session), as it becomes
+    known; a bad setting becomes a message.
 
     Args:
         player: the run.
@@ -159,15 +159,15 @@ def answers(player: Player, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
                 texts = (draft(found.controlled.text), draft(found.bare.text))
                 yield ("", *texts, tokens_html(item), effects, item.command, item.python, item)
     except Exception as error:
-        # whatever it is, it is told where the text would be; nothing of the page ends
+        # any error is shown in place of the text; the page goes on working
         yield (wrong(failure(error)), "", "", *nothing)
 
 
 def whole(name: str, value: Any) -> int:
-    """Return a number of the page as a whole number.
+    """Return a number from the page as a whole number.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not whole.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
         raise UserError(f"{name}={value}: give a whole number")
@@ -175,7 +175,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def drawn(player: Player, session: Session | None, name: str) -> tuple[str, Session | None]:
-    """Return the curve over one control, and the session with it."""
+    """Return the curve over one control, and the session extended by it."""
     if session is None:
         return wrong("generate a text first"), session
     try:
@@ -187,7 +187,7 @@ def drawn(player: Player, session: Session | None, name: str) -> tuple[str, Sess
 
 
 def saved(session: Session | None) -> str | None:
-    """Write a session as JSON where the page can give it out; return the file."""
+    """Write a session as JSON where the page can offer it for download; return the file."""
     if session is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="lit_ctg_play_"))
@@ -200,7 +200,7 @@ def saved(session: Session | None) -> str | None:
 
 
 def smoke_groups() -> list[Group]:
-    """Return one smoke run a paper, of those that list any."""
+    """Return one smoke run per paper that lists any."""
     root = experiments_root(None)
     found = []
     for paper in papers(root):
@@ -213,7 +213,7 @@ def smoke_groups() -> list[Group]:
 
 
 def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[str]:
-    """Train the smoke runs one after the other, a line before and behind each."""
+    """Train the smoke runs one after the other, with a line before and after each."""
     told: list[str] = []
     for group in smoke_groups() if groups is None else groups:
         told.append(f"{group.paper}/{group.name}: training ...")
@@ -230,7 +230,7 @@ def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[st
 
 
 def label(folder: Path, root: Path) -> str:
-    """Return how a run is called in the list."""
+    """Return the name of a run in the list."""
     return str(folder.relative_to(root)) if folder.is_relative_to(root) else str(folder)
 
 
@@ -238,9 +238,9 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
     """Return the page (``gradio.Blocks``).
 
     Args:
-        root: where runs lie.
-        run: the run directory that is shown first; None: the newest.
-        player: the only thing to show, in place of runs.
+        root: the folder of runs.
+        run: the run directory shown first; None: the newest.
+        player: the only thing to show, instead of runs.
     """
     gr = gradio()
     if player is not None:
@@ -296,7 +296,7 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
 
 
 def _run_page(gr: Any, player: Player) -> None:
-    """Lay out the page of one run."""
+    """Lay out one run."""
     gr.Markdown(f"## {player.title}")
     with gr.Row():
         with gr.Column(scale=2, min_width=320):
@@ -369,16 +369,16 @@ def main(
     """Serve the page until it is interrupted.
 
     Args:
-        run: a run directory to begin with; default: the newest of ``output_root``.
-        model: in place of runs: a Hugging Face model, folder or hub name.
+        run: the initial run directory; default: the newest of ``output_root``.
+        model: instead of runs: a Hugging Face model, folder or hub name.
         controls: the bundles that steer it, ``[folder,folder]``.
-        host: the address to listen on; 127.0.0.1 is this machine alone.
+        host: the address to listen on; 127.0.0.1 is this machine only.
         port: of the address.
-        output_root: where runs are looked for, and where the smoke models are trained.
+        output_root: where to look for runs, and where the smoke models are trained.
         open: true opens a browser.
         console: where to print the address.
         wait: False returns at once.
-        opened_at: told the address and the page once it is served.
+        opened_at: called with the address and the page once it is served.
 
     Raises:
         UserError: gradio is missing, there is no such run, or the port is taken.
@@ -429,6 +429,6 @@ def main(
 
 
 def served(found: Mapping[str, str]) -> int:
-    """Run the command with the settings of a command line."""
+    """Run the command with the settings from the command line."""
     options: dict[str, Any] = dict(found)
     return main(**options)

@@ -1,4 +1,4 @@
-"""Keeping Lightning quiet while one of our commands runs; other programs that import the package hear everything."""
+"""Keep Lightning quiet while one of our commands runs; programs that import the package are not affected."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# at every start they repeat what the record holds, or print advertisements
+# at every start they repeat what is in the record, or advertise
 LOGGERS = ("lightning.pytorch", "lightning.fabric")
-# parts of warnings that say nothing about a run of ours
+# parts of warnings that do not apply to our runs
 WARNINGS = (
     "does not have many workers",
     "LeafSpec",
     "exists and is not empty",
     "number of training batches",
     "Experiment logs directory",
-    # our metrics add up over processes themselves
+    # our metrics reduce over processes themselves
     "It is recommended to use `self.log",
 )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Mute those loggers and warnings, and put everything back at the end."""
+    """Mute those loggers and warnings, and restore everything at the end."""
     levels = {name: logging.getLogger(name).level for name in LOGGERS}
     with warnings.catch_warnings():
         for part in WARNINGS:

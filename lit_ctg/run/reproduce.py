@@ -1,6 +1,6 @@
 """`lit-ctg reproduce`: run what the tables still lack, then print the tables and write the report.
 
-The part ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each size in the order in which they are run::
+The entry ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each size in their order::
 
     small:
       - experiment: [main, baseline]                 # one or more files of conf/experiment/<paper>
@@ -39,7 +39,7 @@ from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, pape
 from lit_ctg.run.directory import FINAL
 
 _KEYS = ("experiment", "regime", "seed", "set", "data", "priority")
-# where the working directory's manifests may reach: settings of these groups, but not what code they are built from
+# what the working directory's manifests may change: settings of these groups, but not the classes behind them
 _GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
 _SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
 _PLACE = re.compile(r"\{\w*\}")
@@ -47,7 +47,7 @@ _PLACE = re.compile(r"\{\w*\}")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed: one sweep. ``folders`` are all those that it reads real data from."""
+    """Runs that differ only in the seed: one sweep. ``folders`` are the folders of real data that it reads."""
 
     paper: str
     name: str
@@ -61,7 +61,7 @@ class Group:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Return what its records are found by."""
+        """Return the key of its records."""
         return self.paper, self.name, self.regime, self.size
 
     def command(self) -> list[str]:
@@ -78,7 +78,7 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
         local: folder of the local data sets.
 
     Raises:
-        UserError: no such file, size or key, or an override that does not compose.
+        UserError: no such file, size or key, or an override that cannot be composed.
     """
     path, sizes = root / paper / MANIFEST, load_manifest(root, paper).runs
     if size not in sizes:
@@ -113,9 +113,9 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
 
 
 def _checked(swept: Any, path: Path) -> dict[str, Any]:
-    """Return the overrides of an entry; those that could name code to run, or reach beyond the experiment, are refused.
+    """Return the overrides of an entry; refuse those that could name code to run or reach beyond the experiment.
 
-    The manifest may be that of whatever folder the command is started in, so it is not trusted like a command line.
+    The manifest may come from whatever folder the command is started in, so it is trusted less than a command line.
     """
     if not isinstance(swept, dict):
         raise UserError(f"{path}: 'set' must be a mapping of overrides")
@@ -130,7 +130,7 @@ def _checked(swept: Any, path: Path) -> dict[str, Any]:
 
 
 def _placed(value: Any, local: str, path: Path) -> Any:
-    """Return a value as it is, or the path that ``{local}/...`` means."""
+    """Return a value unchanged, or the path for ``{local}/...``."""
     found = _PLACE.search(value) if isinstance(value, str) else None
     if found is None:
         return value
@@ -141,7 +141,7 @@ def _placed(value: Any, local: str, path: Path) -> Any:
 
 @functools.cache
 def _name(words: tuple[str, ...]) -> str:
-    """Return the name that a configuration gives itself; a grid's cells share what is composed for all of them."""
+    """Return the name in a configuration; the cells of a grid share what is composed for all of them."""
     from lit_ctg.config import compose, config_folder
 
     groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
@@ -152,7 +152,7 @@ def _name(words: tuple[str, ...]) -> str:
             OmegaConf.update(cfg, override.key_or_group, override.value())
         return str(cfg.name)
     except (HydraException, OmegaConfBaseException):
-        # what is wrong with it is said in one line there
+        # composing reports what is wrong with it in one line
         return str(compose(words).name)
 
 
@@ -168,18 +168,18 @@ def _list(value: Any) -> list[Any]:
 
 
 def _word(value: Any) -> str:
-    """Return a YAML value as Hydra writes it."""
+    """Return a YAML value in Hydra's syntax."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
 
 
 def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group]:
-    """Return the groups with the seeds that no finished record has; whole groups that are done are left out.
+    """Return the groups with the seeds that have no finished record; complete groups are left out.
 
-    A run on sample data is not one on real data: the record's source must be the group's, where that names one.
+    A run on sample data does not replace one on real data: if the group names a source, the record's must be the same.
     """
-    # a run that diverged would do so again
+    # a run that diverged would diverge again
     done = [r for r in records if r.status in FINAL]
     seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
     left = []
@@ -197,7 +197,7 @@ def _source(record: RunRecord) -> str | None:
 
 
 def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:
-    """Return the seconds of one run: of past runs of the same name, else of the paper, at this size; else None."""
+    """Estimate the seconds of one run from past runs of the same name, else of the paper, at this size; else None."""
     own = (group.paper, group.size)
     past = [r for r in records if r.status == "DONE" and (r.paper, r.size) == own and r.wall_time_s is not None]
     alike = [r for r in past if r.name == group.name] or past
@@ -205,7 +205,7 @@ def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:
 
 
 def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[str]:
-    """Return one line per group and the sum, with estimates in hours."""
+    """Return one line per group and one with the sum, with estimates in hours."""
     lines, total, unknown = [], 0.0, 0
     for group in groups:
         seconds = estimate(group, records)
@@ -223,12 +223,12 @@ def plan_lines(groups: Sequence[Group], records: Sequence[RunRecord]) -> list[st
 
 
 def absent(group: Group) -> list[Path]:
-    """Return the folders that a group reads and that are not there."""
+    """Return the missing folders that a group reads."""
     return [folder for folder in group.folders if not folder.exists()]
 
 
 def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
-    """Run the groups one after the other; return 0, or 1 when a run failed or its data is not there."""
+    """Run the groups one after the other; return 0, or 1 if a run failed or its data is missing."""
     from lit_ctg.run.sweep import sweep
 
     code = 0
@@ -245,10 +245,10 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
 
 
 def record_folders(values: Mapping[str, str]) -> list[Path]:
-    """Return the folders of ``records=``; without it the committed records of the papers asked for, and one's own.
+    """Return the folders of ``records=``; by default the committed records of the chosen papers and the user's own.
 
     Raises:
-        UserError: a folder of ``records=`` is not there.
+        UserError: a folder of ``records=`` is missing.
     """
     folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
     for folder in folders:
@@ -259,17 +259,17 @@ def record_folders(values: Mapping[str, str]) -> list[Path]:
 
 
 def _chosen(paper: str) -> tuple[Path, list[str]]:
-    """Return the folder of the manifests and the papers of ``paper=``."""
+    """Return the folder of the manifests, and the papers of ``paper=``."""
     root = experiments_root(None if paper == "all" else paper)
     return root, papers(root) if paper == "all" else [paper]
 
 
 def planned(values: Mapping[str, str], console: Console | None = None) -> tuple[list[Group], list[RunRecord]]:
-    """Return the runs that ``paper=``, ``size=`` and ``local=`` ask for and no record has, and the records.
+    """Return the runs that ``paper=``, ``size=`` and ``local=`` ask for and that have no record, and the records.
 
     Args:
         values: these settings, and ``output_root`` or ``records``.
-        console: where a paper that is left out of ``paper=all`` is told.
+        console: where to report a paper that is left out of ``paper=all``.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.
@@ -299,8 +299,8 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     """Run ``lit-ctg reproduce paper=<paper>|all [size=small|paper] [local=FOLDER] [output_root=FOLDER]
     [dry_run=true]``.
 
-    The size is that of ``lit-ctg train``, small, unless it is given.
-    Records in the folders of ``records=`` (default: the committed ones and the output root) are not run again.
+    The default size is small, as in ``lit-ctg train``. Runs with a record in the folders of ``records=`` (default: the
+    committed ones and the output root) are not repeated.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.
@@ -322,11 +322,11 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
 
 
 def _show(paper: str, values: Mapping[str, str], folders: Sequence[Path], console: Console) -> None:
-    """Print the tables and write the report from the old records and the new ones."""
-    from lit_ctg.results.render import main as table
+    """Print the tables and write the report from old and new records."""
+    from lit_ctg.results.publish import table_command
     from lit_ctg.results.report import main as report
 
     found = [folder for folder in dict.fromkeys([*folders, Path(values["output_root"])]) if folder.is_dir()]
-    table(paper, values["size"], records=found, console=console)
+    table_command(paper, values["size"], records=found, console=console)
     out = Path(values["output_root"]) / "report.html"
     report(paper, values["size"], records=found, out=out, console=console)

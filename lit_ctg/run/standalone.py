@@ -1,7 +1,7 @@
-"""One file of source from definitions of this package: they and all that they use, nothing else, no import of it.
+"""One source file from definitions of this package with all that they use and nothing else, not importing the package.
 
-Definitions are copied as they stand, comments included, those that others need first. What only annotations name is
-left out: they are not evaluated.
+Definitions are copied verbatim, comments included, dependencies first. Names used only in annotations are left out:
+annotations are not evaluated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 @dataclass(frozen=True)
 class _Module:
-    """A parsed module: its top-level definitions, and what its imports bind."""
+    """A parsed module: its top-level definitions and the names that its imports bind."""
 
     lines: tuple[str, ...]
     definitions: dict[str, ast.stmt]
@@ -50,12 +50,12 @@ def standalone(
     Args:
         module: dotted name.
         names: of its definitions.
-        title: first line of the text at the file's top.
+        title: first line of the docstring of the file.
         also: further definitions, as (module, name).
-        without: methods that are left out of every class.
+        without: methods to leave out of every class.
 
     Raises:
-        UserError: two things of one name come together.
+        UserError: two things share a name.
     """
     found: dict[str, tuple[str, str]] = {}  # name -> (module, source)
     imports: set[str] = set()
@@ -78,13 +78,13 @@ def standalone(
             for used in _names(node):
                 owner, _, attribute = used.partition(".")
                 alias = read.ours.get(owner)
-                if attribute and alias is not None and not alias[1]:  # something of a module that is ours
+                if attribute and alias is not None and not alias[1]:  # something from a module of ours
                     take(alias[0], attribute)
                     source = re.sub(rf"(?<![\w.]){owner}\.{attribute}\b", attribute, source)
                 elif owner != name:
                     take(place, owner)
             if (place, source) in found.values():
-                return  # one of several names that one line gives
+                return  # one of several names defined on one line
             if name in found and found[name][0] != place:
                 raise UserError(f"{place} and {found[name][0]} both define {name}: give one of them another name")
             found[name] = place, source
@@ -132,7 +132,7 @@ def _read(module: str) -> _Module:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # its parent is no package
+    except ModuleNotFoundError:  # its parent is not a package
         return False
 
 
@@ -144,13 +144,13 @@ def _source(read: _Module, node: ast.stmt, without: Collection[str]) -> str:
 
 
 def _lines(node: ast.stmt) -> range:
-    """Return the numbers of the lines of a definition, its decorators among them."""
+    """Return the line numbers of a definition, including its decorators."""
     decorators = getattr(node, "decorator_list", [])
     return range(min([node.lineno, *(one.lineno for one in decorators)]), (node.end_lineno or node.lineno) + 1)
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a definition uses when it runs, ``a.b`` for an attribute of a name as well as ``a``."""
+    """Yield the names that a definition uses at run time; for an attribute of a name, both ``a.b`` and ``a``."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         yield f"{node.value.id}.{node.attr}"
         return

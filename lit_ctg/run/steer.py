@@ -23,7 +23,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 
-# word -> what it is when it is not given
+# word -> its default
 DEFAULTS: dict[str, Any] = {
     "model": None,
     "controls": [],
@@ -42,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for.
+    """The request of a command line.
 
     Attributes:
         given: values of ``DEFAULTS``.
@@ -56,7 +56,7 @@ class Request:
 
 
 def is_steering(words: Sequence[str]) -> bool:
-    """Return whether a command line of ``generate`` names a model in place of a run."""
+    """Say whether a command line of ``generate`` names a model instead of a run."""
     named = {word.partition("=")[0] for word in words if "=" in word}
     return "model" in named and "experiment" not in named and all("=" in word for word in words[:1])
 
@@ -65,7 +65,7 @@ def parse(words: Sequence[str]) -> Request:
     """Read the words.
 
     Raises:
-        UserError: one that is no ``key=value``, an unknown key, a value of another kind.
+        UserError: a word that is not ``key=value``, an unknown key, a value of the wrong kind.
     """
     given, settings, options = dict(DEFAULTS), dict[str, Any](), dict[str, Any]()
     for word in words:
@@ -114,7 +114,7 @@ def steer(words: Sequence[str]) -> list[str]:
     """Print (or write) continuations of prompts by a model under controls; text i is a function of (seed, i).
 
     Raises:
-        UserError: see ``parse``; a model, control, prompt or setting that does not exist or fit.
+        UserError: see ``parse``; a model, control, prompt or setting that does not exist or does not fit.
     """
     request = parse(words)
     given = request.given
@@ -137,12 +137,12 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
     """Return a model under controls, each a folder or a name on the hub.
 
     Args:
-        model: of the model; its tokenizer is used.
-        controls: of the bundles.
+        model: folder or name of the model, whose tokenizer is used.
+        controls: folders or names of the bundles.
         revision: of the model on the hub.
 
-    Raises:
-        UserError: one that is not there or does not fit.
+        Raises:
+            UserError: one is missing or does not fit.
     """
     loaded: list[Control] = [load_control(folder) for folder in controls]
     register_ours()
@@ -153,7 +153,7 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
 
 
 def register_ours() -> None:
-    """Let transformers know the architectures of ``papers/<paper>/portable.py``, so that no code of a folder is run."""
+    """Register the architectures of ``papers/<paper>/portable.py`` with transformers, so that no folder's code runs."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     for path in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/portable.py")):
@@ -184,7 +184,7 @@ def _texts(
         return steered.write(
             prompts, settings, seed=request.given["seed"] if drawn else None, rows=rows if drawn else None, **chosen
         )
-    except (ValueError, TypeError) as error:  # of options that Hugging Face refuses
+    except (ValueError, TypeError) as error:  # for options that Hugging Face refuses
         raise UserError(f"generate: {' '.join(str(error).split())[:300]}; check generate.*") from error
 
 
@@ -193,18 +193,18 @@ def _texts(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of ``prompts``: the prompt and its own settings."""
+    """One line of ``prompts``: the prompt and its settings."""
 
     prompt: str
     settings: dict[str, Any]
 
 
 def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
-    """Read ``{"prompt": "...", "settings": {"<control>.<setting>": value}}`` a line; the command line's settings hold
-    where a line says nothing.
+    """Read lines ``{"prompt": "...", "settings": {"<control>.<setting>": value}}``; the command line's settings apply
+    where a line has none.
 
     Raises:
-        UserError: no such file; a line that is no such object; names it.
+        UserError: no such file, or a line that is not such an object; names it.
     """
     try:
         texts = path.read_text(encoding="utf-8").splitlines()
@@ -268,7 +268,7 @@ def _batches(places: range, size: int) -> Iterator[list[int]]:
 
 
 def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
-    """Return how many prompts ``out`` has all texts of; what a killed command left behind them is cut off.
+    """Return the number of prompts whose texts are all in ``out``; an incomplete rest by a killed command is removed.
 
     Raises:
         UserError: it holds something else, or texts of another command.

@@ -1,7 +1,7 @@
-"""`lit-ctg train -m`: Hydra's multirun with every job guarded: a failing job is reported at once and the sweep goes on.
+"""`lit-ctg train -m`: Hydra's multirun with guarded jobs: a failure is reported at once and the sweep continues.
 
-Every finished job is one line with the time that the rest will take. Jobs tell of themselves in a journal, so that this
-holds for every launcher (sweep=basic|local|slurm|ray). With ``jobs`` other than 1 (sweep=local) each job is a process.
+Every finished job prints one line with the time left. Jobs report in a journal, so that this holds for every launcher
+(sweep=basic|local|slurm|ray). With ``jobs`` other than 1 (sweep=local) each job is a process.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 
-# seconds between two looks at the journal
+# seconds between two reads of the journal
 POLL = 0.2
-# what becomes of a job, in the order of the summary; some are named there only when they happen
+# outcomes of a job, in the order of the summary, which names some only when they occur
 STATUSES = ("DONE", "SKIPPED", "BUSY", "DIVERGED", "FAILED")
 SELDOM = ("BUSY", "DIVERGED")
 
 
 def sweep(words: list[str]) -> int:
-    """Run every combination of the comma-separated values; return 0, or 1 when some job failed or was not run.
+    """Run every combination of the comma-separated values; return 0, or 1 if some job failed or was not run.
 
     A run that diverged is a result, not a failure.
 
     Raises:
-        UserError: the overrides do not compose, so no job was started.
+        UserError: the overrides cannot be composed, so no job was started.
     """
     overrides = prepare_overrides(words)
     root = next(
@@ -82,7 +82,7 @@ def sweep(words: list[str]) -> int:
 
 
 def _new_folder(parent: Path) -> Path:
-    """Make a folder of this moment that nobody else has, also when sweeps start in the same second."""
+    """Make a folder named after the time that nobody else has, even if sweeps start in the same second."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{datetime.now():%Y-%m-%d_%H-%M-%S}-", dir=parent))
@@ -91,12 +91,12 @@ def _new_folder(parent: Path) -> Path:
 
 
 def plan(overrides: Sequence[str]) -> tuple[int, int]:
-    """Return what a sweep comes to: its jobs, and how many of them run side by side in processes of their own.
+    """Return the jobs of a sweep, and how many of them run side by side in separate processes.
 
-    The jobs are those that Hydra's sweeper makes of these words and of the experiment's own ``hydra.sweeper.params``.
+    The jobs are those that Hydra's sweeper makes from these words and from the experiment's ``hydra.sweeper.params``.
 
     Raises:
-        HydraException, OmegaConfBaseException: the overrides do not compose.
+        HydraException, OmegaConfBaseException: the overrides cannot be composed.
         UserError: ``jobs`` is below 1.
     """
     parser = OverridesParser.create()
@@ -108,7 +108,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
     params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
     GlobalHydra.instance().clear()
     own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
-    # as the sweeper does it: a word of the command line replaces the experiment's sweep over the same key
+    # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
     choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     limit = cfg.get("jobs", 1)
     if limit is not None and limit < 1:
@@ -120,13 +120,13 @@ def _choices(override: Override) -> int:
     return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
 
 
-# where the jobs of this process's sweep go; None: they run here
+# the jobs of this process's sweep; None: they run in this process
 _pool: Jobs | None = None
 
 
 @contextlib.contextmanager
 def _side_by_side(limit: int, logs: Path) -> Iterator[Jobs]:
-    """Let ``_job`` start processes, ``limit`` at a time; a single one runs here."""
+    """Let ``_job`` start processes, ``limit`` at a time; a limit of one runs jobs here."""
     global _pool
     with Jobs(limit, logs) as pool:
         _pool = pool if limit > 1 else None
@@ -145,7 +145,7 @@ def _job(cfg: DictConfig) -> str:
 
 
 def run_job(words: Sequence[str]) -> int:
-    """Run one job in a process of its own; return 0, what became of it stands in the journal."""
+    """Run one job in its own process; return 0, because its outcome is in the journal."""
     _run(lambda: compose(words))
     return 0
 
@@ -171,7 +171,7 @@ def _run(composed: Callable[[], DictConfig]) -> str:
             traceback.print_exc()
         entry["error"] = one_line(error)
     entry["seconds"] = round(time.monotonic() - began, 1)
-    # one write of one line: jobs may run side by side; further processes of a run on several devices are no jobs
+    # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
             journal.write(json.dumps(entry) + "\n")
@@ -179,7 +179,7 @@ def _run(composed: Callable[[], DictConfig]) -> str:
 
 
 class Watcher:
-    """Prints a line for every job that has come into the journal, while the sweep runs and once more at its end."""
+    """Prints a line for every new job in the journal, while the sweep runs and once more at its end."""
 
     def __init__(self, journal: Path, jobs: int) -> None:
         self.journal, self.jobs, self.told, self.began = journal, jobs, 0, time.monotonic()
@@ -210,9 +210,9 @@ class Watcher:
 
 
 def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: float) -> str:
-    """Return the line of the job that finished last: its place, what became of it, how long it took, and the time left.
+    """Return the line of the job that finished last: its number, outcome, duration, and the time left in the sweep.
 
-    The time left takes the rest to go on at the pace of the jobs so far that were run, side by side or not.
+    The time left assumes that the rest continues at the pace of the jobs run so far, side by side or not.
 
     Args:
         entries: the journal so far.
@@ -228,7 +228,7 @@ def progress_line(entries: Sequence[Mapping[str, Any]], jobs: int, elapsed: floa
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words of two units at most: 41 s, 3 min 20 s, 2 h 5 min."""
+    """Return seconds in at most two units: 41 s, 3 min 20 s, 2 h 5 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -238,14 +238,14 @@ def duration(seconds: float) -> str:
 
 
 def _entries(journal: Path) -> list[dict[str, Any]]:
-    """Return what the journal holds; nothing when no job came so far as to write one."""
+    """Return the entries of the journal; none if no job got as far as writing one."""
     text = journal.read_text(encoding="utf-8") if journal.exists() else ""
-    # a line without its end is still being written
+    # an unterminated line is still being written
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _summary(journal: Path, jobs: int, seconds: float) -> int:
-    """Print what became of the jobs; return the exit code."""
+    """Print the outcomes of the jobs; return the exit code."""
     entries = _entries(journal)
     console = Console(soft_wrap=True, highlight=False)
     counts = {status: [entry for entry in entries if entry["status"] == status] for status in STATUSES}

@@ -1,4 +1,4 @@
-"""How many threads torch computes with on a CPU: the one place that decides it."""
+"""The number of threads that torch uses on a CPU: the only place that decides it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import nn
 from lit_ctg.errors import UserError
 from lit_ctg.run.jobs import SIDE_BY_SIDE, cores
 
-# Trained parameters from which all cores are tried. Below, one operation is soon done, and on a busy machine every
-# operation waits for the slowest thread: two threads took 2.1 times as long and 3.3 to 3.5 times the processor time on
-# two cores that others used too, with 0.4 to 21 million parameters (benchmarks/bench_threads.py). On a machine of one's
-# own, where they pay from, is not measured: set ``threads`` there.
+# Trained parameters from which all cores are used. Below, an operation is short, and on a busy machine every operation
+# waits for the slowest thread: two threads took 2.1 times as long and 3.3 to 3.5 times the processor time on two shared
+# cores, with 0.4 to 21 million parameters (benchmarks/bench_threads.py). From which size they pay on an idle machine is
+# not measured: set ``threads`` there.
 MANY = 20_000_000
-# who sets one of these has decided
+# whoever sets one of these has decided
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -24,7 +24,7 @@ def set_threads(given: int | None, module: nn.Module, trainer: Trainer) -> int:
     """Set torch's number of threads for a run and return it.
 
     In this order: the setting ``threads``; the environment's ``OMP_NUM_THREADS`` or ``MKL_NUM_THREADS``; on a CPU, one
-    for a model below ``MANY`` trained parameters and the cores, shared with what runs beside it, for a larger one.
+    for a model below ``MANY`` trained parameters and all cores, shared with jobs running beside it, for a larger one.
 
     Raises:
         UserError: ``threads`` is below 1.

@@ -27,13 +27,13 @@ from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 
-# tells the other processes of a multi-device run which directory the first one uses
+# tells the other processes of a multi-device run which directory the first process uses
 FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: DONE, SKIPPED because its record was there, or BUSY because another process is at it."""
+    """How a run ended: DONE, SKIPPED because its record existed, or BUSY because another process is running it."""
 
     status: str
     folder: Path
@@ -48,7 +48,7 @@ def train(cfg: DictConfig) -> Outcome:
     """
     if cfg.ckpt_path is not None:
         raise UserError(
-            "ckpt_path is for evaluate and generate: train goes on from the checkpoint in its own run directory"
+            "ckpt_path is for evaluate and generate: train resumes from the checkpoint in its own run directory"
         )
     with quiet():
         return join(cfg) if int(os.environ.get("LOCAL_RANK", 0)) > 0 else _train(cfg)
@@ -80,14 +80,14 @@ def _train(cfg: DictConfig) -> Outcome:
 
 
 class SameCorpus:
-    """Says of a run's record whether the run had the corpus that a configuration names; reads that corpus once."""
+    """Tells from a run's record whether it had the corpus that a configuration names; reads that corpus once."""
 
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
         self.ours: Mapping[str, str] | None = None
 
     def __call__(self, path: Path) -> bool:
-        """Return False where the checksums differ; True too where either of the corpora is not known."""
+        """Return False where the checksums differ; True also where either corpus is unknown."""
         theirs = load_record(path).corpus
         if not theirs:
             return True
@@ -95,13 +95,13 @@ class SameCorpus:
             try:
                 self.ours = fingerprint(build_datamodule(self.cfg))
             except UserError:
-                # its corpus is gone, so the run could not be repeated anyway
+                # its corpus is gone, so the run could not be repeated in any case
                 self.ours = {}
         return not difference(theirs, self.ours)
 
 
 def join(cfg: DictConfig) -> Outcome:
-    """Take part in a run as one of the other processes that Lightning starts with the same command (trainer=ddp).
+    """Join a run as one of the other processes that Lightning starts with the same command (trainer=ddp).
 
     Raises:
         UserError: started by something else.
@@ -119,7 +119,7 @@ def _fit(experiment: Experiment, checkpoint: Path) -> None:
     trainer, module, datamodule = experiment.trainer, experiment.module, experiment.datamodule
     resume = str(checkpoint) if checkpoint.is_file() else None
     trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
-    # the record's numbers come from one last validation, so a run killed right after training ends the same
+    # the record's numbers come from a final validation, so a run killed right after training ends the same way
     check_weights(module, trainer.global_step)
     trainer.validate(module, datamodule, verbose=False)
 
@@ -140,7 +140,7 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
         if record.status == "DIVERGED":
             raise Diverged(record.error)
     except SystemExit as error:
-        # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can go on
+        # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can be resumed
         raise KeyboardInterrupt from error
     except Diverged:
         record.history = record.history or counter.collect(experiment.trainer)[1]
@@ -148,7 +148,7 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     finally:
         os.environ.pop(FOLDER_VARIABLE, None)
         close_loggers(experiment)
-        # of all attempts: what a run cost is what the next one like it will cost
+        # over all attempts: the cost of a run predicts that of the next one like it
         record.wall_time_s = round(counter.seconds_before + time.monotonic() - began, 3)
     write_record(record, directory.record)
 
@@ -178,7 +178,7 @@ def new_record(cfg: DictConfig, config: dict[str, Any], digest: str, paper: str 
 
 
 def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
-    """Put the run's numbers into its record and its generated texts into ``samples.jsonl``; return the texts."""
+    """Write the run's numbers into its record and its generated texts to ``samples.jsonl``; return the texts."""
     counter: RunRecordCallback = experiment.callback(RunRecordCallback)
     metrics, history, samples = counter.collect(experiment.trainer)
     record.metrics, record.history = metrics, history
@@ -197,7 +197,7 @@ def fill_record(record: RunRecord, experiment: Experiment, folder: Path) -> list
 
 
 def close_loggers(experiment: Experiment) -> None:
-    """Finish W&B even when the run failed: an unfinished run would swallow the next one in this process."""
+    """Finish W&B even if the run failed: an unfinished run would absorb the next one in this process."""
     for logger in experiment.trainer.loggers:
         if isinstance(logger, WandbLogger):
             import wandb

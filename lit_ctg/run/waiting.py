@@ -1,4 +1,4 @@
-"""Bars for what takes long, on a terminal only: a pipe or a file gets nothing of them."""
+"""Progress bars for slow steps, only on a terminal: nothing of them goes to a pipe or a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_ctg.data.packing import PackedCorpus
 
 
 def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:
-    """Fetch and pack a corpus, if that has not been done, with a bar for each file and split."""
+    """Fetch and pack a corpus, unless already done, with a bar for each file and split."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"),
                TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
@@ -45,7 +45,7 @@ def _megabytes(done: int, total: int | None) -> str:
 
 @contextmanager
 def tokens(most: int, console: Console) -> Iterator[Callable[[Tensor], None]]:
-    """Give what ``Generator.generate`` is to tell of its tokens (``watch``): a bar up to ``most`` of them."""
+    """Yield a callback for ``Generator.generate`` (``watch``) that advances a bar of ``most`` tokens."""
     columns = (SpinnerColumn(), TextColumn("generating"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task("", total=most)

@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_no_record_and_exits_with_130(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "the same command goes on" in err
+    assert "the same command continues" in err
     assert not list(folder.rglob("run.json"))
 
 

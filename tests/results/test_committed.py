@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.results.figure import pictures
 from lit_ctg.results.gather import all_results
-from lit_ctg.results.picture import pictures
+from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import laid_out, load_records
-from lit_ctg.results.render import main
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -32,7 +32,7 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
 def test_tables_are_those_of_the_records(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     records = str(folder / "results")
-    main(folder.name, size="all", format="md", records=[records], out="tables.md")
+    table_command(folder.name, size="all", format="md", records=[records], out="tables.md")
     written = (folder / "tables.md").read_text(encoding="utf-8")
     assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written, "make tables brings them up to date"
 

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.results.gather import gather, results_for, tables_for
-from lit_ctg.results.render import GAP_TO, Gap, main, n_words, render, shown_rows
+from lit_ctg.results.publish import table_command
+from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
@@ -122,9 +123,9 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
 def test_command_writes_every_format(write_records, tmp_path: Path, capsys, fmt: str) -> None:
     folder = str(write_records())
     out = tmp_path / f"table.{fmt}"
-    assert main(PAPER, format=fmt, records=[folder], out=out, console=Console(file=StringIO())) == 0
+    assert table_command(PAPER, format=fmt, records=[folder], out=out, console=Console(file=StringIO())) == 0
     assert "2.249" in out.read_text(encoding="utf-8")
-    main("all", format=fmt, records=[folder], console=Console(file=StringIO()))
+    table_command("all", format=fmt, records=[folder], console=Console(file=StringIO()))
     everything = capsys.readouterr().out
     # the tables of every paper, this one's among them
     assert "2.249" in everything and len(everything) > len(out.read_text(encoding="utf-8"))
@@ -192,7 +193,7 @@ def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path,
 )
 def test_bad_input_is_one_line(words: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        main(**words, console=Console(file=StringIO()))
+        table_command(**words, console=Console(file=StringIO()))
 
 
 # --- a number, a claim: counted once, of runs that may speak --------------------------------------------------------

@@ -7,12 +7,11 @@ import pytest
 
 from lit_ctg.errors import UserError
 from lit_ctg.numbers import format_value
-from lit_ctg.results.pool import RecordPool
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.render import n_words
 from lit_ctg.results.rows import build_row
 from lit_ctg.results.spec import Printed, load_spec
-from lit_ctg.results.table import Row
+from lit_ctg.results.table import RecordPool, Row
 
 NUMBERS = {
     ("1", "a", "x"): Printed(2.0, "2.0"),

@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(save: Callable[...,
     damage(last)
     damaged = last.read_bytes()
     told = prepare_resume(last.parents[1], CONFIG, CORPUS)
-    assert told and "last.ckpt" in told and told.endswith("going on from the checkpoint before it")
+    assert told and "last.ckpt" in told and told.endswith("resuming from the checkpoint before it")
     assert load_checked(last)["epoch"] == 1
     assert last.with_name("last.before-0.ckpt").read_bytes() == damaged
     assert prepare_resume(last.parents[1], CONFIG, CORPUS) is None

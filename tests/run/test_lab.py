@@ -91,7 +91,7 @@ def test_what_a_failed_job_said_is_kept(
     assert lab.failure(job) == failed
     assert "'seed=3'" in lab.log(job).read_text() and "'output_root=outputs'" in lab.log(job).read_text()
     lines = status_lines(lab)
-    assert lines[0] == "0 workers: lit-ctg lab start goes on"
+    assert lines[0] == "0 workers: lit-ctg lab start continues"
     assert [line for line in lines if line.startswith("failed")] == (
         [f"failed   {job}: {failed}; its log: {lab.log(job)}"] if failed else []
     )
@@ -157,7 +157,7 @@ def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
         (["start", "workers=many"], "workers=many: give a whole number"),
         (["start", "nice=20"], "nice=20: give a whole number up to 19"),
         (["start", "pages=1"], "no setting 'pages'"),
-        (["status"], "no lab at outputs: lit-ctg lab start begins one"),
+        (["status"], "no lab at outputs: lit-ctg lab start creates one"),
         (["stop", "paper=all"], "takes output_root only"),
     ],
 )

@@ -13,9 +13,9 @@ import pytest
 
 from lit_ctg.config import experiments
 from lit_ctg.errors import UserError
-from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.record import load_records
 from lit_ctg.results.spec import MANIFEST, load_manifest, load_specs, papers
+from lit_ctg.results.table import COUNTS
 from lit_ctg.run.reproduce import estimate, load_groups, missing, plan_lines
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"

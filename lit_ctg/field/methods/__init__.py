@@ -1,1 +1,1 @@
-"""The methods of the field, a file each."""
+"""The methods of the field."""

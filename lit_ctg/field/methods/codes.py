@@ -1,6 +1,6 @@
-"""Control codes of a class each, learned on the frozen base model: c W_c in layers, or places in front of the text.
+"""One control code per class, learned on the frozen base model: c W_c in layers, or positions before the text.
 
-Training is here, plain; what decodes are the control-code paper's own controls (``neuron_codes``, ``soft_prompt``).
+Training is here; decoding uses the control-code paper's own controls (``neuron_codes``, ``soft_prompt``).
 Shape letters: B rows, T positions, C classes, K code size, O outputs of a layer, P places, D hidden size.
 """
 
@@ -25,7 +25,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Codes(Method):
-    """What both share: windows of every class in equal parts, each with its class."""
+    """Shared by both: windows of every class in equal parts, each with its class."""
 
     kind: str
 
@@ -35,11 +35,11 @@ class _Codes(Method):
         self.control: Control | None = None
 
     def _learn(self, bench: Bench, key: Mapping[str, Any], parameters: Mapping[str, nn.Parameter], loss: Loss) -> None:
-        """Train the parameters in place, or read what was learned before.
+        """Train the parameters in place, or read those trained before.
 
         Args:
-            bench: whose training texts are learned from.
-            key: what else the result depends on.
+            bench: the source of training texts.
+            key: other dependencies of the result.
             parameters: by name.
             loss: of ids [B, T + 1] and classes [B].
         """
@@ -55,7 +55,8 @@ class _Codes(Method):
             found = optimise(
                 parameters.values(),
                 loss_of,
-                steps=int(bench.tune_options["steps"]) * len(targets),  # as many as all fine-tuned models together
+                steps=int(bench.tune_options["steps"])
+                * len(targets),  # as many steps as all fine-tuned models together
                 learning_rate=self.learning_rate,
                 seed=bench.seed,
                 weight_decay=0.0,
@@ -79,11 +80,11 @@ class _Codes(Method):
 
 
 class NeuronCodes(_Codes):
-    """A code for each class, fed into layers: their output gains c W_c (control codes, sec. 3.3).
+    """A code for each class, fed into layers: c W_c is added to their output (control codes, sec. 3.3).
 
     Args:
         code: size of a code.
-        layers: what the names of the layers end with.
+        layers: suffixes of the names of the layers.
     """
 
     kind = "neuron_codes"
@@ -121,10 +122,10 @@ class NeuronCodes(_Codes):
 
 
 class SoftPrompt(_Codes):
-    """Learned embeddings of a class in front of the text (Lester et al., 2021).
+    """Learned embeddings of a class before the text (Lester et al., 2021).
 
     Args:
-        places: how many; they take positions that prompts then lack.
+        places: how many; they take up positions of the prompt.
     """
 
     kind = "soft_prompt"
@@ -137,7 +138,7 @@ class SoftPrompt(_Codes):
         model, targets = bench.model, bench.task.targets
         embedding = model.get_input_embeddings()
         generator = np.random.default_rng(bench.seed)
-        # they begin as tokens of the class
+        # initialised with tokens of the class
         first_CP = torch.stack([bench.stream(target).windows(generator, 1)[0, : self.places] for target in targets])
         prompts_CPD = nn.Parameter(embedding(first_CP).detach().clone())
 

@@ -1,4 +1,4 @@
-"""Several methods at once, and controls that were made elsewhere and carried here as bundles."""
+"""Several methods at once, and controls that were made elsewhere and loaded as bundles."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lit_ctg.field.method import Arm, Method
 
 
 class Combined(Method):
-    """Puts the controls of several methods on the model together; at strength s each has s times its unit.
+    """Attaches the controls of several methods to the model; at strength s each has s times its unit.
 
     Args:
         parts: name -> method.
-        units: name -> its strength where the combination's is 1.
+        units: name -> its strength when the combination's is 1.
 
-    Raises:
-        UserError: other names in ``units`` than in ``parts``.
+        Raises:
+            UserError: the names in ``units`` differ from those in ``parts``.
     """
 
     def __init__(self, *, strengths: Sequence[float], parts: Mapping[str, Method], units: Mapping[str, float]) -> None:
@@ -36,7 +36,7 @@ class Combined(Method):
 
     def arm(self, bench: Bench, target: str) -> Arm:
         arms = {name: part.arm(bench, target) for name, part in self.parts.items()}
-        # at most one part may bring a model of its own
+        # at most one part may have its own model
         changed = [name for name, arm in arms.items() if arm.model is not bench.model]
         if len(changed) > 1:
             raise UserError(
@@ -63,7 +63,7 @@ class Combined(Method):
 
 
 class Carried(Method):
-    """A control that ``lit-ctg export`` (or ``save_pretrained``) wrote: whatever the controls' page lists.
+    """A control that ``lit-ctg export`` (or ``save_pretrained``) wrote: any kind in docs/controls.md.
 
     Args:
         bundle: its folder or hub name; ``TARGET`` in it stands for the class.
@@ -84,7 +84,7 @@ class Carried(Method):
         self.controls: dict[str, Control] = {}
 
     def fit(self, bench: Bench) -> None:
-        """Nothing is learned here."""
+        """Learn nothing."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
         folder = self.bundle.replace("TARGET", target)

@@ -1,4 +1,4 @@
-"""A classifier of unfinished texts that weighs the next token (FUDGE): ``control/future.py``."""
+"""A classifier of unfinished texts that weights the next token (FUDGE): ``control/future.py``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lit_ctg.field.tune import optimise
 
 
 class Fudge(Method):
-    """Trains p(class | prefix) on every prefix of the training passages, as many of each class.
+    """Trains p(class | prefix) on every prefix of the training passages, balanced by class.
 
     Args:
         dim: of the classifier.
         steps, batch, learning_rate: of its training.
-        longest: tokens read of a passage.
-        candidates: likeliest tokens looked at in decoding.
+        longest: maximum tokens read of a passage.
+        candidates: number of most likely tokens considered in decoding.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Fudge(Method):
 def _batch(
     rows: Sequence[Sequence[int]], labels: np.ndarray, generator: np.random.Generator, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return ids [B, T], -1 behind the end of a text, and labels [B]."""
+    """Return ids [B, T], -1 after the end of a text, and labels [B]."""
     chosen = generator.integers(0, len(rows), size=int(options["batch"]))
     longest = int(options["longest"])
     ids = np.full((len(chosen), longest), -1, dtype=np.int64)
@@ -95,7 +95,7 @@ def _batch(
 
 
 def prefix_loss(classifier: FutureClassifier, ids_BT: Tensor, label_B: Tensor) -> Tensor:
-    """Return the mean cost, nats, of the label over all prefixes; places of id -1 count for nothing."""
+    """Return the mean cost, nats, of the label over all prefixes; positions with id -1 do not count."""
     log_p_BTC = classifier(ids_BT)
     real_BT = ids_BT >= 0
     cost_BT = nn.functional.nll_loss(

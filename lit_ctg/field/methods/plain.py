@@ -1,4 +1,4 @@
-"""What needs no learning: the bare model, and a few examples put in front of the prompt."""
+"""Methods without learning: the bare model, and a few examples before the prompt."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lit_ctg.field.task import first_words
 
 
 class Bare(Method):
-    """The base model as it is: what every other method is held against. Its one strength changes nothing."""
+    """The unchanged base model, the reference for every other method. Its only strength changes nothing."""
 
     def fit(self, bench: Bench) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
         return Arm(bench.model)
 
 
 class Prefix(Method):
-    """Puts training passages of the class in front of the prompt; the strength is how many.
+    """Puts training passages of the class before the prompt; the strength is their number.
 
     Args:
         strengths: whole numbers.
@@ -34,13 +34,13 @@ class Prefix(Method):
         self.words = words
 
     def fit(self, bench: Bench) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
         texts = [first_words(example.text, self.words) for example in bench.task.examples("train", target)]
 
         def prefix(strength: float, place: int) -> str:
-            # every prompt has examples of its own, the same ones first at every strength
+            # every prompt has its own examples, in the same order at every strength
             chosen = np.random.default_rng([bench.seed, place]).permutation(len(texts))[: int(strength)]
             end = bench.tokenizer.eos_token
             return "".join(texts[number] + end for number in chosen)

@@ -1,4 +1,4 @@
-"""Fine-tuned models of a class each, used as they are, as experts, or as a generative classifier."""
+"""One fine-tuned model per class, used directly, as experts, or as a generative classifier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_ctg.field.method import Arm, Method, move_towards
 
 
 class FineTuned(Method):
-    """The base model trained on the class, the upper bound; strength s: weights base + s (tuned - base)."""
+    """The base model fine-tuned on the class, the upper bound; strength s: weights base + s (tuned - base)."""
 
     def __init__(self, *, strengths: Sequence[float]) -> None:
         super().__init__(strengths=strengths)
@@ -29,7 +29,7 @@ class FineTuned(Method):
 
 
 class LoRA(Method):
-    """Low-rank adapters trained on the texts of the class, by peft; the strength multiplies what they add.
+    """Low-rank adapters trained on the texts of the class with peft; the strength multiplies their output.
 
     Args:
         rank: of the adapters.
@@ -55,7 +55,7 @@ class LoRA(Method):
         self.models = {label: bench.tuned(label, prepare=prepare, name=name) for label in bench.task.targets}
 
     def arm(self, bench: Bench, target: str) -> Arm:
-        # an adapter adds scale * B A: with B times the strength all of it is multiplied
+        # an adapter adds scale * B A: multiplying B by the strength multiplies the whole
         model = self.models[target]
         tuned = {name: value.clone() for name, value in model.state_dict().items()}
         base = {name: value * 0 if "lora_B" in name else value for name, value in tuned.items()}
@@ -71,7 +71,7 @@ class LoRA(Method):
 
 
 class OfClassModels(Method):
-    """What steers by a fine-tuned model of every class."""
+    """Base class of methods that steer by a fine-tuned model of every class."""
 
     kind: type[ClassModels]
 

@@ -1,4 +1,4 @@
-"""Word lists and token counts: what can be had from counting the training texts."""
+"""Word lists and token counts: methods that only count the training texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lit_ctg.field.method import Arm, Method
 
 
 class LogOdds(Method):
-    """Adds to every token's score how much likelier the class makes it (``control/token_bias.py``).
+    """Adds to every token's score how much more likely it is in the class (``control/token_bias.py``).
 
     Args:
         prior: counts added to every token.
@@ -45,10 +45,10 @@ class LogOdds(Method):
 
 
 class WordList(Method):
-    """Steers by the words that set the class apart, with semantic fusion's lexicon control (``kind="lexicon"``)."""
+    """Steers by the words that distinguish the class, with semantic fusion's lexicon control (``kind="lexicon"``)."""
 
     def fit(self, bench: Bench) -> None:
-        """Nothing beyond counting words, which the bench has done."""
+        """Learn nothing more: the bench has counted the words."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
         words = bench.word_lists[target]
@@ -61,7 +61,7 @@ class WordList(Method):
 
 
 class ClassGraph(Method):
-    """Graphmax, or another of its output layers, over the word pairs of the class's training texts.
+    """Graphmax, or another of the paper's output layers, over the word pairs of the class's training texts.
 
     Args:
         strengths: of lambda.

@@ -1,8 +1,8 @@
-"""Neuron-level codes as an adapter on a frozen Hugging Face model, against soft prompts of as many parameters.
+"""Neuron-level codes as an adapter on a frozen Hugging Face model, compared with soft prompts of equal parameters.
 
-The paper's question on a pretrained model. A frozen layer computes x W_x + b; the neuron arm adds c W_c (sec. 3.3) in
-both matrices of every feed-forward part and in the output. The prompt arm has the code in front of the text, as long as
-the parameters of the neuron arm allow. Both begin as the model itself.
+The paper's question for a pretrained model. A frozen layer computes x W_x + b; the neuron arm adds c W_c (sec. 3.3) in
+both matrices of every feed-forward part and in the output. The prompt arm puts the code before the text, as long as the
+neuron arm's number of parameters allows. Both start as the unchanged model.
 
 Shape letters: B sequences, T positions, S sources, C code size, D hidden size, P places, O outputs of a layer, V
 vocabulary.
@@ -36,16 +36,16 @@ class CodeAdapterModule(LitLanguageModel):
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
         injection: ``neuron`` or ``prompt``.
-        code_dim: size C of the code; None is S, which loses nothing (S codes span no more).
-        layers: ends of the names of the linear layers that take the code; None: the feed-forward parts of the
+        code_dim: size C of the code; None is S, without loss (S codes span no more).
+        layers: suffixes of the names of the linear layers that take the code; None: the feed-forward parts of the
             architectures known here (``FEED_FORWARD``).
-        output: the output layer takes it too.
+        output: the output layer also takes it.
         learning_rate, weight_decay, warmup_fraction: see ``adamw_warmup_cosine``.
         seed: of codes and weights.
 
     Attributes:
-        sources: names behind the codes, from the data module or the checkpoint; empty before.
-        places: P of the prompt arm, 0 of the other.
+        sources: names of the codes, from the data module or the checkpoint; empty before.
+        places: P in the prompt arm, 0 in the other.
 
     Raises:
         UserError: an option that does not exist or does not fit.
@@ -91,7 +91,7 @@ class CodeAdapterModule(LitLanguageModel):
             torch.manual_seed(seed)
             if injection == "neuron":
                 self.code = nn.Parameter(torch.randn(codes, size))
-                # zeros: the model as it is, until something is learned
+                # zeros: the unchanged model, until something is learned
                 self.code_weights = nn.ParameterList(nn.Parameter(torch.zeros(o, size)) for o in taking.values())
             else:
                 drawn = torch.randint(len(vocabulary), (codes, self.places))
@@ -105,10 +105,10 @@ class CodeAdapterModule(LitLanguageModel):
         self.bind(datamodule_of(self.trainer).sources)
 
     def bind(self, sources: Sequence[str]) -> None:
-        """Take the names of the sources.
+        """Set the names of the sources.
 
         Raises:
-            UserError: not as many as codes, or others than those of training.
+            UserError: not as many as codes, or different from those of training.
         """
         self.sources = bound_sources(sources, self.sources, self.codes)
 
@@ -117,7 +117,7 @@ class CodeAdapterModule(LitLanguageModel):
         return {"sources": list(self.sources)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the names of the sources from a checkpoint."""
+        """Restore the names of the sources from a checkpoint."""
         self.sources = tuple(state["sources"])
 
     @property
@@ -127,7 +127,7 @@ class CodeAdapterModule(LitLanguageModel):
 
     @property
     def context(self) -> int | None:
-        """The most tokens a text may have; None where the model has no limit."""
+        """The maximum tokens of a text; None if the model has no limit."""
         return None if self.backbone.context is None else self.backbone.context - self.places
 
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
@@ -140,7 +140,7 @@ class CodeAdapterModule(LitLanguageModel):
 
     @contextmanager
     def _coded(self, state: CodeState) -> Iterator[None]:
-        """Let the layers take the code of each row."""
+        """Feed the code of each row into the layers."""
         if state.code_BC is None:
             yield
             return
@@ -158,10 +158,10 @@ class CodeAdapterModule(LitLanguageModel):
     # the network -----------------------------------------------------------------------------------------------------
 
     def hidden(self, ids_BT: Tensor, state: CodeState, *, causal: bool = True, alone: bool = False) -> Tensor:
-        """Return the last states [B, T, D] of texts; places of a prompt are dropped.
+        """Return the last states [B, T, D] of texts, without those of the soft prompt.
 
         Raises:
-            UserError: ``causal=False``, which a pretrained model does not know.
+            UserError: ``causal=False``, which a pretrained model does not support.
         """
         if not causal:
             raise UserError("decoding.causal=false: a pretrained model cannot see what comes after; set it to true")
@@ -189,7 +189,7 @@ class CodeAdapterModule(LitLanguageModel):
         return {"loss": mean_cross_entropy(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])}
 
     def configure_optimizers(self) -> Any:
-        """AdamW with warm-up and cosine over what is trained."""
+        """AdamW with warm-up and cosine for the trained parameters."""
         total_steps = int(self.trainer.estimated_stepping_batches)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return adamw_warmup_cosine(
@@ -209,13 +209,13 @@ class CodeAdapterModule(LitLanguageModel):
         return scores_BV, CodeState(state.code_BC, state.token_BD, state.length + 1, cache)
 
     def control(self) -> NeuronCodes | SoftPrompt:
-        """Return what was learned, to be carried to the frozen model anywhere."""
+        """Return what was learned as a portable control of the frozen model."""
         if self.injection == "prompt":
             return SoftPrompt(self.sources, self.prompts)
         return NeuronCodes(self.sources, self.code, dict(zip(self.paths, self.code_weights, strict=True)))
 
 
-# ends of the names of both feed-forward matrices (and of a gate's), by what other people's models call them
+# suffixes of the names of both feed-forward matrices (and of a gate's) in common models
 FEED_FORWARD = (
     *("c_fc", "mlp.c_proj", "up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h"),
     *("fc1", "fc2", "fc_in", "fc_out"),
@@ -223,15 +223,15 @@ FEED_FORWARD = (
 
 
 def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[str, int]:
-    """Return the linear layers of a model that take a code, and how many numbers each gives.
+    """Return the linear layers of a model that take a code, with their output sizes.
 
     Args:
         model: a Hugging Face causal LM.
-        ends: ends of their names; None: ``FEED_FORWARD``.
-        output: the output layer too.
+        ends: suffixes of their names; None: ``FEED_FORWARD``.
+        output: include the output layer.
 
     Raises:
-        UserError: there are none, or one is no linear layer.
+        UserError: there are none, or one is not a linear layer.
     """
     wanted = FEED_FORWARD if ends is None else tuple(ends)
     found = {

@@ -1,7 +1,7 @@
-"""Control codes as controls that can be carried: c W_c into layers of a frozen model, or a prefix of soft prompts.
+"""Control codes as portable controls: c W_c into layers of a frozen model, or a prefix of soft prompts.
 
-y = [x; c] W + b (sec. 3.3) is x W_x + b, which a frozen layer already computes, and c W_c, which is added here. The
-prefix is the paper's other arm, the code in front of the text, with as many places as the parameters are to be.
+y = [x; c] W + b (sec. 3.3) is x W_x + b, which a frozen layer already computes, plus c W_c, which is added here. The
+prefix is the paper's other arm, the code before the text, with as many places as match the number of parameters.
 
 Shape letters: B prompts, N rows, T positions, S sources, C code size, O outputs of a layer, P places, D hidden size.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Codes(Control):
-    """What both arms share: a code a source, mixed by weights.
+    """Shared by both arms: one code per source, mixed by weights.
 
     A prompt's code is the weighted mean of the codes of its sources; without a weight the control is off.
     """
@@ -53,11 +53,11 @@ class _Codes(Control):
 
 
 class NeuronCodes(_Codes):
-    """Feeds the code of a source into layers of a frozen model, as c W_c added to what they give.
+    """Feeds the code of a source into layers of a frozen model by adding c W_c to their output.
 
     Args:
         sources: their names.
-        codes_SC: a code each.
+        codes_SC: one code each.
         weights: path of a layer in the model (``transformer.h.0.mlp.c_fc``) -> W_c, [O, C].
         name: see ``Control``.
     """
@@ -91,14 +91,14 @@ class NeuronCodes(_Codes):
         ]
 
     def _without_own(self, _module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Give one of our own exported models (``portable.py``) no code where none is given: it comes from here."""
+        """Let one of our exported models (``portable.py``) run without its own code: the code comes from here."""
         if options.get("control_weights") is None and options.get("control_code") is None:
             ids = options["input_ids"] if "input_ids" in options else inputs[0]
             options = {**options, "control_weights": torch.zeros(len(ids), len(self.sources), device=ids.device)}
         return inputs, options
 
     def _layer(self, model: Any, path: str) -> nn.Module:
-        """Return the layer of that name, or the only one whose name ends so (a model may be wrapped in another)."""
+        """Return the layer of that name, or the only one with that suffix (a model may be wrapped in another)."""
         known = dict(model.named_modules())
         found = [path] if path in known else [name for name in known if name.endswith(f".{path}")]
         if len(found) != 1:
@@ -125,15 +125,15 @@ def _has_codes(model: Any) -> bool:
 
 
 class _Added:
-    """A forward hook: adds a row's vector to what a layer gives at all its positions."""
+    """A forward hook: adds a row's vector to a layer's output at all its positions."""
 
     def __init__(self, added_BO: Tensor, off_B: Tensor) -> None:
         self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
-        # both as the layer's rows want them: the same at every step of a decoding
+        # both expanded to the layer's rows: the same at every decoding step
         self._for_rows: tuple[Any, Tensor, Tensor] | None = None
 
     def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        # some layers (GPT-2's do not, others might) see all rows' positions as one row
+        # some layers (not GPT-2's) may see the positions of all rows as one row
         like = (len(output), output.dtype, output.device)
         if self._for_rows is None or self._for_rows[0] != like:
             added_N1O = row_values(self.added_BO, len(output)).unsqueeze(1).to(output)
@@ -143,11 +143,11 @@ class _Added:
 
 
 class SoftPrompt(_Codes):
-    """Puts soft prompts of a source in front of the text; only in ``Steered``, which gives them their places.
+    """Puts soft prompts of a source before the text; only in ``Steered``, which reserves places for them.
 
     Args:
         sources: their names.
-        prompts_SPD: P embeddings of a source each.
+        prompts_SPD: P embeddings per source.
         name: see ``Control``.
     """
 
@@ -178,7 +178,7 @@ class SoftPrompt(_Codes):
 
         def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
             length = prefix.newest(inputs[0]).shape[1]
-            first = length - output.shape[1]  # column of the prefix that output begins with
+            first = length - output.shape[1]  # column of the prefix at which the text begins
             if first >= places:
                 return output
             given_NPD = row_values(given_BPD, len(output))[:, first : first + output.shape[1]].to(output)
@@ -203,10 +203,10 @@ class SoftPrompt(_Codes):
 def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
     """Return the control of a finished run: what an adapter learned, or the codes of one of our own Transformers.
 
-    The codes of our own fit the model of ``lit-ctg export-model``, whose layers have the names they have here.
+    The latter fit the model of ``lit-ctg export-model``, whose layers have the same names as here.
 
     Raises:
-        UserError: a run without codes, or one whose codes are part of the network: in front of the text, in the cells.
+        UserError: a run without codes, or with codes that are part of the network: before the text, or in the cells.
     """
     if hasattr(module, "control"):
         adapted: Control = module.control()
@@ -225,10 +225,10 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
 
 
 def output_size(layer: nn.Module) -> int:
-    """Return how many numbers a linear layer gives at a position (GPT-2 keeps its matrices transposed).
+    """Return the output size of a linear layer (GPT-2 stores its matrices transposed).
 
     Raises:
-        UserError: it is no linear layer.
+        UserError: it is not a linear layer.
     """
     if isinstance(layer, nn.Linear):
         return layer.out_features

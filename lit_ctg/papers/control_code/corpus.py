@@ -1,4 +1,4 @@
-"""Corpora that no other paper reads: books of Project Gutenberg, news and blogs (Tables 1 and 2).
+"""The paper's own corpora: books of Project Gutenberg, news and blogs (Tables 1 and 2).
 
 Each book or style is a source with its control code; the last part of each is for evaluation (sec. 4.4).
 """
@@ -23,7 +23,7 @@ from lit_ctg.files import locked, write_atomic
 from lit_ctg.papers.control_code.sample import books as sample_books
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
 
-# other names under which the files of a book are found
+# alternative names of a book's files
 _BOOK_FILES = {
     "greatgatsby": ("books_greatgatsby", "great_gatsby"),
     "shakespeare": ("books_shakespeare",),
@@ -37,18 +37,18 @@ _BOOK_FILES = {
 }
 _STYLE_FILES = {"news": ("style_news", "news", "business"), "blog": ("style_blog", "blog")}
 DEFAULT_MIRROR = "https://www.gutenberg.org"
-# answers of a server that is busy
+# responses of a busy server
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class _Told:
-    """A progress bar, as pooch asks for, that draws nothing and calls a function."""
+    """A progress bar for pooch that draws nothing and calls a function."""
 
     def __init__(self, name: str, told: Progress) -> None:
         self.name, self.told, self.total, self.done = name, told, 0, 0
 
     def update(self, count: int) -> None:
-        # pooch counts whole blocks, the last one too
+        # pooch counts whole blocks, including the last one
         self.done = min(self.done + count, self.total or self.done + count)
         self.told(self.name, self.done, self.total or None)
 
@@ -60,7 +60,7 @@ class _Told:
 
 
 def _transfer(bar: _Told | None, url: str, file: Any, books: Any) -> None:
-    """Download as pooch does; a refusal ends it at once, only what may pass is tried again."""
+    """Download as pooch does, but retry only temporary errors: a refusal ends it at once."""
     import pooch
     import requests
 
@@ -75,7 +75,7 @@ def _transfer(bar: _Told | None, url: str, file: Any, books: Any) -> None:
 
 
 def _ledger(path: Path) -> str | None:
-    """Return the checksum of the first download, None when there was none; ``UserError`` for a damaged note of it."""
+    """Return the checksum of the first download, or None; ``UserError`` if the file with it is damaged."""
     if not path.exists():
         return None
     with reading(path):
@@ -91,12 +91,12 @@ class GutenbergDataModule(CorpusDataModule):
     Args:
         collection: one of ``collections``.
         collections: names of the books of each collection.
-        books: Project Gutenberg's number of each book; ``None`` for a book that only folders have.
-        characters: books cut to their first so many characters, by name.
+        books: Project Gutenberg's number of each book; ``None`` for a book that only local folders have.
+        characters: name -> number of first characters to which a book is cut.
         val_fraction, test_fraction: share of each book, from its end, cut at line ends. A test share of 0 means that
             testing reads the validation part, as in the paper.
-        sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is kept and
-            checked from then on (Project Gutenberg revises its texts in place and knows no revisions).
+        sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is stored and
+            checked from then on (Project Gutenberg revises its texts in place, without revision numbers).
         mirror: address of Project Gutenberg or a mirror of its ``cache/epub`` tree.
         options: see ``CorpusDataModule``.
     """
@@ -162,7 +162,7 @@ class GutenbergDataModule(CorpusDataModule):
             yield Document(part, name, {"book": self.numbers[name]})
 
     def fetch(self, name: str) -> Path:
-        """Return the file of a book, fetched when it is not here, checked by ``sha256`` or the first download."""
+        """Return the file of a book, fetched if missing, checked by ``sha256`` or the first download."""
         number = self.numbers[name]
         if number is None:
             raise UserError(f"data.books.{name} has no number at Project Gutenberg: give it, or {ALTERNATIVES}")
@@ -186,13 +186,13 @@ class GutenbergDataModule(CorpusDataModule):
         return f"{self.mirror}/cache/epub/{number}/pg{number}.txt"
 
     def _download(self, number: int, path: Path, sha256: str | None) -> None:
-        """Fetch a book to ``path``; only a whole file with the right checksum gets there."""
+        """Fetch a book to ``path``, which only ever holds a whole file with the right checksum."""
         import pooch
         import requests
 
         url, told = self._address(number), self.fetching
         known = None if sha256 is None else f"sha256:{sha256.lower()}"
-        pooch.get_logger().setLevel(logging.ERROR)  # it would report every retry
+        pooch.get_logger().setLevel(logging.ERROR)  # otherwise it reports every retry
         books = pooch.create(path.parent, "", registry={path.name: known}, urls={path.name: url}, retry_if_failed=4)
         bar = None if told is None else _Told(path.name, told)
         try:
@@ -219,12 +219,12 @@ class GutenbergDataModule(CorpusDataModule):
 class ScriptsDataModule(CorpusDataModule):
     """News articles and blog posts; each style is a source with its control code.
 
-    A text file is one stream that is cut at a line end; of .jsonl, .csv and .parquet every row (``text``, and ``title``
-    where there is one) is a document. There is no copy that may be fetched: BBC news and the blog corpus are given out
-    for research by their owners only, so ``source=hub`` names the alternatives.
+    A text file is one stream, split at a line end; in .jsonl, .csv and .parquet every row (``text``, and ``title`` if
+    there is one) is a document. No copy may be downloaded: BBC news and the blog corpus are distributed for research
+    only by their owners, so ``source=hub`` names the alternatives.
 
     Args:
-        styles: news and blog in the order of their control codes and of training without shuffling.
+        styles: news and blog, in the order of their control codes and of unshuffled training.
         val_fraction, test_fraction: share of each style, from its end. A test share of 0 means that testing reads the
             validation part, as in the paper.
         options: see ``CorpusDataModule``.
@@ -243,7 +243,7 @@ class ScriptsDataModule(CorpusDataModule):
 
     def options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"fractions": [self.val_fraction, self.test_fraction]}
-        # text packed before there was a choice stays valid
+        # text packed before this option existed stays valid
         return options if self.styles == tuple(_STYLE_FILES) else {**options, "styles": list(self.styles)}
 
     def sample_documents(self, split: str) -> Iterator[Document]:

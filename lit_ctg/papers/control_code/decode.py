@@ -1,4 +1,4 @@
-"""Generation under control codes: each row its own code, codes mixed in the embedding or in the distribution.
+"""Generation under control codes: each row has its own code, codes can be mixed in embedding or distribution.
 
 Shape letters: B rows, S sources, K codes of a row's blend, V vocabulary, T columns.
 """
@@ -24,19 +24,19 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.control_code.model import CodeState, ControlCodeModule
 
 CHOICES = ("greedy", "sample", "uniform_top_k")
-# (share, weights of the sources) of each distribution that is added up
+# (share, weights of the sources) of each distribution in the sum
 Blend = list[tuple[float, list[float]]]
 
 
 class CodeDecoding:
-    """Decoding settings, as ``conf/decoding/control_code.yaml`` gives them.
+    """Decoding settings, as in ``conf/decoding/control_code.yaml``.
 
     Args:
-        choice: greedy (as the paper says, sec. 4.4), sample, or uniform_top_k (as its code does).
-        top_k: tokens that uniform_top_k draws from.
+        choice: greedy (stated in the paper, sec. 4.4), sample, or uniform_top_k (used in its code).
+        top_k: number of tokens from which uniform_top_k draws.
         temperature, top_p: of sample.
         new_tokens: length of a continuation.
-        forget_prompt: published fault: the prompt is gone after the first new token.
+        forget_prompt: published fault: the prompt is dropped after the first new token.
         causal: False is the published fault: no mask in generation.
         start: the token before an empty prompt; it is not part of the text.
 
@@ -64,13 +64,13 @@ class CodeDecoding:
         self.new_tokens, self.forget_prompt, self.causal, self.start = new_tokens, forget_prompt, causal, start
 
     def greedy(self) -> CodeDecoding:
-        """Return these settings with the best token in place of draws."""
+        """Return these settings with the best token instead of draws."""
         best = copy.copy(self)
         best.choice = "greedy"
         return best
 
     def rules(self, excluded: Sequence[int]) -> ScoreRule:
-        """Return the rule of continuations; greedy ones need no more than the exclusion."""
+        """Return the rule of continuations; greedy ones need only the exclusion."""
         rules: list[ScoreRule] = [Exclude(excluded)]
         if self.choice == "uniform_top_k":
             rules += [TopK(self.top_k), Flatten()]
@@ -79,15 +79,15 @@ class CodeDecoding:
         return RuleList(rules)
 
     def generator(self, module: ControlCodeModule, datamodule: Any) -> CodeGenerator:
-        """Tie these settings to a model and its corpus (``vocabulary`` and ``sources`` of the data module)."""
+        """Combine these settings with a model and its corpus (``vocabulary`` and ``sources`` of the data module)."""
         return CodeGenerator(module, self, datamodule)
 
 
 class CodeGenerator(Generator[GeneratedText]):
-    """Continues prompts under codes, each row its own; without a control rows take the sources in turn.
+    """Continues prompts under codes, one per row; without a control rows take the sources in turn.
 
     Raises:
-        UserError: the corpus has other sources than the model was trained on.
+        UserError: the sources of the corpus are not those of training.
     """
 
     def __init__(self, module: ControlCodeModule, decoding: CodeDecoding, datamodule: Any) -> None:
@@ -97,7 +97,7 @@ class CodeGenerator(Generator[GeneratedText]):
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
-        """One of source, mix and blend a text."""
+        """One of source, mix and blend per text."""
         return (
             ControlSetting("source", "the source whose code the text has", choices=self.module.sources),
             ControlSetting("mix", "weights of sources: the weighted sum of their codes", of_names=True),
@@ -105,7 +105,7 @@ class CodeGenerator(Generator[GeneratedText]):
         )
 
     def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return the row's control, checked as a whole; an empty one takes the sources in turn."""
+        """Return the row's control, checked in combination; an empty one takes the sources in turn."""
         if not control:
             return {"source": self.module.sources[number % len(self.module.sources)]}
         self.blend(control)
@@ -122,7 +122,7 @@ class CodeGenerator(Generator[GeneratedText]):
     ) -> list[GeneratedText]:
         """Generate ``n`` texts in one batch, see ``Generator.generate``.
 
-        ``seed=None`` takes the best token, in ``as_published`` settings too. A text without a prompt starts behind a
+        ``seed=None`` takes the best token, even with ``as_published`` settings. A text without a prompt starts after a
         token (``decoding.start``) that is not part of it.
         """
         chosen = self
@@ -136,11 +136,11 @@ class CodeGenerator(Generator[GeneratedText]):
         ]
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
-        """Return the rule of drawn or best tokens; ``<unk>`` is never generated."""
+        """Return the rule for drawn or best tokens; ``<unk>`` is never generated."""
         return self.decoding.rules(self._excluded())
 
     def draws(self, seed: int | None) -> int | None:
-        """Greedy settings draw nothing."""
+        """Return the seed, or None for greedy settings."""
         return None if self.decoding.choice == "greedy" else seed
 
     def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> list[Blend]:
@@ -148,7 +148,7 @@ class CodeGenerator(Generator[GeneratedText]):
         return [self.blend(control) for control in controls]
 
     def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> CodeSteps:
-        """Return the model as these settings step it."""
+        """Return the step model for these settings."""
         lengths = [len(prompt) for prompt in prompts] if self.decoding.forget_prompt else None
         return CodeSteps(self.module, lengths, self.decoding.causal)
 
@@ -158,7 +158,7 @@ class CodeGenerator(Generator[GeneratedText]):
 
     @property
     def context(self) -> int | None:
-        """The most tokens the network takes, or None where their number has no limit."""
+        """The maximum tokens of the network, or None without a limit."""
         return self.module.context
 
     def _without_start(self, text: GeneratedText) -> GeneratedText:
@@ -177,7 +177,7 @@ class CodeGenerator(Generator[GeneratedText]):
         Args:
             prompts: at least one id each.
             codes_BS: weights of the sources, one row per prompt.
-            seed: of the draws; None takes the best token (in ``as_published`` settings too).
+            seed: of the draws; None takes the best token (even with ``as_published`` settings).
             max_new_tokens: length of a continuation.
 
         Raises:
@@ -199,7 +199,7 @@ class CodeGenerator(Generator[GeneratedText]):
             )
 
     def blend(self, control: Mapping[str, Any]) -> Blend:
-        """Read a control as (share, weights of the sources) of the distributions to be added up."""
+        """Return a control as (share, weights of the sources) of each distribution in the sum."""
         if len(control) != 1:
             raise UserError(
                 f"control {dict(control)}: give one of control.source=<name>, control.mix.<name>=<weight> and "
@@ -231,10 +231,10 @@ class CodeGenerator(Generator[GeneratedText]):
         return [given.get(name, 0.0) / total for name in sources]
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """Return the ids of a prompt, or of the token that stands for an empty one.
+        """Return the ids of a prompt, or of the token for an empty one.
 
         Raises:
-            UserError: a word the model does not know.
+            UserError: a word outside the model's vocabulary.
         """
         if not prompt.strip():
             return [self.vocabulary.id(self.decoding.start)]
@@ -247,7 +247,7 @@ class CodeGenerator(Generator[GeneratedText]):
 
 @dataclass
 class StepsState:
-    """Rows of the network (one for each distribution of each text), whose they are, and the prefix where it counts."""
+    """Rows of the network (one per distribution of each text), their texts, and the prefix if it is needed."""
 
     network: CodeState
     row_N: Tensor
@@ -261,8 +261,8 @@ class CodeSteps:
 
     Args:
         module: the model.
-        forget_after: lengths of prompts that are gone after the first new token; None keeps them.
-        causal: False lets earlier positions see later ones; the prefix is then read anew for every token.
+        forget_after: lengths of prompts that are dropped after the first new token; None keeps them.
+        causal: False lets earlier positions see later ones; the prefix is then reread for every token.
     """
 
     def __init__(self, module: ControlCodeModule, forget_after: Sequence[int] | None, causal: bool) -> None:
@@ -272,11 +272,11 @@ class CodeSteps:
 
     @property
     def device(self) -> torch.device:
-        """Where ids are to be."""
+        """The device of the ids."""
         return self.module.device
 
     def start(self, batch_size: int, controls: Sequence[Blend]) -> StepsState:
-        """Return the state of empty prefixes under one blend a row."""
+        """Return the state of empty prefixes under one blend per row."""
         rows = [row for row, blend in enumerate(controls) for _ in blend]
         shares = [share for blend in controls for share, _ in blend]
         weights = [source for blend in controls for _, source in blend]
@@ -301,7 +301,7 @@ class CodeSteps:
         return torch.stack(blended), state
 
     def _read_anew(self, ids_NT: Tensor, state: StepsState) -> Tensor:
-        """Scores after the last column, of whole prefixes; rows of one length together."""
+        """Return scores after the last column from whole prefixes, with rows of equal length together."""
         column, network = ids_NT.shape[1], state.network
         dropped = [0] * state.texts
         if self.forget_after is not None:
@@ -318,7 +318,7 @@ class CodeSteps:
 
 
 class Exclude(ScoreRule):
-    """Tokens that are never generated."""
+    """Forbids some tokens."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids = list(ids)
@@ -330,7 +330,7 @@ class Exclude(ScoreRule):
 
 
 class Flatten(ScoreRule):
-    """All tokens that are left become equally likely."""
+    """Makes all remaining tokens equally likely."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return torch.where(scores > MINUS_INFINITY, 0.0, scores)

@@ -1,7 +1,7 @@
-"""Quicker forms of the control-code layers, with the numbers of the plain ones in ``model.py`` (``model.fast``).
+"""Faster forms of the control-code layers, equal to the plain ones in ``model.py`` (``model.fast``).
 
-A code is constant along its sequence, so [x; c] W + b = x W_x + (c W_c + b), and what the code adds is computed once a
-sequence instead of once a token.
+A code is constant along its sequence, so [x; c] W + b = x W_x + (c W_c + b), and the code's part is computed once per
+sequence instead of once per token.
 
 Shape letters: B sequences, T positions, D input size, C code size, O output size, V vocabulary, N = B * T tokens,
 M tokens of a chunk, K = D + B features.
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-# tokens whose scores exist at a time, and parts of the vocabulary whose sums are added up in float32
+# tokens whose scores exist at a time, and parts of the vocabulary that are summed in float32
 CHUNK = 256
 PIECES = 16
 
@@ -39,11 +39,11 @@ def cross_entropy(
 ) -> Tensor:
     """Return the mean cross-entropy of softmax([h; c] W + b) over the tokens of the mask, in nats; 0 without tokens.
 
-    The scores of all tokens never exist at once.
+    The scores of all tokens never exist at the same time.
 
     Args:
         hidden_BTD: last hidden states.
-        code_BC: codes; None where the output layer takes none.
+        code_BC: codes; None if the output layer takes none.
         weight, bias: of the output layer, [V, D + C] and [V].
         target_BT: next tokens.
         mask_BT: which of them count.
@@ -51,7 +51,7 @@ def cross_entropy(
     size, length, dim = hidden_BTD.shape
     own, of_code = weight.split([dim, weight.shape[1] - dim], dim=1)
     bias_BV = bias.expand(size, -1) if code_BC is None else F.linear(code_BC, of_code, bias)
-    # the bias of sequence b is the weight of a feature that is 1 in b alone
+    # the bias of sequence b is the weight of a feature that is 1 only in b
     sequence_NB = torch.eye(size, dtype=hidden_BTD.dtype, device=hidden_BTD.device).repeat_interleave(length, 0)
     states_NK = torch.cat((hidden_BTD.flatten(0, 1), sequence_NB), dim=1)
     weight_VK = torch.cat((own, bias_BV.to(own.dtype).T), dim=1)
@@ -59,11 +59,11 @@ def cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of softmax(W h); the gradients are made chunk by chunk in the forward pass.
+    """Mean cross-entropy of softmax(W h); the gradients are computed chunk by chunk in the forward pass.
 
     With E = exp(logits - max), n its sums over the vocabulary, r = mask / (count * n): the gradient of the logits is
-    E r - onehot * mask / count. The factors r go to the small sides of the products, so the scores are passed over four
-    times only. They lie as [V, M]: the products are quicker that way round.
+    E r - onehot * mask / count. The factors r are applied to the small operands of the products, so there are only four
+    passes over the scores. They are stored as [V, M], which makes the products faster.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 largest_M = mass_VM.amax(0)
                 own_M = mass_VM.gather(0, target_M.unsqueeze(0)).squeeze(0).sub_(largest_M).to(wide)
                 mass_VM.sub_(largest_M).exp_()
-                # summed in its own number type, part by part: widening first costs a copy
+                # summed in its own dtype, part by part: converting first would cost a copy
                 sum_M = torch.stack([piece_VM.sum(0) for piece_VM in mass_VM.chunk(PIECES)]).to(wide).sum(0)
                 loss += ((sum_M.log() - own_M) * share_M).sum()
                 ratio_M1, share_M1 = (share_M / sum_M).unsqueeze(1), share_M.unsqueeze(1)

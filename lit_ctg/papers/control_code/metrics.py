@@ -1,4 +1,4 @@
-"""What the control-code paper measures of a model and of its generations, and our measures of control.
+"""The control-code paper's measures of a model and of its generations, and our measures of control.
 
 Sources: sec. 4.4 and Table 3 (loss, perplexity, variation, degeneracy, BERTScore); the code-swap gap and the source
 classifier are ours: the paper measures loss, which says nothing about control.
@@ -43,10 +43,10 @@ class CrossEntropy(Perplexity):
 
 
 class SourcePerplexity(RatioMetric):
-    """exp of the mean cross-entropy over the counted positions of each source; NaN for one that was not met.
+    """exp of the mean cross-entropy over the counted positions of each source; NaN for one without text.
 
     Args:
-        sources: names behind the control codes, in order; left out, ``bind`` takes them from the data module.
+        sources: names of the control codes, in order; by default ``bind`` takes them from the data module.
         mask: as for ``Perplexity``.
     """
 
@@ -78,7 +78,7 @@ class SourcePerplexity(RatioMetric):
             )
         mine_BK = torch.nn.functional.one_hot(code_B, len(self.sources)).double()
         nll_B = token_nll(scores_BTV, target_BT, mask_BT).sum(1)
-        # not a product: an infinite nll of one source times 0 would be NaN for the others
+        # no product: an infinite nll of one source times 0 would be NaN for the others
         nll_BK = torch.where(mine_BK.bool(), nll_B.unsqueeze(1), 0.0)
         self.add_rows(nll_BK, mine_BK * mask_BT.sum(1, keepdim=True))
 
@@ -111,7 +111,7 @@ class CodeSwapGap(LitMetric):
     delta method with rows as the independent units.
 
     Args:
-        sources: names behind the codes, in order.
+        sources: names of the codes, in order.
     """
 
     unit = "nats"
@@ -169,11 +169,11 @@ class CodeSwapGap(LitMetric):
 
 
 def _half(slope: Sequence[float], moments_33: Tensor, count: float, rows: float) -> float | None:
-    """Half-width of the delta-method interval of a function of (wrong, right) / count with this slope times count."""
+    """Return the half-width of the delta-method interval of f of (wrong, right) / count, given slope times count."""
     if rows < 2 or not all(map(math.isfinite, slope)):
         return None
     slope_3 = torch.tensor(slope, dtype=torch.float64, device=moments_33.device)
-    # rounding may leave a tiny negative rest when all rows agree
+    # rounding may leave a tiny negative number when all rows agree
     square = max(0.0, float(slope_3 @ moments_33 @ slope_3))
     return t_quantile(int(rows) - 1) * math.sqrt(rows / (rows - 1) * square) / count
 
@@ -189,7 +189,7 @@ def _pack(value: float, unit: str, half: float | None, count: float, version: in
 class GenerationMean(LitMetric):
     """Mean over generations with Student's t interval; NaN before the first one.
 
-    The interval takes generations as independent draws of one model: it does not cover what another seed would have
+    The interval treats generations as independent draws of one model: it does not cover what another seed would have
     learned.
     """
 
@@ -220,8 +220,8 @@ class GenerationMean(LitMetric):
 class Variation(GenerationMean):
     """Unique tokens divided by all tokens of a generation, averaged over generations (sec. 4.4).
 
-    In (0, 1]; it falls with the length, so compare generations of equal length only. Saying one token over and over
-    gives 1 / length.
+    In (0, 1]; it decreases with the length, so compare only generations of equal length. Repeating one token gives
+    1 / length.
     """
 
     unit = "unique share"
@@ -235,7 +235,7 @@ class Variation(GenerationMean):
 class Degeneracy(GenerationMean):
     """Count of a generation's most frequent token, averaged over generations (sec. 4.4; lower is better).
 
-    A count, so it grows with the length: compare generations of equal length only.
+    A count, so it grows with the length: compare only generations of equal length.
     """
 
     unit = "count"
@@ -247,12 +247,12 @@ class Degeneracy(GenerationMean):
 
 
 class BertScore(GenerationMean):
-    """BERTScore F1, averaged over texts; rescaled with the encoder's baseline where its table is given.
+    """BERTScore F1, averaged over texts; rescaled with the encoder's baseline if its table is given.
 
     Rescaling makes most scores of poor text negative, as the paper notes (sec. 4.4). Texts without a word are left out.
 
     Args:
-        path: folder of a BERT-like encoder with its tokenizer (Hugging Face layout); nothing is fetched.
+        path: folder of a BERT-like encoder with its tokenizer (Hugging Face layout); nothing is downloaded.
         layers: hidden layer to compare (17 for roberta-large, bert-score's choice); the last one by default.
         baseline: bert-score's ``rescale_baseline/<language>/<model>.tsv``; without it scores are not rescaled.
         batch_size: texts encoded at a time.
@@ -275,7 +275,7 @@ class BertScore(GenerationMean):
 
     @property
     def missing(self) -> str | None:
-        """Why nothing can be scored, or None."""
+        """The reason why nothing can be scored, or None."""
         if self.path is None:
             return "BERTScore not measured: no folder of an encoder given (bertscore.path)"
         if not (Path(self.path) / "config.json").is_file():
@@ -288,7 +288,7 @@ class BertScore(GenerationMean):
         """Score each text against its reference.
 
         Raises:
-            ValueError: as many references as there are not texts.
+            ValueError: not as many references as texts.
         """
         from torchmetrics.functional.text import bert_score
 
@@ -313,11 +313,11 @@ Ids = Sequence[int] | np.ndarray
 
 
 class SourceClassifier:
-    """Which source a text sounds like: logistic regression on TF-IDF of token counts, sources weighted equally.
+    """Classifies a text by source: logistic regression on TF-IDF of token counts, with equal weight per source.
 
     Args:
         vocabulary_size: number of token ids.
-        ignored: ids that do not count, e.g. ``<unk>``, which training text has none of.
+        ignored: ids that do not count, e.g. ``<unk>``, which training text lacks.
     """
 
     def __init__(self, vocabulary_size: int, ignored: Sequence[int] = ()) -> None:
@@ -328,16 +328,16 @@ class SourceClassifier:
         )
 
     def fit(self, chunks: Sequence[Ids], source_N: Sequence[int]) -> SourceClassifier:
-        """Learn from chunks of known source; returns itself."""
+        """Learn from chunks of known source; return the classifier itself."""
         self.pipeline.fit(self.counts(chunks), np.asarray(source_N))
         return self
 
     def predict(self, chunks: Sequence[Ids]) -> np.ndarray:
-        """Return the likeliest source of each chunk, (N,)."""
+        """Return the most likely source of each chunk, (N,)."""
         return np.asarray(self.pipeline.predict(self.counts(chunks)))
 
     def counts(self, chunks: Sequence[Ids]) -> csr_matrix:
-        """Return how often each chunk holds each token, (N, V) sparse."""
+        """Return how often each chunk contains each token, (N, V) sparse."""
         kept = [np.asarray(chunk)[~np.isin(chunk, self.ignored)] for chunk in chunks]
         row_P = np.repeat(np.arange(len(kept)), [len(chunk) for chunk in kept])
         id_P = np.concatenate(kept) if kept else np.empty(0)

@@ -1,7 +1,7 @@
 """Neuron-level control codes, top to bottom: where a code enters, the two networks, the model and its training.
 
-Sources: sec. 3.2 (GRU) and 3.3 (Transformer) of the paper; as published, the authors' code. ``fast.py`` holds the same
-layers and loss in a quicker form, which ``model.fast`` chooses.
+Sources: sec. 3.2 (GRU) and 3.3 (Transformer) of the paper; for the published regime, the authors' code. ``fast.py`` has
+the same layers and loss in a faster form, selected by ``model.fast``.
 
 Shape letters: B sequences, T positions, S sources, C code size, D hidden size, V vocabulary, O output size.
 """
@@ -32,7 +32,7 @@ from lit_ctg.papers.control_code import fast
 
 INJECTIONS = ("prompt", "neuron", "none")
 OUTPUT = "output"
-LONGEST = 1024  # positions in the table
+LONGEST = 1024  # positions in the table of position vectors
 POSITIONS = ("sinusoidal", "batch_row", "none")
 CODE_STARTS = ("word", "normal")
 OPTIMIZERS = ("sgd", "adam", "adamw")
@@ -45,7 +45,7 @@ class Injection:
     """The places that take the code.
 
     Attributes:
-        token: the code is a token in front of the sequence.
+        token: the code is a token before the sequence.
         layers: layers (from 1) that take the code.
         output: the output layer takes it.
         code_dim: size C of the code.
@@ -64,13 +64,13 @@ class Injection:
 
         Args:
             name: prompt (the paper's default arm), neuron (the paper's) or none.
-            chosen: of the neuron arm, numbers of the layers that take the code, and "output"; None is all of them.
+            chosen: for the neuron arm, numbers of the layers that take the code, and "output"; None is all of them.
             recurrent: the prompt arm's code is part of the input of layer 1 instead of a token.
             layers: of the network.
             code_dim: size of the code where it enters layers.
 
         Raises:
-            UserError: an unknown arm or layer, or layers for an arm that has none to choose.
+            UserError: an unknown arm or layer, or layers for an arm without a choice.
         """
         if name not in INJECTIONS:
             hint = did_you_mean(str(name), INJECTIONS)
@@ -91,10 +91,10 @@ class Injection:
 
 
 def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
-    """Return factors of a code of C dimensions and of its weights, so that it starts and learns as one of D would.
+    """Return factors for a code of C dimensions and for its weights, so that it starts and learns like one of D.
 
-    What the code adds, W c, keeps its variance at the start. Its speed is |c|^2 a step of SGD and |c|_1 a step of Adam
-    (whose steps have one size whatever the gradient), and keeps that too. Both are 1 for C = D.
+    The code's contribution W c keeps its initial variance. Its learning speed, |c|^2 per step of SGD and |c|_1 per step
+    of Adam (whose steps have one size whatever the gradient), also stays the same. Both factors are 1 for C = D.
 
     Args:
         code_dim: C.
@@ -128,7 +128,7 @@ def matched_width(injection: Injection, whole: Injection, sizes: dict[str, Any])
         sizes: arguments of ``transformer_parameters``.
     """
     missing = transformer_parameters(whole, **sizes) - transformer_parameters(injection, **sizes)
-    # of one more inner unit, in all layers
+    # parameters of one more inner unit, over all layers
     unit = sizes["layers"] * (2 * sizes["dim"] + 1) + injection.code_dim * len(injection.layers)
     return int(sizes["feedforward_dim"]) + round(missing / unit)
 
@@ -137,13 +137,13 @@ def matched_width(injection: Injection, whole: Injection, sizes: dict[str, Any])
 
 
 class CodeLinear(nn.Linear):
-    """y = [x; c] W + b, c one vector a sequence (sec. 3.3); ``nn.Linear`` with ``code_dim=0``.
+    """y = [x; c] W + b, with one vector c per sequence (sec. 3.3); ``nn.Linear`` with ``code_dim=0``.
 
     Args:
         in_features: size D of x.
         out_features: size O of y.
         code_dim: size C of c.
-        quick: compute it as ``fast.code_linear`` does.
+        quick: compute it by ``fast.code_linear``.
     """
 
     def __init__(self, in_features: int, out_features: int, code_dim: int, *, quick: bool) -> None:
@@ -151,7 +151,7 @@ class CodeLinear(nn.Linear):
         super().__init__(in_features + code_dim, out_features)
 
     def reset_parameters(self) -> None:
-        """Start from torch's values for a layer of D + C inputs."""
+        """Initialise as torch does for a layer of D + C inputs."""
         bound = 1.0 / math.sqrt(self.in_features)
         self.reset(bound)
         nn.init.uniform_(self.bias, -bound, bound)
@@ -164,12 +164,12 @@ class CodeLinear(nn.Linear):
             self.weight.copy_(torch.cat(drawn, dim=1))
 
     def scale_code_weight(self, factor: float) -> None:
-        """Multiply the weights of the code; nothing to do in a layer without."""
+        """Multiply the weights of the code, if the layer has any."""
         with torch.no_grad():
             self.weight[:, self.in_features - self.code_dim :] *= factor
 
     def forward(self, x_BTD: Tensor, code_BC: Tensor | None = None) -> Tensor:
-        """Return y, [B, T, O]; a layer without code pays no heed to ``code_BC``."""
+        """Return y, [B, T, O]; a layer without code ignores ``code_BC``."""
         if not self.code_dim or code_BC is None:
             return F.linear(x_BTD, self.weight, self.bias)
         if self.quick:
@@ -187,7 +187,7 @@ def mean_cross_entropy(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -
 class CodeTransformerBackbone(nn.Module):
     """Post-norm layers of causal self-attention and feed-forward parts with an optional code (sec. 3.3).
 
-    Rows may end in padding: no real token sees it, and its own states mean nothing.
+    Rows may end in padding: no real token sees it, and its own states are meaningless.
     """
 
     def __init__(
@@ -203,15 +203,15 @@ class CodeTransformerBackbone(nn.Module):
         code_layers: Collection[int] = (),
         quick: bool = True,
     ) -> None:
-        """Make the layers.
+        """Build the layers.
 
         Args:
             dim: hidden size D.
             layers, heads: numbers of layers and of attention heads.
             feedforward_dim: inner size F.
             dropout: probability, as in torch's layer.
-            identical_layers: start all layers with code, and all without, from the same values, as torch's own
-                encoder does, which copies one.
+            identical_layers: start all layers with code, and all without, from the same values, as torch's encoder
+                does, which copies one layer.
             code_dim: size C of the code.
             code_layers: layers (from 1) that take the code.
             quick: see ``CodeLinear``.
@@ -303,7 +303,7 @@ class CodeTransformerLayer(TransformerLayer):
     def _attend_all(self, x_ND: Tensor, packing: Packing, forbidden: list[Tensor | None], p: float) -> Tensor:
         own, device = self.self_attn, x_ND.device.type
         if device == "cpu":
-            # torch's own attention draws its dropout element by element, at half of the layer's time
+            # torch's attention draws its dropout element by element, at half of the layer's time
             kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else own.in_proj_weight.dtype
             weight, bias = own.in_proj_weight.to(kind), own.in_proj_bias.to(kind)
             with torch.autocast(device, enabled=False):
@@ -317,7 +317,7 @@ class CodeTransformerLayer(TransformerLayer):
 
 
 class CodeGRUBackbone(nn.Module):
-    """torch's own GRU, layer by layer; those that take the code read [h_t^{n-1}; c] (sec. 3.2). No loop over time."""
+    """torch's GRU, layer by layer; those that take the code read [h_t^{n-1}; c] (sec. 3.2). No loop over time."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class CodeGRUBackbone(nn.Module):
         code_dim: int = 0,
         code_layers: Collection[int] = (),
     ) -> None:
-        """Make the layers.
+        """Build the layers.
 
         Args:
             dim: size D of the embedded input and of every hidden state.
@@ -382,7 +382,7 @@ def bound_sources(sources: Sequence[str], known: Sequence[str], codes: int) -> t
     """Return the names of a corpus's sources, checked against the codes and, if known, the sources of training.
 
     Raises:
-        UserError: not as many as codes, or others than those of training.
+        UserError: not as many as codes, or different from those of training.
     """
     if len(sources) != codes:
         raise UserError(
@@ -412,7 +412,7 @@ def source_weights(batch: Batch, codes: int, corpus: str) -> Tensor:
 
 @dataclass
 class CodeState:
-    """A batch in generation: the codes of layers, the code in front of the text, and the network's cache."""
+    """A batch in generation: the codes of layers, the code before the text, and the network's cache."""
 
     code_BC: Tensor | None = None
     token_BD: Tensor | None = None
@@ -421,34 +421,34 @@ class CodeState:
 
 
 class ControlCodeModule(LitLanguageModel):
-    """Language model conditioned on one code a sequence (sec. 3).
+    """Language model conditioned on one code per sequence (sec. 3).
 
     Args:
         vocabulary: of the corpus.
-        backbone: makes the network when told ``code_dim`` and ``code_layers`` (and, to match parameters, a
+        backbone: builds the network from ``code_dim`` and ``code_layers`` (and, to match parameters, a
             ``feedforward_dim``); a ``functools.partial`` of one of the two classes above.
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
         injection, injection_layers: see ``Injection.of``.
-        match_parameters: a code that enters layers has S dimensions, which loses nothing (S codes span no more), and
-            every other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as
-            large as an embedding, as in the paper, and the arms differ.
+        match_parameters: a code that enters layers has S dimensions, without loss (S codes span no more), and every
+            other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as large
+            as an embedding, as in the paper, and the arms differ.
         position: ``"sinusoidal"``; ``"batch_row"``, the published fault (every position of row b gets vector b); or
             ``"none"`` (recurrent networks).
-        code_start: ``"word"``: a code starts and is scaled as a word's embedding is; ``"normal"``: it starts from
-            N(0, 1) and is taken as it is, as in the authors' code. Under SGD at rate 5 the difference decides: a scale
-            of sqrt(d) makes a step on the code d times as large.
+        code_start: ``"word"``: a code is initialised and scaled like a word's embedding; ``"normal"``: it is
+            initialised from N(0, 1) and not scaled, as in the authors' code. Under SGD at rate 5 the difference is
+            decisive: a scale of sqrt(d) makes a step on the code d times as large.
         scale_words: word embeddings are multiplied by sqrt(d) (the authors' Transformer; their GRU does not).
-        init_range: embedding and output weights (and codes that start as words) start uniform in [-range, range]; None
-            leaves torch's own start, N(0, 1) and uniform in [-1, 1] / sqrt(d), as the authors' GRU does.
-        embedding_dropout: on the sum of embedding and position.
+        init_range: embedding and output weights (and codes that start as words) are initialised uniformly in
+            [-range, range]; None keeps torch's values, N(0, 1) and uniform in [-1, 1] / sqrt(d), as in the authors'
+        GRU. embedding_dropout: on the sum of embedding and position.
         optimizer: one of ``optimizers``, name -> numbers, see ``configured_optimizer``.
         seed: of the weights.
-        fast: take the quicker forms of ``fast.py``, with the same numbers up to rounding; False computes the layers
-            on [x; c] and the loss as they are written.
+        fast: use the faster forms of ``fast.py``, equal up to rounding; False computes the layers on [x; c] and the
+            loss as written.
 
     Attributes:
-        sources: names behind the codes, from the data module or the checkpoint; empty before.
+        sources: names of the codes, from the data module or the checkpoint; empty before.
         injection: the arm.
 
     Raises:
@@ -530,10 +530,10 @@ class ControlCodeModule(LitLanguageModel):
         self.bind(datamodule_of(self.trainer).sources)
 
     def bind(self, sources: Sequence[str]) -> None:
-        """Take the names of the sources.
+        """Set the names of the sources.
 
         Raises:
-            UserError: not as many as codes, or others than those of training.
+            UserError: not as many as codes, or different from those of training.
         """
         self.sources = bound_sources(sources, self.sources, self.codes)
 
@@ -542,10 +542,10 @@ class ControlCodeModule(LitLanguageModel):
         return {"sources": list(self.sources), "injection": self.injection}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the names of the sources from a checkpoint.
+        """Restore the names of the sources from a checkpoint.
 
         Raises:
-            UserError: it is of the other arm.
+            UserError: the checkpoint is of another arm.
         """
         if state["injection"] != self.injection:
             raise UserError(
@@ -561,8 +561,8 @@ class ControlCodeModule(LitLanguageModel):
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).
 
-        A code that starts as a word has a word's scale (one of fewer dimensions has ``small_code_factors``); weights
-        mix the embeddings.
+        A code that starts as a word has a word's scale (with fewer dimensions, by ``small_code_factors``); weights mix
+        the embeddings.
         """
         if self.code is None:
             return CodeState()
@@ -576,7 +576,7 @@ class ControlCodeModule(LitLanguageModel):
     # the network -----------------------------------------------------------------------------------------------------
 
     def embed(self, ids_BT: Tensor) -> Tensor:
-        """Return the embedded words, scaled by sqrt(d) where ``scale_words`` says so."""
+        """Return the embedded words, scaled by sqrt(d) if ``scale_words`` is set."""
         return self.embedding(ids_BT) * self.word_scale
 
     def hidden(self, ids_BT: Tensor, state: CodeState, *, causal: bool = True, alone: bool = False) -> Tensor:
@@ -586,7 +586,7 @@ class ControlCodeModule(LitLanguageModel):
             ids_BT: tokens.
             state: of empty prefixes.
             causal: False lets every position see the whole row (published generation).
-            alone: rows stand where a batch of one would put them; only the published positions know the difference.
+            alone: rows have the positions they would have in a batch of one; only the published positions differ.
         """
         embedded_BTD = self.embed(ids_BT)
         if state.token_BD is not None:
@@ -599,13 +599,13 @@ class ControlCodeModule(LitLanguageModel):
 
     @property
     def context(self) -> int | None:
-        """The most tokens the network takes; None where their number has no limit."""
+        """The maximum tokens of the network; None without a limit."""
         if self.position is None or self.by_row:
             return None
         return LONGEST - self.places.token
 
     def _positions(self, embedded_BTD: Tensor, alone: bool) -> Tensor:
-        """Position vectors [T, D], or with the published fault [B, 1, D]: by row of the batch."""
+        """Return position vectors [T, D], or with the published fault [B, 1, D]: by row of the batch."""
         assert self.position is not None
         size, width, _ = embedded_BTD.shape
         if not self.by_row:
@@ -641,7 +641,7 @@ class ControlCodeModule(LitLanguageModel):
         return {"loss": fast.cross_entropy(hidden_BTD, code_BC, weight, bias, target_BT, mask_BT)}
 
     def configure_optimizers(self) -> Any:
-        """The chosen optimiser over all parameters."""
+        """Return the chosen optimiser for all parameters."""
         total_steps = int(self.trainer.estimated_stepping_batches)
         return configured_optimizer(self.optimizer, self.parameters(), self.settings, total_steps)
 
@@ -650,7 +650,7 @@ class ControlCodeModule(LitLanguageModel):
     def step(self, ids_B1: Tensor, state: CodeState) -> tuple[Tensor, CodeState]:
         """Take the newest tokens; return the scores [B, V] of the next ones. Equal to ``forward`` with row 0's offset.
 
-        With the published positions every row stands where a batch of one would put it.
+        With the published positions every row has the positions it would have in a batch of one.
         """
         cache, length = state.cache, state.length
         if state.token_BD is not None and length == 0:
@@ -671,7 +671,7 @@ class ControlCodeModule(LitLanguageModel):
 
 
 def check_optimizer(name: str, settings: Mapping[str, Mapping[str, float]]) -> None:
-    """Refuse an unknown optimiser, or one whose numbers the configuration does not give."""
+    """Refuse an unknown optimiser, or one whose settings are missing from the configuration."""
     known = [option for option in OPTIMIZERS if option in settings]
     if name not in known:
         raise UserError(f"model.optimizer={name}: use one of {', '.join(known)}{did_you_mean(str(name), known)}")
@@ -680,7 +680,7 @@ def check_optimizer(name: str, settings: Mapping[str, Mapping[str, float]]) -> N
 def configured_optimizer(
     name: str, parameters: Iterable[nn.Parameter], settings: Mapping[str, float], total_steps: int
 ) -> OptimizerLRSchedulerConfig | OptimizerConfig:
-    """Return what ``configure_optimizers`` does.
+    """Return the result of ``configure_optimizers``.
 
     Args:
         name: sgd (rate times ``gamma`` every epoch, sec. 4.3), adam (constant rate, sec. 4.2), adamw (warm-up, cosine).

@@ -25,15 +25,15 @@ from lit_ctg.papers.control_code.model import (
 
 
 class ControlCodeConfig(PortableConfig):
-    """Sizes of a control-code model; ``sources`` are the names behind the codes."""
+    """Sizes of a control-code model; ``sources`` are the names of the codes."""
 
     model_type = "lit_ctg_control_code"
 
 
 class ControlCodeForCausalLM(PortableLM):
-    """Transformer or GRU conditioned on one code a row (sec. 3): as a token in front, in every layer, or not at all.
+    """Transformer or GRU conditioned on one code per row (sec. 3): as a first token, in every layer, or not at all.
 
-    ``forward`` and ``generate`` take ``control_code`` (a place in ``config.sources`` for each row) or
+    ``forward`` and ``generate`` take ``control_code`` (an index into ``config.sources`` for each row) or
     ``control_weights`` [B, S], which mix the codes; a model with codes needs one of them.
     """
 
@@ -69,7 +69,7 @@ class ControlCodeForCausalLM(PortableLM):
         return self.aligned(input_ids, attention_mask, lambda ids_BT: self.scores(ids_BT, code_BC), labels)
 
     def codes(self, rows: int, control_code: Tensor | int | None, control_weights: Tensor | None) -> Tensor | None:
-        """Return the code [B, C] of every row; None for a model without."""
+        """Return the code [B, C] of every row; None for a model without codes."""
         if self.code is None:
             return None
         table_SC = self.code.weight
@@ -99,7 +99,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return a run's model.
 
     Raises:
-        UserError: the published positions, which are those of the row in its batch.
+        UserError: the published positions, which depend on the row's index in its batch.
     """
     assert isinstance(module, ControlCodeModule)
     if module.by_row:

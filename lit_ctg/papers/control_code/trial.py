@@ -1,4 +1,4 @@
-"""Control-code trials: prompts and judge, the training curve, what a wrong code costs, what each code generates.
+"""Control-code trials: prompts and judge, the training curve, the cost of a wrong code, generations under each code.
 
 Sources: sec. 4.4 and Table 3 (variation, degeneracy, BLEU, BERTScore), Figures 4 to 6 (training loss and perplexity);
 code-swap gap, source accuracy and the word-frequency references are ours. Shape suffixes: B rows, T positions,
@@ -40,7 +40,7 @@ CURVE_UNITS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """The beginning of a generation, what the text really goes on with, and the source it is from."""
+    """The beginning of a generation, its real continuation, and its source."""
 
     ids: list[int]
     reference: list[int]
@@ -59,20 +59,20 @@ def source_texts(datamodule: Any, split: str) -> dict[int, np.ndarray]:
 
 
 def cut(ids_T: np.ndarray, n: int, length: int) -> list[np.ndarray]:
-    """Return up to ``n`` windows of ``length`` at even distances; fewer where they would overlap."""
+    """Return up to ``n`` evenly spaced windows of ``length``; fewer if they would overlap."""
     starts = np.linspace(0, max(0, len(ids_T) - length), num=min(n, len(ids_T) // length)).astype(np.int64)
     return [np.asarray(ids_T[start : start + length]) for start in starts]
 
 
 def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, prompts_from: str) -> list[Prompt]:
-    """Cut ``n`` prompts, as many of each source as can be, with their continuations.
+    """Cut ``n`` prompts, equally many per source if possible, with their continuations.
 
     Args:
         datamodule: set up, with ``data.by_source``.
-        n: prompts in all, at least one per source.
+        n: total number of prompts, at least one per source.
         prompt_tokens, new_tokens: lengths of prompt and reference.
-        prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as the authors
-            drew theirs, so that nearly all of them were trained on.
+        prompts_from: ``held_out`` is the validation part; ``whole_text`` training and validation part, as for the
+            authors, so that nearly all prompts were trained on.
 
     Raises:
         UserError: unknown ``prompts_from``, or a source is shorter than one prompt with its reference.
@@ -101,11 +101,11 @@ def train_judge(datamodule: Any, *, chunks: int, length: int) -> tuple[SourceCla
 
     Args:
         datamodule: set up, with ``data.by_source``.
-        chunks: at most so many of each source and split.
-        length: tokens of a chunk: that of the generations it is to judge.
+        chunks: maximum number per source and split.
+        length: tokens of a chunk, as in the generations to be judged.
     """
     vocabulary = datamodule.vocabulary
-    # training text holds no <unk> where the vocabulary was built on it, held-out text does
+    # training text has no <unk> if the vocabulary was built on it, held-out text does
     ignored = [i for i in (vocabulary.unknown_id, vocabulary.eos_id, vocabulary.pad_id) if i is not None]
     known = [(c, s) for s, ids_T in source_texts(datamodule, "train").items() for c in cut(ids_T, chunks, length)]
     unseen = [(c, s) for s, ids_T in source_texts(datamodule, "val").items() for c in cut(ids_T, chunks, length)]
@@ -114,7 +114,7 @@ def train_judge(datamodule: Any, *, chunks: int, length: int) -> tuple[SourceCla
 
 
 def judged(judge: SourceClassifier, chunks: Sequence[Sequence[int]], source_N: Sequence[int]) -> ControlSuccess:
-    """Return how many chunks the judge takes for their source."""
+    """Return how many chunks the judge assigns to their source."""
     accuracy = ControlSuccess(sync_on_compute=False)
     accuracy.update((judge.predict(chunks) == np.asarray(source_N)).tolist())
     return accuracy
@@ -131,7 +131,7 @@ def unigram_nats(datamodule: Any) -> tuple[float, int]:
 def frequency_nats(datamodule: Any) -> float:
     """Return the mean cost in nats of training text by each source's own word frequencies in it.
 
-    No model that knows its source but no context can do better on this text.
+    No model that knows the source but no context can do better on this text.
     """
     size, total, cost = len(datamodule.vocabulary), 0, 0.0
     for ids_T in source_texts(datamodule, "train").values():
@@ -143,15 +143,15 @@ def frequency_nats(datamodule: Any) -> float:
 
 
 class TrainingCurve:
-    """Training loss by epoch, what Figures 4 to 6 plot: under dropout, with the weights of the moment.
+    """Training loss by epoch, as plotted in Figures 4 to 6: under dropout, with the weights at each step.
 
     ``train/cross_entropy`` is the mean cost of a token in nats, ``train/perplexity`` its exp. ``train/logged_loss`` is
-    what the authors' code logs: the sum of an epoch's n batch losses divided by n - 1 (on Scripts n = 28, so it is 3.7%
-    too high), and ``train/logged_perplexity``, printed in Figure 6, the exp of that.
+    the value logged by the authors' code: the sum of an epoch's n batch losses divided by n - 1 (on Scripts n = 28, so
+    it is 3.7% too high), and ``train/logged_perplexity``, printed in Figure 6, its exp.
     """
 
     def __init__(self) -> None:
-        # cost of all tokens, tokens, sum of the batches' means, batches
+        # total cost, tokens, sum of the batches' means, batches
         self.sums = torch.zeros(4, dtype=torch.float64)
 
     def add(self, loss: Tensor, tokens: Tensor) -> None:
@@ -160,7 +160,7 @@ class TrainingCurve:
         self.sums = self.sums.to(loss.device) + torch.stack((loss * tokens, tokens, loss, torch.ones_like(loss)))
 
     def close(self, strategy: Any) -> dict[str, float]:
-        """Return an epoch's values, of all processes together, and begin the next."""
+        """Return an epoch's values over all processes, and begin the next epoch."""
         cost, tokens, means, batches = strategy.reduce(self.sums, reduce_op="sum").tolist()
         self.sums = torch.zeros(4, dtype=torch.float64)
         nats, logged = cost / max(tokens, 1.0), means / max(batches - 1.0, 1.0)
@@ -168,16 +168,16 @@ class TrainingCurve:
         return dict(zip(CURVE_UNITS, values, strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums of an epoch that is under way."""
+        """Return the sums of an unfinished epoch."""
         return {"sums": self.sums.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with these sums."""
+        """Continue from these sums."""
         self.sums = torch.tensor(state["sums"], dtype=torch.float64)
 
 
 class CodeGenerator(Protocol):
-    """What the trials generate with: ``decode.CodeGenerator``."""
+    """The trials' generator: ``decode.CodeGenerator``."""
 
     def continue_ids(
         self, prompts: list[list[int]], codes_BS: Tensor, *, seed: int | None, max_new_tokens: int
@@ -186,24 +186,24 @@ class CodeGenerator(Protocol):
 
 
 class CodeTrial(Callback):
-    """Run the trials in ``trainer.validate``, which ends every run, and the generations after chosen epochs as well.
+    """Run the trials in ``trainer.validate``, which ends every run, and the generations also after chosen epochs.
 
     Every prompt is continued under every code. Where the code is that of the prompt's own source, the continuation is
-    held against the real one (variation, degeneracy, BLEU, BERTScore). Source accuracy is over all continuations, the
-    prompt left out: a greedy model that ignores its code is right once in S, whatever the prompt gives away.
+    compared with the real one (variation, degeneracy, BLEU, BERTScore). Source accuracy is over all continuations
+    without the prompt: a greedy model that ignores its code is right once in S, whatever the prompt reveals.
 
     Args:
-        prompts: how many, spread over the sources and the text.
+        prompts: their number, spread over the sources and the text.
         prompt_tokens: of each prompt.
         new_tokens: of each generation; degeneracy and variation depend on it.
         prompts_from: ``held_out`` or ``whole_text``, see ``prompts_of``.
         bleu_references: ``aligned`` or ``flat``, see ``Bleu``.
-        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
-        seed: of sampled generations; they neither read nor move the global random state.
-        epochs: after these epochs of training the generations are tried too, into ``history`` (Table 3).
+        decoding: an object whose ``generator(module, datamodule)`` returns the generator.
+        seed: of sampled generations; they neither read nor advance the global random state.
+        epochs: after these epochs of training the generations also run, into ``history`` (Table 3).
         bertscore: arguments of ``BertScore``.
-        judge_chunks: chunks of each source the source classifier learns from.
-        samples_kept: generations kept for each (mode, source, code).
+        judge_chunks: chunks per source from which the source classifier learns.
+        samples_kept: generations kept per (mode, source, code).
 
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
@@ -211,7 +211,7 @@ class CodeTrial(Callback):
             below that of word frequencies), ``trial/breakthrough_epoch``, ``train/...`` of the last epoch,
             ``corpus/train_tokens`` (Table 2).
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
-        samples: dicts with mode, source, code, prompt and text; mode "note" says what was not measured.
+        samples: dicts with mode, source, code, prompt and text; mode "note" lists what was not measured.
 
     Raises:
         UserError: batches without control codes.
@@ -250,7 +250,7 @@ class CodeTrial(Callback):
         return {"history": self.history, "curve": self.curve.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the history of the epochs before the interruption."""
+        """Restore the history of the epochs before the interruption."""
         self.history = state_dict["history"]
         self.curve.load_state_dict(state_dict["curve"])
 
@@ -262,12 +262,12 @@ class CodeTrial(Callback):
         self.curve.add(loss.detach(), batch["mask_target_BT"].sum())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the epoch's training loss and perplexity into the history."""
+        """Add the epoch's training loss and perplexity to the history."""
         for name, value in self.curve.close(trainer.strategy).items():
             self.history.setdefault(name, []).append([trainer.current_epoch + 1, value])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from empty sums where the code-swap gap is measured."""
+        """Start from empty sums if the code-swap gap is measured."""
         sources = datamodule_of(trainer).sources
         wanted = trainer.state.fn == "validate" and len(sources) > 1
         self.gap = CodeSwapGap(sources=sources, sync_on_compute=False) if wanted else None
@@ -275,7 +275,7 @@ class CodeTrial(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
     ) -> None:
-        """Score the batch once more under every wrong code (the loop has the module in evaluation mode)."""
+        """Score the batch again under every wrong code (the loop has put the module into evaluation mode)."""
         if self.gap is None:
             return
         if "control_code_B" not in batch:
@@ -306,7 +306,7 @@ class CodeTrial(Callback):
                 self.history.setdefault(name, []).append([epoch, result.value])
 
     def run(self, module: LightningModule, datamodule: Any) -> dict[str, MetricResult]:
-        """Generate in all modes and measure; samples are kept in ``samples``, replacing those of an earlier call."""
+        """Generate in all modes and measure; ``samples`` replaces those of an earlier call."""
         prompts, judge = self._prepared(datamodule)
         codes = [(prompt, code) for prompt in prompts for code in range(len(datamodule.sources))]
         codes_BS = torch.eye(len(datamodule.sources), device=module.device)[[code for _, code in codes]]
@@ -328,7 +328,7 @@ class CodeTrial(Callback):
         return found
 
     def _prepared(self, datamodule: Any) -> tuple[list[Prompt], SourceClassifier]:
-        """Cut the prompts and train the judge, once a run."""
+        """Cut the prompts and train the judge, once per run."""
         if self._trial is None:
             prompts = prompts_of(
                 datamodule,
@@ -368,7 +368,7 @@ class CodeTrial(Callback):
         return found
 
     def _keep_references(self, datamodule: Any) -> None:
-        """The size of the corpus, what its real continuations score, and why BERTScore is missing if it is."""
+        """Record the size of the corpus, the scores of its real continuations, and why BERTScore may be missing."""
         tokens = len(datamodule.prepare().ids("train"))
         self._keep({"corpus/train_tokens": MetricResult(float(tokens), "count", "none", tokens, None, 1)})
         prompts, judge = self._prepared(datamodule)
@@ -379,7 +379,7 @@ class CodeTrial(Callback):
             self.samples.append({"mode": "note", "text": reason})
 
     def _keep_gap(self, datamodule: Any) -> None:
-        """The code-swap gap, and whether the model learned more than word frequencies."""
+        """Record the code-swap gap, and whether the model learned more than word frequencies."""
         nats, tokens = unigram_nats(datamodule)
         frequencies = float(torch.tensor(nats, dtype=torch.float64).exp())
         self._keep({"reference/unigram_perplexity": MetricResult(frequencies, "perplexity", "lower", tokens, None, 1)})
@@ -389,7 +389,7 @@ class CodeTrial(Callback):
             self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 2)})
 
     def _keep_curve(self, datamodule: Any) -> None:
-        """The last epoch's training loss, and the epoch from which on it shows that context is used."""
+        """Record the last epoch's training loss, and the epoch from which it shows that context is used."""
         if CROSS_ENTROPY not in self.history:
             return
         tokens = len(datamodule.prepare().ids("train"))
@@ -399,7 +399,7 @@ class CodeTrial(Callback):
         later = [epoch for epoch, _ in costs if not above or epoch > above[-1]]
         breakthrough = later[0] if later else math.inf
         self._keep({"reference/source_frequencies": MetricResult(floor, "nats", "lower", tokens, None, 1)})
-        # over the epochs since: over none where it has not come yet, which is no divergence
+        # n is the number of epochs since: 0 if it has not happened, which is not a divergence
         self._keep({"trial/breakthrough_epoch": MetricResult(breakthrough, "epoch", "lower", len(later), None, 1)})
         for name, unit in CURVE_UNITS.items():
             self._keep({name: MetricResult(self.history[name][-1][1], unit, "lower", tokens, None, 1)})
@@ -424,7 +424,7 @@ def _exp(nats: float) -> float:
 
 
 def _token_metrics(generations: Sequence[Sequence[int]]) -> dict[str, MetricResult]:
-    """Variation and degeneracy of some generations."""
+    """Return variation and degeneracy of some generations."""
     measured = {"variation": Variation(sync_on_compute=False), "degeneracy": Degeneracy(sync_on_compute=False)}
     for metric in measured.values():
         metric.update(generations)

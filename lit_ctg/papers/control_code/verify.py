@@ -1,4 +1,4 @@
-"""What the records of control codes say twice: sources pooled, perplexities, what was learned, committed texts."""
+"""Redundant numbers in the control codes' records: pooled sources, perplexities, what was learned, committed texts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, exactly, from_mean, history_end, pooled, rate_intervals, value_of
 
 MODES = ("greedy", "sampled")
-# a model has learned when its perplexity is below so many times that of word frequencies: 0.1 nats
+# a model has learned if its perplexity is below this multiple of that of word frequencies: 0.1 nats
 LEARNED = 0.9
-# parts by source -> what they add up to, and whether logarithms do
+# parts by source -> their pooled metric, and whether logarithms are pooled
 POOLED = {
     "code_swap/nats": ("code_swap/nats/", False),
     "val/perplexity": ("val/source_perplexity/", True),
@@ -30,14 +30,14 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
     if {"val/cross_entropy", "val/perplexity"} <= set(known):
         yield exactly("val/perplexity", math.exp(value_of(record, "val/cross_entropy")), "exp of val/cross_entropy")
     if {"trial/learned", "val/perplexity", "reference/unigram_perplexity"} <= set(known):
-        times = LEARNED if known["trial/learned"]["version"] > 1 else 1.0  # before: any perplexity below it
+        times = LEARNED if known["trial/learned"]["version"] > 1 else 1.0  # earlier rule: any perplexity below it
         learned = value_of(record, "val/perplexity") < times * value_of(record, "reference/unigram_perplexity")
         yield exactly("trial/learned", float(learned), f"perplexity below {times:g} of word frequencies'")
     yield from _texts(record)
 
 
 def _texts(record: RunRecord) -> Iterator[Recomputed]:
-    """Count in the committed continuations under their own source's code; blank tokens cannot be told apart."""
+    """Recount the committed continuations under their own source's code; whitespace tokens are indistinguishable."""
     for mode in MODES:
         own = [s for s in record.samples if s.get("mode") == mode and s.get("source") == s.get("code")]
         texts = [sample["text"].split(" ") for sample in own]

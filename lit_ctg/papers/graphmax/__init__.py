@@ -1,4 +1,4 @@
-"""Graphmax: softmax pulled towards a scene graph, exact and certified (Liu & Yin, "Graphmax for Text Generation")."""
+"""Graphmax: softmax pulled towards a scene graph, exact and certified (Liu and Yin, "Graphmax for Text Generation")."""
 
 from lit_ctg.papers.graphmax.decode import GraphmaxRule
 from lit_ctg.papers.graphmax.equation import GraphmaxResult, NotConverged, certify, graphmax

@@ -1,9 +1,10 @@
-"""The certificate: how far a distribution is, at most, from graphmax (from the optimality condition of Eq. 3).
+"""The certificate: an upper bound of a distribution's distance to graphmax (from the optimality condition of Eq. 3).
 
 At the optimum ``x = softmax(y)`` with ``y = z - 2 lambda M x``. For any x on the simplex the duality gap of Eq. 3 is at
 most ``KL(x || softmax(y))`` nats, and the objective is 1-strongly convex in l1, so the total variation to the optimum
-is at most ``sqrt(gap / 2)``. What is judged is the array that is handed out, float32 or not: its exponential, its sum
-and its product with M are float64, or their rounding is part of the bound. Shape suffixes: B rows, V vocabulary.
+is at most ``sqrt(gap / 2)``. The certificate is about the returned array itself, float32 or not: its exponential, sum
+and product with M are computed in float64, or their rounding is part of the bound. Shape suffixes: B rows, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from lit_ctg.papers.graphmax.graph import GraphOperator
 
-ROUNDING = 1e-14  # float64 noise of a gap that is 0
+ROUNDING = 1e-14  # float64 noise of a zero gap
 
 
 def judge(
@@ -23,10 +24,10 @@ def judge(
 
     Args:
         operator: the graph.
-        logits_BV: as given; the largest of each row is taken off in float64.
-        floor_B1: float64; what is lower than that beside the row's largest counts as lying there.
+        logits_BV: as given; the largest of each row is subtracted in float64.
+        floor_B1: float64; logits lower than this relative to the row's largest are raised to it.
         strength_B1: lambda.
-        log_probs_BV: log x, in the dtype of the logits; normalised in float64 before it is judged.
+        log_probs_BV: log x, in the dtype of the logits; normalised in float64 first.
     """
     kernels = operator.kernels_for(log_probs_BV)
     if kernels is not None:
@@ -45,16 +46,16 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor) -> Tensor:
 
     Args:
         log_probs_BV: log x, normalised; finite or ``-inf``.
-        y_BV: ``z - 2 lambda M x``, up to a constant a row.
+        y_BV: ``z - 2 lambda M x``, up to a constant per row.
 
-    With ``d = log x - y`` centred, KL = log E_x[exp(-d)] = log(1 + E[phi(d)] - E[d]) + E[d] with
-    ``phi(d) = exp(-d) - 1 + d >= 0``: rounding of d then enters to second order only. A token whose x is small beside
-    ``softmax(y)`` adds ``x exp(-d) = exp(log x - d)``, which does not overflow where x is 0.
+        With ``d = log x - y`` centred, KL = log E_x[exp(-d)] = log(1 + E[phi(d)] - E[d]) + E[d] with
+        ``phi(d) = exp(-d) - 1 + d >= 0``: rounding of d then enters only to second order. A token whose x is small
+        compared with ``softmax(y)`` adds ``x exp(-d) = exp(log x - d)``, which does not overflow where x is 0.
     """
     log_x_BV, y_BV = log_probs_BV.double(), y_BV.double()
     x_BV = log_x_BV.exp()
     total_B1 = x_BV.sum(dim=-1, keepdim=True)
-    # where x is 0, d has no part in the means; log x - d is then y less the same constant
+    # where x is 0, d does not enter the means; log x - d is then y minus the same constant
     d_BV = (log_x_BV - y_BV).masked_fill(x_BV == 0, 0)
     centre_B1 = (x_BV * d_BV).sum(dim=-1, keepdim=True) / total_B1
     d_BV = (d_BV - centre_B1).masked_fill(x_BV == 0, 0)
@@ -68,5 +69,5 @@ def duality_gap(log_probs_BV: Tensor, y_BV: Tensor) -> Tensor:
 
 
 def is_certified(gap_B: Tensor, tol: float) -> Tensor:
-    """Say which gaps certify: within ``[0, tol]``. A negative gap or NaN is an error of arithmetic, never a pass."""
+    """Say which gaps certify: within ``[0, tol]``. A negative gap or NaN is an arithmetic error, never a pass."""
     return (gap_B >= 0) & (gap_B <= tol)

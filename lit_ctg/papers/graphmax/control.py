@@ -1,4 +1,4 @@
-"""Graphmax and its variants as a control that can be carried: a scene graph over a model's ids (sec. 2.4, Eq. 3)."""
+"""Graphmax and its variants as a portable control: a scene graph over a model's ids (sec. 2.4, Eq. 3)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lit_ctg.papers.graphmax.variant import Variant, VariantRule, checked_name, 
 
 
 class Graphmax(Control):
-    """Puts graphmax, or another output layer over a word graph, in the place of softmax.
+    """Replaces softmax by graphmax, or by another output layer over a word graph.
 
     Args:
         graph: over the ids of the language model.
         variant: output layer, a name of ``variant.NAMES``.
-        lam: lambda where the user gives no strength (sec. 5.1 sets 1).
+        lam: the default strength lambda (sec. 5.1 sets 1).
         published: numbers of Algorithm 1, for ``variant="algorithm_one"``.
         name: see ``Control``.
 
     Raises:
-        UserError: no such variant, or one that changes nothing.
+        UserError: no such variant, or one without effect.
     """
 
     kind, paper, stage = "graphmax", "graphmax", Stage.DISTRIBUTION
@@ -108,7 +108,7 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Graphmax:
     """Return the control of a finished run: its graph under the output layer of its decoding.
 
     Raises:
-        UserError: a run without a graph or over softmax alone.
+        UserError: a run without a graph or with plain softmax.
     """
     if not isinstance(module, GraphmaxModule):
         raise UserError(f"a {type(module).__name__} has no output layer over a graph: export a run of graphmax/main")

@@ -23,23 +23,21 @@ from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.variant import NAMES, Variant, VariantRule, checked_name, chosen
 
 # Graphmax as a score rule: in our decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``.
-#
-# Shape suffixes: B rows, T prefix tokens, V vocabulary.
 
 
 class GraphmaxRule(ScoreRule):
-    """Replace the scores by graphmax's log-probabilities, so that softmax of them is graphmax.
+    """Replaces the scores by graphmax's log-probabilities, so that softmax of them is graphmax.
 
-    Put it before temperature, top-k and nucleus, which then act on graphmax's distribution. Beam search takes it as it
-    is (log-probabilities stay log-probabilities).
+    Put it before temperature, top-k and nucleus, which then act on graphmax's distribution. Beam search needs no change
+    (log-probabilities stay log-probabilities).
 
     Args:
         graph: A~ over the language model's vocabulary.
-        strength: lambda, one number or one per row; a row with 0 keeps its scores untouched.
-        top_k: solve over the k best tokens of each row only, all others become -inf; None takes the whole vocabulary.
+        strength: lambda, one number or one per row; a row with 0 keeps its scores.
+        top_k: solve only over the k best tokens of each row, all others become -inf; None takes the whole vocabulary.
         tol, max_iterations, solver: as in :func:`~lit_ctg.papers.graphmax.equation.graphmax`.
-        strict: raise when a row is not certified (with Algorithm 1, which never is, set it to False); else such rows of
-            the certified solver are counted in a warning.
+        strict: raise if a row is not certified (set it to False for Algorithm 1, which never is); otherwise a warning
+            counts such rows of the certified solver.
     """
 
     def __init__(
@@ -64,10 +62,9 @@ class GraphmaxRule(ScoreRule):
         }
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities ``[B, V]``; the prefix ``input_ids`` plays no part.
+        """Return log-probabilities ``[B, V]``; the prefix ``input_ids`` is not used.
 
-        They are float32 for half-precision scores: rounded further they would be another distribution than the
-        certified one.
+        They are float32 for half-precision scores: rounded further they would differ from the certified distribution.
         """
         kept_BV = scores if self.top_k is None else keep_top_k(scores, self.top_k)
         strength_B1 = per_row(self.strength, scores)
@@ -84,13 +81,13 @@ class GraphmaxRule(ScoreRule):
 
 
 class GraphmaxDecoding:
-    """How to sample.
+    """The sampling settings.
 
     Args:
         variant: output layer, a name of ``variant.NAMES``.
         strength: lambda (sec. 5.1 sets 1).
-        temperature, top_k, top_p: of the distribution that the output layer gives; top_k 0 and top_p 1 take all of it.
-        max_new_tokens: length of a continuation at most (the model's context bounds it too).
+        temperature, top_k, top_p: applied to the output layer's distribution; top_k 0 and top_p 1 keep all of it.
+        max_new_tokens: maximum length of a continuation (the model's context also bounds it).
     """
 
     def __init__(
@@ -119,12 +116,12 @@ class GraphmaxDecoding:
         return RuleList(rules)
 
     def generator(self, module: LightningModule, datamodule: Any) -> GraphmaxGenerator:
-        """Tie these settings to a model and its vocabulary."""
+        """Combine these settings with a model and its vocabulary."""
         return GraphmaxGenerator(module, self, datamodule.vocabulary)
 
 
 class EachVariant(ScoreRule):
-    """An output layer for each row, by name and strength; rows of one name go through it together."""
+    """An output layer for each row, by name and strength; rows with the same name are processed together."""
 
     def __init__(self, variants: Mapping[str, Variant], names: Sequence[str], strengths: Sequence[float]) -> None:
         self.parts = []
@@ -150,7 +147,7 @@ class GraphmaxGenerator(Generator[GeneratedText]):
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
-        """Strength and output layer, in place of the decoding's own."""
+        """Strength and output layer, instead of the decoding's own."""
         return (
             ControlSetting(
                 "strength", "lambda, the pull towards the word pairs", self.decoding.strength, low=0.0, off=0.0
@@ -162,7 +159,7 @@ class GraphmaxGenerator(Generator[GeneratedText]):
         """As in the contract; a continuation ends where the model's context is full.
 
         Raises:
-            UserError: also for a prompt that fills the context.
+            UserError: see ``Writer.generate``; a prompt that fills the context.
         """
         if self.context is not None:
             longest = max((len(self.prompt_ids(text)) for text in one_each(prompt, n, "prompts")), default=0)
@@ -173,7 +170,7 @@ class GraphmaxGenerator(Generator[GeneratedText]):
         return super().generate(n, prompt, *args, **options)
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Return the ids of a prompt behind ``<bos>``, where there is one."""
+        """Return the ids of a prompt after ``<bos>``, if there is one."""
         start = [] if self.vocabulary.bos_id is None else [self.vocabulary.bos_id]
         ids = [*start, *self.vocabulary.encode(text)]
         if not ids:
@@ -181,14 +178,14 @@ class GraphmaxGenerator(Generator[GeneratedText]):
         return ids
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
-        """Return the rows' output layers and how they are sampled from; softmax needs no graph."""
+        """Return the rows' output layers with their sampling; softmax needs no graph."""
         names = [each["variant"] for each in controls]
         if set(names) == {"softmax"}:
             return self.decoding.rules()
         return self.decoding.rules(EachVariant(self.module.variants, names, [each["strength"] for each in controls]))
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
-        """Return the text of a row without ``<bos>`` and ``<eos>``; its ids hold them."""
+        """Return the text of a row without ``<bos>`` and ``<eos>``, which stay in its ids."""
         ends = {self.vocabulary.bos_id, self.vocabulary.eos_id}
         said = self.vocabulary.decode([number for number in ids if number not in ends])
         return GeneratedText(said, tuple(ids), prompt_length, control)

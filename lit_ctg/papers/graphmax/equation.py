@@ -22,20 +22,18 @@ from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.solver import Solution, solve, solve_carefully
 
 # ``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable.
-#
-# Shape suffixes: B rows, V vocabulary, E edges.
 
 
 MAX_ITERATIONS = 60
-CPU_ROWS = 16  # rows at once on a CPU: more leave its caches
+CPU_ROWS = 16  # rows at a time on a CPU: more exceed its caches
 
 
 class GraphmaxResult(NamedTuple):
-    """What graphmax found; leading shape as that of the logits.
+    """The result of graphmax; its leading shape is that of the logits.
 
     ``probs_BV`` and ``log_probs_BV`` (float32, or float64 for float64 logits) carry gradients; ``gap_B`` is the
-    certificate in nats (float64), ``iterations_B`` the iterates judged, ``products_B`` the full products with M,
-    ``converged_B`` whether the gap lies within ``[0, tol]``.
+    certificate in nats (float64), ``iterations_B`` the number of iterates evaluated, ``products_B`` of full products
+    with M, ``converged_B`` whether the gap is within ``[0, tol]``.
     """
 
     probs_BV: Tensor
@@ -47,7 +45,7 @@ class GraphmaxResult(NamedTuple):
 
 
 class NotConverged(UserError):
-    """A row is not certified and ``strict`` was asked for."""
+    """A row is not certified and ``strict`` was set."""
 
 
 def graphmax(
@@ -70,15 +68,15 @@ def graphmax(
         strength: lambda >= 0, one number or one per row; 0 is softmax exactly.
         tol: gap in nats at which a row counts as solved; the total variation to the optimum is at most
             ``sqrt(tol / 2)``.
-        max_iterations: iterates judged at most.
+        max_iterations: maximum number of iterates.
         strict: raise unless every row is certified.
         solver: ``certified``, or an :class:`AlgorithmOne` for the paper's own (no gradient).
-        warm_start_BV: log-probabilities to start from; pays only where the logits hardly changed.
-        edge_weights_E: weights in place of the graph's, in its order (``graph.weights_E``): a differentiable graph. The
-            operator is then made anew at each call.
+        warm_start_BV: log-probabilities to start from; worthwhile only if the logits hardly changed.
+        edge_weights_E: weights instead of the graph's, in its order (``graph.weights_E``): a differentiable graph. The
+            operator is then rebuilt at each call.
 
     Raises:
-        UserError: another vocabulary, NaN or +inf logits, a row that is all -inf, a strength below 0.
+        UserError: a different vocabulary, NaN or +inf logits, a row that is all -inf, a strength below 0.
         NotConverged: ``strict`` and a row whose gap is above tol, negative or NaN.
     """
     flat_BV, strength_B1 = sound_inputs(logits_BV, graph, strength)
@@ -117,10 +115,10 @@ def graphmax(
 
 
 def warn_uncertified(result: GraphmaxResult, where: str) -> None:
-    """Warn, once a call, of rows that the certified solver left above its tolerance."""
+    """Warn, once per call, about rows that the certified solver left above its tolerance."""
     open_B = ~result.converged_B
     if open_B.any():
-        # a NaN is the worst of all
+        # NaN is the worst of all
         worst = result.gap_B[open_B].nan_to_num(nan=float("inf")).max().item()
         warnings.warn(
             f"{where}: graphmax certified {int(result.converged_B.sum())} of {open_B.numel()} rows, the largest gap is "
@@ -133,15 +131,15 @@ def warn_uncertified(result: GraphmaxResult, where: str) -> None:
 def certify(
     log_probs_BV: Tensor, logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor = 1.0
 ) -> Tensor:
-    """Return the certificate of any distribution anew, in float64 throughout: nats, the leading shape of the logits.
+    """Recompute the certificate of any distribution, in float64 throughout: nats, in the leading shape of the logits.
 
-    What it judges is the distribution after normalising it in float64; independent of how it was found.
+    It is about the distribution normalised in float64, independent of how it was found.
     """
     flat_BV, strength_B1 = sound_inputs(logits_BV.double(), graph, strength)
     log_x_BV = log_probs_BV.detach().double().reshape(flat_BV.shape).log_softmax(dim=-1)
     with torch.autocast(flat_BV.device.type, enabled=False):
         y_BV = flat_BV - 2 * strength_B1 * graph.operator(flat_BV).product(log_x_BV.exp())
-    # a masked token has no place in the problem: it must have no mass, or there is no certificate
+    # a masked token is not in the problem: it must have no mass, or there is no certificate
     masked_BV = flat_BV.isinf()
     sound_B = ~(masked_BV & (log_x_BV.exp() > 0)).any(dim=-1)
     gap_B = duality_gap(log_x_BV.masked_fill(masked_BV, float("-inf")), y_BV.masked_fill(masked_BV, float("-inf")))
@@ -149,7 +147,7 @@ def certify(
 
 
 def sound_inputs(logits_BV: Tensor, graph: CooccurrenceGraph, strength: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both sound."""
+    """Return ``[B, V]`` logits in float32 or float64 and ``[B, 1]`` strengths, both checked."""
     if not isinstance(logits_BV, Tensor) or not logits_BV.is_floating_point():
         kind = f"a tensor of {logits_BV.dtype}" if isinstance(logits_BV, Tensor) else f"a {type(logits_BV).__name__}"
         raise UserError(f"logits are a torch tensor of floating-point numbers, not {kind}: use torch.as_tensor(...)")
@@ -213,7 +211,7 @@ def _solve_rows(
     at_once = CPU_ROWS if logits_BV.device.type == "cpu" else len(logits_BV)
     settings: dict[str, Any] = {"tol": tol, "max_iterations": max_iterations}
     if 0 < len(rows_b) == len(logits_BV) <= at_once:
-        # nothing to put together
+        # nothing to join
         solution = solve(operator, logits_BV, strength_B1, warm_start_BV=warm_BV, **settings)
     else:
         solution = _unsolved(logits_BV, len(rows_b) < len(logits_BV))
@@ -231,7 +229,7 @@ def _solve_rows(
 
 
 def _unsolved(logits_BV: Tensor, some_at_zero: bool) -> Solution:
-    """Return softmax, which is graphmax at strength 0 and costs nothing, or rows that are all to be overwritten."""
+    """Return softmax, which is graphmax at strength 0 and costs nothing, or rows to be overwritten."""
     log_probs_BV = logits_BV.log_softmax(dim=-1) if some_at_zero else torch.empty_like(logits_BV)
     zeros_B = torch.zeros(len(logits_BV), dtype=torch.long, device=logits_BV.device)
     return Solution(log_probs_BV, zeros_B.double(), zeros_B, zeros_B.clone())
@@ -245,14 +243,12 @@ def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:
 # Gradients of graphmax by differentiating its optimality condition, not its iterations.
 #
 # With J = dx/dz the tangent solve of :mod:`~lit_ctg.papers.graphmax.model_step`, ``J = (diag(x) - x x^T)(I - 2 lambda
-# M J)``, and J is symmetric, so for gradients g_x and g_log by x and log x
+# M J)``, and J is symmetric, so for gradients g_x and g_log with respect to x and log x
 #
 #     q = (diag(x) - x x^T) g_x + g_log - x <1, g_log>        (no division by a small x)
 #     g_z = q - 2 lambda J M q
 #     g_lambda = -2 <g_z, M x>
 #     g_A_ij = 2 lambda (r_i g_z,j + (B g_z)_i x_j),  B = I - A~,  r = B x.
-#
-# Shape suffixes: B rows, V vocabulary, E edges.
 
 
 CG_ITERATIONS = 200
@@ -268,7 +264,7 @@ class EdgeIndex:
 
 
 class ImplicitGraphmax(torch.autograd.Function):
-    """Identity on a solution in the forward pass; implicit differentiation in the backward pass."""
+    """Passes a solution through in the forward pass; differentiates implicitly in the backward pass."""
 
     @staticmethod
     def forward(
@@ -289,7 +285,7 @@ class ImplicitGraphmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_probs_BV: Tensor, grad_log_BV: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients by logits, strength and weights."""
+        """Return the gradients with respect to logits, strength and weights."""
         x_BV, strength_B1 = ctx.saved_tensors
         operator: GraphOperator = ctx.operator
         grad_strength_B1 = grad_weights_E = None
@@ -305,7 +301,7 @@ class ImplicitGraphmax(torch.autograd.Function):
 def pull_back(
     operator: GraphOperator, x_BV: Tensor, strength_B1: Tensor, grad_probs_BV: Tensor, grad_log_BV: Tensor
 ) -> Tensor:
-    """Return the gradient by the logits, given those by the probabilities and by their logarithms."""
+    """Return the gradient with respect to the logits, given those for the probabilities and their logarithms."""
     grad_log_BV = grad_log_BV.masked_fill(x_BV == 0, 0)
     centred_BV = grad_probs_BV - (x_BV * grad_probs_BV).sum(dim=-1, keepdim=True)
     q_BV = x_BV * centred_BV + grad_log_BV - x_BV * grad_log_BV.sum(dim=-1, keepdim=True)
@@ -326,7 +322,7 @@ def pull_back(
 def _weight_gradient(operator: GraphOperator, edges: EdgeIndex, x_BV: Tensor, scaled_BV: Tensor) -> Tensor:
     residual_BV, image_BV = operator.difference(x_BV), operator.difference(scaled_BV)
     total_E = torch.zeros(len(edges.row_E), dtype=x_BV.dtype, device=x_BV.device)
-    # row by row: [B, E] at once would be large
+    # row by row: the full [B, E] would be large
     for x_V, scaled_V, residual_V, image_V in zip(x_BV, scaled_BV, residual_BV, image_BV, strict=True):
         total_E += residual_V[edges.row_E] * scaled_V[edges.column_E] + image_V[edges.row_E] * x_V[edges.column_E]
     return 2 * total_E

@@ -32,23 +32,21 @@ if TYPE_CHECKING:
     from lit_ctg.papers.graphmax.fast.kernels import SlicedRows
 
 
-# Bigram counts of a token stream of any size; memory grows with the number of distinct bigrams only (sec. 2.4).
-#
-# Shape suffixes: V vocabulary, P bigrams of a block.
+# Bigram counts of a token stream of any size; memory grows only with the number of distinct bigrams (sec. 2.4).
 
 
 def count_bigrams(
     sequences: Iterable[Sequence[int] | np.ndarray], vocab_size: int, block: int = 2_000_000
 ) -> sp.csr_array:
-    """Return ``count(i, j)``, how often token j follows token i inside a sequence, as a ``[V, V]`` float64 CSR matrix.
+    """Return ``count(i, j)``, how often token j follows token i within a sequence, as a ``[V, V]`` float64 CSR matrix.
 
     Args:
-        sequences: token ids of one text each (lists, arrays or tensors); bigrams never span two of them.
+        sequences: token ids of each text (lists, arrays or tensors); bigrams never span two of them.
         vocab_size: V, the vocabulary of the language model.
-        block: bigrams held before they are added to the matrix.
+        block: number of bigrams collected before they are added to the matrix.
 
     Raises:
-        UserError: an id outside the vocabulary, or no bigram in the whole corpus.
+        UserError: an id outside the vocabulary, or no bigram in the entire corpus.
     """
     total = sp.csr_array((vocab_size, vocab_size), dtype=np.float64)
     for first_P, second_P in _blocks(_bigrams(sequences, vocab_size), block):
@@ -90,17 +88,16 @@ def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
     return np.concatenate([first for first, _ in pairs]), np.concatenate([second for _, second in pairs])
 
 
-# The linear map M = (I - A~)^T (I - A~) and what the solver needs to know of it beforehand (Eq. 4).
+# The linear map M = (I - A~)^T (I - A~) and what the solver precomputes from it (Eq. 4).
 #
-# M itself is never formed (one row of it can be full): a product is B = I - A~, then B^T. Shape suffixes: B rows of a
-# batch, V vocabulary, E edges, K hubs.
+# M itself is never formed (one of its rows can be full): a product applies B = I - A~, then B^T.
 
 
 HUBS = 512
 
 
 class Matrices:
-    """A~ and its transpose, in the forms that products read; each is made when first needed, then shared.
+    """A~ and its transpose, in the layouts for products; each is made when first needed, then shared.
 
     Args:
         forward: A~, ``[V, V]`` CSR, float32 or float64.
@@ -123,19 +120,19 @@ class Matrices:
 
     @property
     def kernels(self) -> ModuleType | None:
-        """The compiled kernels; None where torch has to do."""
+        """The compiled kernels; None where torch is used."""
         return chosen_kernels(self.fast)
 
     @cached_property
     def sliced(self) -> tuple[SlicedRows, SlicedRows]:
-        """Both as the compiled product of one vector reads them."""
+        """Both in the layout for the compiled product with one vector."""
         kernels = self.kernels
         assert kernels is not None, "asked for by compiled products only"
         return kernels.sliced(self.forward), kernels.sliced(self.backward)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, the sliced form included where it is used."""
+        """Memory in bytes, including the sliced layout if used."""
         pair = (self.forward, self.backward)
         parts = [part for matrix in pair for part in (matrix.data, matrix.indices, matrix.indptr)]
         return sum(part.nbytes for part in parts) + (sum(part.nbytes for part in self.sliced) if self.kernels else 0)
@@ -148,7 +145,7 @@ class GraphOperator:
     Attributes:
         matrices: A~ and its transpose.
         diagonal_V: ``M_jj = ||(I - A~) e_j||^2``.
-        hubs_K: the tokens with the largest ``M_jj``, where all the stiffness of the problem sits.
+        hubs_K: the tokens with the largest ``M_jj``, which make the problem stiff.
         gram_KK: the block of M on the hubs.
         is_hub_V: bool.
     """
@@ -166,7 +163,7 @@ class GraphOperator:
         weights, backward = (sp.csr_array(part, dtype=np.float64) for part in (matrix, matrices.backward))
         size = weights.shape[0]
         self_V = weights.diagonal()
-        # ||e_j - A e_j||^2: the column of A squared, its own entry apart
+        # ||e_j - A e_j||^2: the squared column of A, with its diagonal entry treated separately
         diagonal_V = np.asarray(backward.multiply(backward).sum(axis=1)).reshape(-1) - self_V**2 + (1 - self_V) ** 2
         hubs_K = np.sort(np.argsort(-diagonal_V, kind="stable")[:hubs])
         columns = (sp.eye_array(size, format="csc") - weights.tocsc())[:, hubs_K].tocsr()
@@ -210,32 +207,32 @@ class GraphOperator:
         kernels = self.kernels_for(x_BV)
         if kernels is not None:
             return torch.from_numpy(kernels.product(self.matrices, x_BV.detach().numpy()))
-        # [V, B] in between: sparse rows then read B neighbours at once
+        # [V, B] as intermediate: sparse rows then read B neighbours at once
         x_VB = x_BV.T.double().contiguous()
         forward_VV, backward_VV = self.matrices.wide(x_BV)
         residual_VB = torch.addmm(x_VB, forward_VV, x_VB, alpha=-1)
         return torch.addmm(residual_VB, backward_VV, residual_VB, alpha=-1).T.contiguous().to(x_BV.dtype)
 
     def kernels_for(self, x_BV: Tensor) -> ModuleType | None:
-        """Return the compiled kernels where they can multiply this: float32 on a CPU, with float32 weights."""
+        """Return the compiled kernels if they support this: float32 on a CPU, with float32 weights."""
         narrow = x_BV.dtype == torch.float32 and self.matrices.forward.dtype == np.float32
         return self.matrices.kernels if narrow and x_BV.device.type == "cpu" else None
 
     @cached_property
     def extra_diagonal_V(self) -> Tensor:
-        """``M_jj`` of the tokens that are no hubs, 0 for hubs."""
+        """``M_jj`` of the tokens that are not hubs, 0 for hubs."""
         return self.diagonal_V * ~self.is_hub_V
 
     @property
     def megabytes(self) -> float:
-        """Memory held, in MB."""
+        """Memory in MB."""
         dense = [self.diagonal_V, self.extra_diagonal_V, self.hubs_K, self.gram_KK, self.is_hub_V]
         return (self.matrices.nbytes + sum(part.numel() * part.element_size() for part in dense)) / 1e6
 
 
 def _torch_csr(matrix: sp.csr_array) -> Tensor:
     with warnings.catch_warnings():
-        # torch calls its CSR support beta at every first use
+        # torch warns that its CSR support is in beta
         warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(np.int32)),
@@ -247,8 +244,6 @@ def _torch_csr(matrix: sp.csr_array) -> Tensor:
 
 
 # The scene graph: how often one token follows another in a small corpus, row-normalised and sparse (sec. 2.4).
-#
-# Shape suffixes: V vocabulary, E edges.
 
 
 FORMAT = "lit-ctg scene graph 1"
@@ -256,12 +251,12 @@ NORMALIZATIONS = ("row", "spectral")
 
 
 class Successors(NamedTuple):
-    """The entries above 0 of some rows of A~, in as many columns K as the fullest row has.
+    """The positive entries of some rows of A~, in as many columns K as the fullest row has.
 
     Attributes:
-        ids_BK: the tokens; a spare place repeats the row's first, a row without any has token 0.
-        weight_BK: their weights, 0 at those.
-        spare_BK: places that repeat the first.
+        ids_BK: the tokens; unused places repeat the row's first, an empty row has token 0.
+        weight_BK: their weights, 0 at unused places.
+        spare_BK: marks unused places.
     """
 
     ids_BK: torch.Tensor
@@ -276,9 +271,9 @@ class CooccurrenceGraph:
     Attributes:
         matrix: ``[V, V]`` CSR, float32 (the weights *are* these float32 numbers, whatever the solver computes in).
         information: how it was built (order, normalization, pruning and the mass it dropped, ...), plain values.
-        total_V: how often each token was followed by another, float64; None where it is not known. With it a
-            row-normalised graph of order 1 gives its counts back.
-        fast: ``auto`` takes compiled kernels where there are any, ``off`` leaves all to torch.
+        total_V: how often each token was followed by another, float64; None if unknown. With it the counts of a
+            row-normalised graph of order 1 can be recovered.
+        fast: ``auto`` uses compiled kernels if available, ``off`` only torch.
     """
 
     matrix: sp.csr_array
@@ -301,18 +296,18 @@ class CooccurrenceGraph:
         """Count the bigrams of ``sequences`` and normalise them.
 
         Args:
-            sequences: one text's token ids each; read once, never held as a whole.
+            sequences: the token ids of each text; read once, never held in full.
             vocab_size: V.
             order: n of ``A~ + A~^2 + ... + A~^n`` (sec. 5.3).
-            transposed: take ``count(j, i)`` in place of ``count(i, j)`` (predecessors), before normalising.
+            transposed: use ``count(j, i)`` instead of ``count(i, j)`` (predecessors), before normalising.
             normalization: ``row`` is ``D^-1 A`` (eps of the paper's ``D_ii = sum_j A_ij + eps`` tends to 0: rows
-                without successors stay zero); ``spectral`` is the counts over their largest eigenvalue ``mu_max``.
+                without successors stay zero); ``spectral`` divides the counts by their largest eigenvalue ``mu_max``.
             minimum_count: rarer bigrams are dropped before normalising.
-            row_edges: for order > 1, only so many of the largest weights of a row of each power are kept, as powers
-                fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
+            row_edges: for order > 1, only this many of the largest weights of a row of each power are kept, because
+                powers fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
 
-        Raises:
-            UserError: empty corpus, an id outside the vocabulary, an argument out of range.
+            Raises:
+                UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
         """
         if order < 1 or minimum_count < 1 or row_edges < 1:
             raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")
@@ -358,11 +353,11 @@ class CooccurrenceGraph:
         """Return another graph of the same counts; ``transposed`` is relative to this one.
 
         Raises:
-            UserError: this graph does not know its counts (only row-normalised graphs of order 1 do).
+            UserError: this graph lacks its counts (only row-normalised graphs of order 1 have them).
         """
         if self.total_V is None:
             raise UserError("this scene graph does not hold its counts: build it with order=1 and normalization=row")
-        # float32 weights times totals are within a rounding of the whole numbers they came from
+        # float32 weights times totals are within rounding of the original whole numbers
         counts = (sp.diags_array(self.total_V) @ self.matrix.astype(np.float64)).tocsr()
         counts.data = np.rint(counts.data)
         facts = {key: self.information[key] for key in ("minimum_count", "bigrams") if key in self.information}
@@ -372,7 +367,7 @@ class CooccurrenceGraph:
 
     @classmethod
     def from_matrix(cls, matrix: sp.sparray | sp.spmatrix | np.ndarray, **information: object) -> CooccurrenceGraph:
-        """Take ``A~`` as given (square, finite, non-negative); ``information`` is kept beside it."""
+        """Use a given ``A~`` (square, finite, non-negative), with ``information`` about it."""
         weights = sp.csr_array(matrix, dtype=np.float32)
         weights.sum_duplicates()
         weights.eliminate_zeros()
@@ -385,7 +380,7 @@ class CooccurrenceGraph:
         return cls(weights, dict(information))
 
     def __getstate__(self) -> dict[str, object]:
-        # copies and pickles leave the prepared operators behind
+        # copies and pickles omit the prepared operators
         return {"matrix": self.matrix, "information": self.information, "total_V": self.total_V, "fast": self.fast}
 
     @property
@@ -400,11 +395,11 @@ class CooccurrenceGraph:
 
     @property
     def weights_E(self) -> torch.Tensor:
-        """A copy of the ``[E]`` float32 weights, row by row, columns ascending: what ``edge_weights`` replaces."""
+        """A copy of the ``[E]`` float32 weights, row by row, columns ascending, as replaced by ``edge_weights``."""
         return torch.from_numpy(self.matrix.data.copy())
 
     def operator(self, like: torch.Tensor) -> GraphOperator:
-        """Return ``x -> (I - A~)^T (I - A~) x`` in the dtype and on the device of ``like``; made once, then kept."""
+        """Return ``x -> (I - A~)^T (I - A~) x`` in the dtype and on the device of ``like``; made once, then cached."""
         cache = self.__dict__.setdefault("_operators", {})
         key = (like.dtype, like.device)
         if key not in cache:
@@ -415,7 +410,7 @@ class CooccurrenceGraph:
         """Return the rows of A~ of some tokens, ``[B, V]`` in the dtype and on the device of ``like``.
 
         Raises:
-            UserError: ids that are no whole numbers, or that this graph does not have.
+            UserError: ids that are not whole numbers, or not in this graph.
         """
         return torch.from_numpy(self.matrix[self._checked_ids(last_ids_B)].toarray()).to(like)
 
@@ -451,7 +446,7 @@ class CooccurrenceGraph:
         return ids_B.cpu().numpy()
 
     def describe(self) -> dict[str, Any]:
-        """Return nodes, edges, memory and the strongest hubs: plain values, for a page or a record."""
+        """Return nodes, edges, memory and the strongest hubs as plain values, for a page or a record."""
         penalty_V = GraphOperator.from_scipy(self.matrix).diagonal_V
         hubs = penalty_V.topk(min(10, self.vocab_size))
         successors_V = np.diff(self.matrix.indptr)
@@ -472,7 +467,7 @@ class CooccurrenceGraph:
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray], size: int, information: object) -> CooccurrenceGraph:
-        """Return the graph of ``size`` tokens that ``arrays()`` were taken of.
+        """Rebuild the graph of ``size`` tokens from its ``arrays()``.
 
         Raises:
             KeyError: an array is missing.
@@ -485,7 +480,7 @@ class CooccurrenceGraph:
         return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file with a checksum of its content; a half-written file never bears the name."""
+        """Write a safetensors file with a checksum of its content; the file appears whole or not at all."""
         path = Path(path)
         tensors = self.arrays()
         metadata = {
@@ -504,8 +499,8 @@ class CooccurrenceGraph:
         """Read a graph that :meth:`save` wrote.
 
         Raises:
-            UserError: no such file, another format, a checksum that does not agree, or a pointer, column, weight or
-                entry that is missing or wrong.
+            UserError: no such file, another format, a wrong checksum, or a pointer, column, weight or entry that is
+            missing or wrong.
         """
         if not Path(path).is_file():
             raise UserError(f"no scene graph at {path}: build one with CooccurrenceGraph.from_token_ids and save it")
@@ -531,7 +526,7 @@ class CooccurrenceGraph:
 def _checked(tensors: dict[str, np.ndarray], size: int) -> tuple[sp.csr_array, np.ndarray | None]:
     """Return matrix and totals of a file.
 
-    Every pointer and column is looked at: scipy and the kernels read memory through them unasked.
+    Every pointer and column is checked: scipy and the kernels read memory through them without checks.
 
     Raises:
         ValueError: what is wrong.
@@ -562,7 +557,7 @@ def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
 
 
 def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
-    """Spectral radius of a non-negative matrix; A + sI has the same leading vector and no cycle to swing round."""
+    """Return the spectral radius of a non-negative matrix; A + sI has the same leading vector without oscillation."""
     components, _ = sp.csgraph.connected_components(matrix, connection="strong")
     if components == matrix.shape[0] and not matrix.diagonal().any():
         raise UserError("the bigram counts have no cycle, so mu_max is 0: use normalization=row")
@@ -579,7 +574,7 @@ def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
 
 
 def _sum_of_powers(weights: sp.csr_array, order: int, row_edges: int) -> tuple[sp.csr_array, float]:
-    """Return ``A + ... + A^order``, each power cut to its largest weights per row, and the share of weight lost."""
+    """Return ``A + ... + A^order``, each power pruned to its largest weights per row, and the share of weight lost."""
     total, power, dropped = weights, weights, 0.0
     for _ in range(order - 1):
         power, lost = _multiply_pruned(power, weights, row_edges)
@@ -598,7 +593,7 @@ def _multiply_pruned(
         for row in range(product.shape[0]):
             values = product.data[product.indptr[row] : product.indptr[row + 1]]
             if len(values) > row_edges:
-                # a stable order, so that ties are cut the same way everywhere
+                # a stable order, so that ties are pruned in the same way everywhere
                 values[np.argsort(-values, kind="stable")[row_edges:]] = 0
         product.eliminate_zeros()
         lost += before - float(product.sum())
@@ -614,17 +609,17 @@ def _checksum(tensors: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-# Where a language model's scene graph comes from: a corpus read in the model's vocabulary, or a file made of it.
+# The source of a language model's scene graph: a corpus read in the model's vocabulary, or a file made from it.
 
 
-VOCABULARY = "vocabulary"  # key of ``information``: whose token ids the graph speaks of
+VOCABULARY = "vocabulary"  # key of ``information``: the vocabulary of the graph's token ids
 
 
 class SceneGraph:
-    """How to get the graph of a scene corpus over any vocabulary; made once, when first asked for.
+    """Provides the graph of a scene corpus over any vocabulary; made once, when first needed.
 
     Args:
-        corpus: the scene corpus; its texts are read, its tokenizer is not. None when ``path`` is given.
+        corpus: the scene corpus; its texts are used, its tokenizer is not. None if ``path`` is given.
         split: which of its splits.
         path: a graph that ``lit-ctg data graph`` wrote, to read instead.
         order, transposed, normalization, minimum_count, row_edges: see ``CooccurrenceGraph.from_token_ids``.
@@ -647,7 +642,7 @@ class SceneGraph:
         chosen_kernels(fast)  # reject an unknown setting now
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
-        # read when it is needed, which may be late in a run
+        # it is read when needed, which may be late in a run
         if path is not None and not Path(path).is_file():
             raise UserError(f"no scene graph at path={path}: write one with lit-ctg data graph, or leave path out")
         self.corpus, self.split, self.path, self.fast = corpus, split, path, fast

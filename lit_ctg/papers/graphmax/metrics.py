@@ -1,9 +1,9 @@
 """BLEU-2 to BLEU-5 and n-gram precision of free generations against many references (graphmax, Tables 2, 5 and 8).
 
-The paper does not say what its references are nor how orders are weighted. Here a protocol is a set of references: a
-whole held-out corpus, or some texts drawn from it. Every hypothesis is held against all of them: an n-gram counts at
-most as often as it stands in one of them (Papineni et al. 2002), but the references are counted once, not once a
-hypothesis. Shape suffix: O orders.
+The paper states neither its references nor the weights of the orders. Here a protocol is a set of references: a whole
+held-out corpus, or some texts drawn from it. Every hypothesis is compared with all of them: an n-gram counts at most as
+often as it occurs in one of them (Papineni et al. 2002), but the references are counted once, not once per hypothesis.
+Shape suffix: O orders.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Words = Sequence[str]
 
 
 def words_of(text: str) -> list[str]:
-    """Return runs of letters and digits, and every other sign by itself; case is kept."""
+    """Return runs of letters and digits, and every other character separately; case is kept."""
     return _WORD.findall(text)
 
 
@@ -40,7 +40,7 @@ def ngrams(words: Words, order: int) -> Counter[tuple[str, ...]]:
 
 
 class References:
-    """Texts to compare with: for each n-gram the most times that one of them has it, and their lengths.
+    """Texts to compare with: for each n-gram its maximum count in one of them, and their lengths.
 
     Args:
         texts: words of each reference.
@@ -69,7 +69,7 @@ class References:
         return sum(min(count, most.get(gram, 0)) for gram, count in found.items()), sum(found.values())
 
     def closest_length(self, length: int) -> int:
-        """Return the reference length nearest to ``length``, the shorter one of two."""
+        """Return the reference length nearest to ``length``, the shorter one on a tie."""
         place = bisect_left(self.lengths, length)
         near = self.lengths[max(0, place - 1) : place + 1]
         return min(near, key=lambda other: (abs(other - length), other))
@@ -79,7 +79,7 @@ class NgramBleu(LitMetric):
     """Corpus BLEU-n for n = 2 .. ``orders`` (uniform weights over 1..n, brevity penalty), and precision of each n.
 
     Args:
-        references: what to compare with.
+        references: the texts to compare with.
         orders: the largest n.
     """
 
@@ -117,7 +117,7 @@ class NgramBleu(LitMetric):
             )
 
     def precisions(self) -> Tensor:
-        """Return the modified precision of each order, float64, (O,); 0 where all texts are too short for one."""
+        """Return the modified precision of each order, float64, (O,); 0 where all texts are too short."""
         return self.matches_O / self.totals_O.clamp(min=1)
 
     def compute(self) -> Tensor:
@@ -139,7 +139,7 @@ class NgramBleu(LitMetric):
         }
 
 
-# How likely a judge finds generated texts: a language model that neither wrote them nor steered them.
+# The likelihood of generated texts under a judge: a language model that neither wrote nor steered them.
 #
 # ``NgramJudge`` is an interpolated n-gram model with Witten-Bell weights, fitted on held-out text of the scene: closed
 # vocabulary, a proper distribution after every prefix, no download. ``HuggingFaceJudge`` is any pretrained model,
@@ -158,14 +158,14 @@ class NgramJudge:
         order: n, at least 1.
 
     Raises:
-        UserError: no token at all, or an order that is not counted.
+        UserError: no token at all, or an unsupported order.
     """
 
     def __init__(self, sequences: Iterable[Ids], vocab_size: int, *, order: int = 3) -> None:
         self.model = NgramModel.count(sequences, vocab_size, order=order, smoothing="witten_bell", dtype=torch.float64)
 
     def nll(self, ids: Ids, start: int = 0) -> tuple[float, int]:
-        """Return (nats, tokens) of ``ids[start:]`` after what stands before them."""
+        """Return (nats, tokens) of ``ids[start:]`` given the preceding ids."""
         nll_T = self.model.nll(ids)[start:]
         return math.fsum(nll_T.tolist()), len(nll_T)
 
@@ -173,14 +173,14 @@ class NgramJudge:
 class HuggingFaceJudge:
     """A pretrained causal language model that reads the texts in its own tokens, on the CPU in float32.
 
-    Its perplexity is per token of its own, so only numbers of one judge compare.
+    Its perplexity is per its own token, so only numbers of the same judge are comparable.
 
     Args:
         path: a folder with model and tokenizer, or a hub name.
         revision: commit on the hub.
 
     Raises:
-        UserError: nothing to load there, or a tokenizer that does not say where its tokens stand in the text.
+        UserError: nothing to load there, or a tokenizer without the positions of its tokens in the text.
     """
 
     def __init__(self, path: str, revision: str | None = None) -> None:
@@ -201,10 +201,10 @@ class HuggingFaceJudge:
 
     @torch.inference_mode()
     def nll(self, prompt: str, text: str) -> tuple[float, int]:
-        """Return (nats, tokens) of ``text`` after ``prompt``; a token across their border counts to the text.
+        """Return (nats, tokens) of ``text`` after ``prompt``; a token across their boundary belongs to the text.
 
-        The text stands after the judge's ``<bos>``, where it has one. Beyond the judge's positions the oldest tokens
-        are left out, of the text too.
+        The text follows the judge's ``<bos>``, if it has one. Beyond the judge's positions the oldest tokens are left
+        out, even those of the text.
         """
         found = self.tokenizer(prompt + text, add_special_tokens=False, return_offsets_mapping=True)
         bos = self.tokenizer.bos_token_id

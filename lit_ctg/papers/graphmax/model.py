@@ -1,6 +1,6 @@
-"""The global language model that graphmax is plugged into: GPT-2-shaped, trained here, with its output layer a choice.
+"""The global language model below graphmax: GPT-2-shaped, trained here, with a choice of output layers.
 
-Shape letters: B rows, T positions, N positions that count, V vocabulary, D hidden size, M senses a word.
+Shape letters: B rows, T positions, N positions that count, V vocabulary, D hidden size, M senses per word.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.variant import Variant, checked_name, chosen, variants
 
-# Kernelised Bayesian softmax (Miao et al. 2019), a baseline of Fig. 5: an output layer with several senses a word.
+# Kernelised Bayesian softmax (Miao et al. 2019), a baseline of Fig. 5: an output layer with several senses per word.
 #
-# The paper names the layer and no settings. Here every word has the same fixed number of senses, each with its own
-# variance; the original moves senses from words that do not need them to words that do. Shape suffixes: N positions,
-# D hidden size, V vocabulary, M senses a word.
+# The paper names the layer without settings. Here every word has the same fixed number of senses, each with its own
+# variance; the original moves senses from words that do not need them to words that do.
 
 
 class KernelBayesianSoftmax(nn.Module):
     """``p(w | h) = sum_m exp K(h, e_wm) / sum over all senses``, with a kernel that is wider for a larger theta.
 
     ``K(h, e) = |h| |e| a (exp(-theta cos(h, e)) - 1)`` with ``a = -theta / (2 (exp(-theta) + theta - 1))``; as theta
-    tends to 0 it is the inner product, so one sense a word and theta 0 is softmax.
+    tends to 0 it is the inner product, so one sense per word with theta 0 is softmax.
 
     Args:
         vocab_size, dim: V and D.
@@ -60,7 +59,7 @@ class KernelBayesianSoftmax(nn.Module):
 
     def _kernel(self, hidden_ND: Tensor, m: int) -> Tensor:
         theta_V = self.log_theta_MV[m].exp()
-        # the denominator is theta^2 / 2 next to 0: float32 would lose it
+        # the denominator is theta^2 / 2 near 0: float32 would lose it
         wide_V = theta_V.double()
         a_V = (-wide_V / (2 * (torch.expm1(-wide_V) + wide_V))).to(theta_V)
         sense_VD = self.sense_MVD[m]
@@ -69,9 +68,7 @@ class KernelBayesianSoftmax(nn.Module):
         return length_NV * a_V * torch.expm1(-theta_V * cosine_NV)
 
 
-# The global language model that graphmax is plugged into: GPT-2-shaped, trained here, with its output layer a choice.
-#
-# Shape letters: B rows, T positions, N positions that count, V vocabulary, D hidden size.
+# The language model.
 
 
 TRAINING_OUTPUTS = ("softmax", "graphmax", "sparsemax", "bayesian")
@@ -80,32 +77,32 @@ EMBEDDING_STD = 0.02
 
 @dataclass
 class GraphmaxOutput(LMOutput):
-    """What the model gives beside scores and hidden states.
+    """The model's output besides scores and hidden states.
 
     Attributes:
-        logits_BTV: z, whatever the output layer; padding is not masked.
+        logits_BTV: z, before any output layer; padding is not masked.
     """
 
     logits_BTV: Tensor
 
 
 class GraphmaxModule(LitLanguageModel):
-    """Embedding, backbone and tied head; ``forward`` scores with the output layer asked for.
+    """Embedding, backbone and tied head; ``forward`` scores with the chosen output layer.
 
     Args:
         vocabulary: the data module's.
-        backbone: causal, from embedded tokens to hidden states; a pretrained one brings ``embed`` and ``head``, whose
+        backbone: causal, from embedded tokens to hidden states; a pretrained one has ``embed`` and ``head``, whose
             tokens beyond the vocabulary are left out.
-        output: what ``forward`` gives: a variant's name, logits for ``softmax``. With ``training_output=bayesian`` the
-            logits are that layer's log-probabilities.
-        training_output: what the loss goes through.
+        output: the layer of ``forward``: a variant's name, with logits for ``softmax``. With
+            ``training_output=bayesian`` the logits are that layer's log-probabilities.
+        training_output: the layer of the loss.
         fine_tuning: share of the run, at its end, that trains through ``training_output``; softmax before it (1: the
-            whole run). The Bayesian layer has vectors of its own and is trained from the start.
+            whole run). The Bayesian layer has its own vectors and is trained from the start.
         strength: lambda of Eq. 3, for ``output`` and ``training_output``.
-        training_positions: positions of a batch that a loss through graphmax takes, drawn anew each step.
-        scene: where the scene graph comes from; None for a model that needs none.
+        training_positions: positions of a batch used by a loss through graphmax, redrawn at each step.
+        scene: the source of the scene graph; None for a model that needs none.
         published: numbers of Algorithm 1, for ``output=algorithm_one``.
-        senses: senses a word of the Bayesian layer.
+        senses: senses per word of the Bayesian layer.
         learning_rate, weight_decay, warmup_fraction, final_fraction: AdamW with warm-up and cosine.
 
     Raises:
@@ -165,7 +162,7 @@ class GraphmaxModule(LitLanguageModel):
         """The scene graph over this model's vocabulary; counted (or read) when first needed.
 
         Raises:
-            UserError: the model was given no scene.
+            UserError: the model has no scene.
         """
         if self.scene is None:
             raise UserError("this model has no scene graph: give model.scene its corpus or a path")
@@ -231,7 +228,7 @@ class GraphmaxModule(LitLanguageModel):
         return self.trainer.global_step >= (1 - self.fine_tuning) * self.trainer.estimated_stepping_batches
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig | None:
-        """AdamW with warm-up and cosine; None for a frozen model, which is only tried."""
+        """AdamW with warm-up and cosine; None for a frozen model, which is only evaluated."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
             return None
         return adamw_warmup_cosine(

@@ -1,4 +1,4 @@
-"""One model step of the solver, in plain torch: Eq. 3 with M replaced by what matters of it, solved to the end.
+"""One model step of the solver, in plain torch: Eq. 3 with M replaced by its essential part, solved to convergence.
 
 Top to bottom: normalising, the separable problem, the linear systems of the Hessian, descent in log space, the reduced
 problem. Shape suffixes: B rows, V vocabulary, K hubs, X extra tokens of a context (padded), N variables.
@@ -31,17 +31,17 @@ from lit_ctg.papers.graphmax.fast.constants import (
 )
 from lit_ctg.papers.graphmax.graph import GraphOperator
 
-# Normalising in the log domain (shape suffixes: B rows, N variables).
+# Normalising in the log domain.
 
 
 def log_normalized(u_BN: Tensor) -> Tensor:
     """Return ``u - log sum exp u``: log_softmax whose sum is 1 to rounding.
 
-    torch's own float32 log_softmax is off by up to 5e-5 on rows of 50,000, too much beside a hub with M_jj = 1,000.
+    torch's float32 log_softmax is off by up to 5e-5 on rows of 50,000, too much next to a hub with M_jj = 1,000.
     """
     u_BN = u_BN - u_BN.amax(dim=-1, keepdim=True)
     u_BN = u_BN - u_BN.exp().sum(dim=-1, keepdim=True).log()
-    # once more, now that the sum is near 1: the first logarithm is rounded like the largest u
+    # again, now that the sum is near 1: the first logarithm is rounded like the largest u
     return u_BN - u_BN.exp().sum(dim=-1, keepdim=True).log()
 
 
@@ -53,16 +53,16 @@ def log_normalized(u_BN: Tensor) -> Tensor:
 
 def log_wright_omega(level: Tensor, iterations: int = 3) -> Tensor:
     """Return ``log w`` for the w > 0 with ``w + log w = level``, that is ``log W(exp(level))``, to rounding."""
-    # exp(level) below 0, level - log(level) far above, joined by a secant-like guess between
+    # exp(level) below 0, level - log(level) far above, and a secant-like guess in between
     low = level.clamp(max=1).exp() / (1 + level.clamp(max=1).exp())
     high = level.clamp(min=1) - level.clamp(min=1).log()
-    # below exp(-30) the first guess is already right to rounding; a floor keeps the logarithm finite
+    # below exp(-30) the first guess is correct to rounding; a floor keeps the logarithm finite
     w = torch.where(level > 1, high, low).clamp(min=1e-30)
     for _ in range(iterations):
         r = level - w - w.log()
         t = 2 * (1 + w) * (1 + w + 2 * r / 3)
         w = w * (1 + r / (1 + w) * (t - r) / (t - 2 * r))
-    # the smaller of w and log w by the equation, the other as it is: neither cancels
+    # the smaller of w and log w from the equation, the other unchanged: neither cancels
     return torch.where(level < -30, level, torch.where(level < 1, level - w, w.log()))
 
 
@@ -70,15 +70,15 @@ def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-
     """Return log x of ``argmin -<x,z> + <x,log x> + <x, a x> / 2`` on the simplex, normalised, ``[B, N]``.
 
     Args:
-        logits_BN: z; ``-inf`` for a variable that is not there.
+        logits_BN: z; ``-inf`` for an absent variable.
         curvature_BN: ``a_j = 2 lambda M_jj >= 0``; 0 for a variable without a penalty.
-        tol: how far from 0 the logarithm of the sum may be before it is normalised away.
-        iterations: Newton steps in c at most.
+        tol: how far from 0 the logarithm of the sum may be before normalising.
+        iterations: maximum number of Newton steps in c.
     """
     tiny = torch.finfo(logits_BN.dtype).tiny
     log_a_BN = curvature_BN.clamp(min=tiny).log()
     free_BN = curvature_BN <= tiny
-    # the sum is at most 1 where no variable is held back, at least 1 where one of them alone is
+    # the sum is at most 1 at the c of softmax, at least 1 where a single variable reaches 1
     high_B1 = logits_BN.logsumexp(dim=-1, keepdim=True)
     low_B1 = (logits_BN - curvature_BN).amax(dim=-1, keepdim=True)
     c_B1 = high_B1
@@ -91,7 +91,7 @@ def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-
         slope_BN = torch.where(free_BN, 1.0, 1 / (1 + log_w_BN.exp()))
         share_B1 = ((log_x_BN - log_sum_B1).exp() * slope_BN).sum(dim=-1, keepdim=True)
         # the sum is convex in c, so Newton on it always ends where it is above 1; Newton on its logarithm, exact for
-        # softmax, comes back from there unless it leaves the bracket
+        # softmax, returns from there unless it leaves the bracket
         by_sum_B1 = c_B1 - torch.expm1(-log_sum_B1) / share_B1
         by_log_B1 = c_B1 + log_sum_B1 / share_B1
         above_B1 = log_sum_B1 > 0
@@ -104,11 +104,11 @@ def solve_separable(logits_BN: Tensor, curvature_BN: Tensor, *, tol: float = 1e-
 #
 # Newton steps and gradients both need ``J h``: the d with ``H d = h - nu 1`` and ``1^T d = 0``. Solved for ``s = d /
 # sqrt(x)``, where H becomes ``I + 2 lambda sqrt(x) M sqrt(x)``, by conjugate gradients projected on ``s orthogonal to
-# sqrt(x)`` and preconditioned by the diagonal. Shape suffixes: B rows, N variables.
+# sqrt(x)`` and preconditioned by the diagonal.
 
 
 class TangentSolution(NamedTuple):
-    """``direction_BN`` is d, ``image_BN`` is ``M d`` (it falls out of the recurrences), ``products_B`` counts M."""
+    """``direction_BN`` is d, ``image_BN`` is ``M d`` (from the recurrences), ``products_B`` counts products with M."""
 
     direction_BN: Tensor
     image_BN: Tensor
@@ -128,29 +128,29 @@ def solve_tangent(
     """Return ``d = J h`` with ``J = H^-1 - H^-1 1 1^T H^-1 / (1^T H^-1 1)``.
 
     Args:
-        apply_m: rows of vectors to rows of ``M v``.
+        apply_m: maps rows of vectors to rows of ``M v``.
         diagonal_BN: ``M_jj`` (may be ``[1, N]``).
-        x_BN: the distribution; a token of mass 0 gets direction 0.
+        x_BN: the distribution; a token without mass gets direction 0.
         strength_B1: lambda.
         h_BN: right-hand side.
         tol: stop a row when its preconditioned residual has fallen by this factor.
-        max_iterations: and at the latest after so many products.
+        max_iterations: maximum number of products.
     """
     root_BN = x_BN.sqrt()
     scale_BN = 1 / (1 + 2 * strength_B1 * x_BN * diagonal_BN)
     weight_B1 = (scale_BN * x_BN).sum(dim=-1, keepdim=True)
 
     def precondition(r_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return r less its multiple of sqrt(x), the projected ``D^-1 r`` and their product.
+        """Return r without its multiple of sqrt(x), the projected ``D^-1 r`` and their product.
 
-        Without taking that multiple out of r it grows until its rounding errors drown the rest.
+        If left in r, that multiple grows until its rounding errors dominate.
         """
         nu_B1 = (scale_BN * root_BN * r_BN).sum(dim=-1, keepdim=True) / weight_B1
         r_BN = r_BN - nu_B1 * root_BN
         g_BN = scale_BN * r_BN
         return r_BN, g_BN, (r_BN * g_BN).sum(dim=-1, keepdim=True)
 
-    # a constant in h does not matter; without it less is lost to rounding
+    # a constant in h does not matter; removing it reduces rounding errors
     r_BN, p_BN, rho_B1 = precondition(root_BN * (h_BN - (x_BN * h_BN).sum(dim=-1, keepdim=True)))
     s_BN, image_BN = torch.zeros_like(r_BN), torch.zeros_like(r_BN)
     goal_B1 = tol**2 * rho_B1
@@ -171,7 +171,7 @@ def solve_tangent(
     return TangentSolution(root_BN * s_BN, image_BN, products_B)
 
 
-# What the model problem and the full problem share: a Newton candidate in log space, and the minimum of a segment.
+# Shared by the model problem and the full problem: a Newton candidate in log space, and the minimum on a segment.
 #
 # Both work on log x, normalised, and on ``y = z - 2 lambda M x``, so that ``log x - y`` is the gradient of Eq. 3 up to
 # a constant.
@@ -187,8 +187,8 @@ def newton_candidate(log_x_BN: Tensor, y_BN: Tensor, strength_B1: Tensor, soluti
 
     With d the tangent direction, the relative change is d / x, which equals ``y - 2 lambda M d - log x`` up to a
     constant: the first form is exact where x is large, the second moves even a variable that is 0 in this precision.
-    Losers shrink by exp(s), which keeps them positive; gainers grow by 1 + s, as the linear model foresees, except that
-    exp(s) is allowed while their mass is negligible.
+    Decreasing variables shrink by exp(s), which keeps them positive; increasing ones grow by 1 + s, as in the linear
+    model, except that exp(s) is allowed while their mass is negligible.
     """
     x_BN = log_x_BN.exp()
     s_BN = y_BN - 2 * strength_B1 * solution.image_BN - log_x_BN
@@ -199,9 +199,9 @@ def newton_candidate(log_x_BN: Tensor, y_BN: Tensor, strength_B1: Tensor, soluti
 
 
 def needs_search(old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], sure: float) -> Tensor:
-    """Say which rows have passed the lowest point between two iterates ``(log x, y, gap)``.
+    """Say which rows have passed the minimum between two iterates ``(log x, y, gap)``.
 
-    A row whose gap has fallen to the share ``sure`` of what it was is left alone.
+    A row whose gap has fallen to the share ``sure`` of its previous value is left alone.
     The derivative of f at x' along ``x' - x`` is ``<x' - x, log x' - y'>``.
     """
     step_BN = new[0].exp() - old[0].exp()
@@ -212,7 +212,7 @@ def needs_search(old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, 
 def segment_minimum(
     old: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log x and y at the minimum of f between two iterates, and where it lies (0 to 1, ``[B, 1]``).
+    """Return log x and y at the minimum of f between two iterates, and its position (0 to 1, ``[B, 1]``).
 
     M x is linear on the segment, so this costs no product; f is convex, so bisection on its derivative finds it.
     """
@@ -237,11 +237,11 @@ def _between(
     return log_normalized(log_x_BN), torch.lerp(old[1], new[1], t_B1)
 
 
-# One model step: graphmax with M replaced by what matters of it in this context, solved to the end.
+# One model step: graphmax with M replaced by its essential part in this context, solved to convergence.
 #
 # M_model is the dense block of M on the hubs, ``M_jj`` on a context's other tokens of weight, and 0 on the rest, which
-# moves as one variable (the lump). The linear term carries what the model leaves out, as far as the last full product
-# tells: ``z~ = z - 2 lambda (M - M_model) x``. Here N = K + X + 1.
+# moves as one variable (the lump). The linear term contains what the model omits, according to the last full product:
+# ``z~ = z - 2 lambda (M - M_model) x``. Here N = K + X + 1.
 
 
 def model_step(
@@ -274,7 +274,7 @@ def _compiled_step(
     strength_B1: Tensor,
     tol: float,
 ) -> Tensor:
-    """Do the same row by row, on several threads, the reduced problem in float64 but for the Gram block."""
+    """Do the same row by row, on several threads, with the reduced problem in float64 except for the Gram block."""
     y_BV = y_BV.contiguous()
     before_BV = y_BV[:0] if log_x_BV is None else log_x_BV.contiguous()
     new_BV, x_BV = torch.empty_like(y_BV), torch.empty_like(y_BV)
@@ -306,7 +306,7 @@ def _pick_extras(operator: GraphOperator, y_BV: Tensor, x_BV: Tensor | None, str
         row_P, token_P = mask_BV.nonzero(as_tuple=True)
         count_B = row_P.bincount(minlength=len(y_BV))
         count = int(count_B.max())
-    # position of each pick inside its row
+    # position of each pick within its row
     starts_B = count_B.cumsum(dim=0) - count_B
     place_P = torch.arange(len(row_P), device=row_P.device) - starts_B[row_P]
     index_BX = torch.zeros(len(y_BV), count, dtype=torch.long, device=y_BV.device)
@@ -326,7 +326,7 @@ def _reduce(
     if x_BV is not None:
         hub_BK = hub_BK + 2 * strength_B1 * (x_BV[:, hubs_K] @ operator.gram_KK)
         extra_BX = extra_BX + 2 * strength_B1 * curvature_BX * x_BV.gather(1, extras.index_BX)
-    # the rest by exclusion: subtracted from a total it would be lost to rounding
+    # the rest by exclusion: as a difference from the total it would be lost to rounding
     rest_BV = y_BV.masked_fill(extras.taken_BV, float("-inf"))
     lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
     return ReducedProblem(
@@ -339,7 +339,7 @@ def _reduce(
 
 
 def _gather(operator: GraphOperator, log_x_BV: Tensor, extras: _Extras) -> Tensor:
-    """Return log x of the reduced variables: the last iterate as a start."""
+    """Return log x of the reduced variables at the last iterate, as a start."""
     extra_BX = log_x_BV.gather(1, extras.index_BX).masked_fill(~extras.real_BX, ABSENT)
     rest_BV = log_x_BV.masked_fill(extras.taken_BV, float("-inf"))
     lump_B1 = rest_BV.logsumexp(dim=-1, keepdim=True).clamp(min=ABSENT)
@@ -367,7 +367,7 @@ class ReducedProblem:
         gram_KK: block of the hubs.
         curvature_BX: ``M_jj`` of the extras.
         strength_B1: lambda.
-        extras: where the extras lie in the vocabulary.
+        extras: indices of the extras in the vocabulary.
     """
 
     linear_BN: Tensor
@@ -377,7 +377,7 @@ class ReducedProblem:
     extras: _Extras
 
     def rows(self, index_b: Tensor) -> ReducedProblem:
-        """Return the problem of some rows only."""
+        """Return the problem for some rows only."""
         return ReducedProblem(
             self.linear_BN[index_b], self.gram_KK, self.curvature_BX[index_b], self.strength_B1[index_b], self.extras
         )
@@ -421,7 +421,7 @@ class ReducedProblem:
         return self.linear_BN - 2 * self.strength_B1 * image_BN
 
     def newton(self, log_x_BN: Tensor, y_BN: Tensor, gap_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log x, y and gap after one Newton step, cut back where it goes too far."""
+        """Return log x, y and gap after one Newton step, shortened where it goes too far."""
         now = log_x_BN, y_BN, gap_B
         solution = solve_tangent(
             self.apply,
@@ -446,10 +446,10 @@ class ReducedProblem:
     def searched(
         self, now: tuple[Tensor, Tensor, Tensor], new: tuple[Tensor, Tensor, Tensor], far_B: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the rows ``far_B`` of ``new`` by the lowest point on a segment along which f falls."""
+        """Replace the rows ``far_B`` of ``new`` by the minimum on a segment along which f decreases."""
         old, end = ((log_x_BN[far_B], y_BN[far_B], gap_B[far_B]) for log_x_BN, y_BN, gap_B in (now, new))
         falls_b1 = ((end[0].exp() - old[0].exp()) * (old[0] - old[1])).sum(dim=-1, keepdim=True) < 0
-        # towards softmax(y), f always falls
+        # f always decreases towards softmax(y)
         end_log_bN = torch.where(falls_b1, end[0], log_normalized(old[1]))
         part = self.rows(far_B)
         end = part.judged(end_log_bN)

@@ -1,4 +1,4 @@
-"""The language model that graphmax is plugged into, as a stock GPT-2 (`lit-ctg export-model`)."""
+"""The language model below graphmax as a stock GPT-2 (`lit-ctg export-model`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lit_ctg.papers.graphmax.model import GraphmaxModule
 
 
 def portable(module: Any, datamodule: Any) -> Portable:
-    """Return a run's model: its logits, whatever output layer the run puts over them.
+    """Return a run's model: its logits, without the run's output layer.
 
     Raises:
         UserError: a translation model, a Bayesian output layer, or a pretrained backbone.

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: projected gradient descent from x = 0, every choice spelled out.
+"""Algorithm 1 of the paper: projected gradient descent from x = 0, with every choice explicit.
 
 It does not compute graphmax (see docs/papers/graphmax.md); it is here so that its output can be compared. Shape
 suffixes: B rows, V vocabulary.
@@ -16,9 +16,7 @@ from lit_ctg.papers.graphmax.certificate import duality_gap
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.solver import Solution
 
-# Euclidean projection on the probability simplex (Eq. 6 and 7), with the sort that is right and the one printed.
-#
-# Shape suffixes: B rows, V vocabulary.
+# Euclidean projection on the probability simplex (Eq. 6 and 7), with the correct sort and the printed one.
 
 
 SORTS = ("descending", "ascending")
@@ -40,10 +38,7 @@ def project_on_simplex(a_BV: Tensor, sort: str = "descending") -> Tensor:
     return (a_BV + gamma_BV.gather(-1, k_B1.clamp(min=0))).clamp(min=0)
 
 
-# Algorithm 1 of the paper: projected gradient descent from x = 0, every choice spelled out.
-#
-# It does not compute graphmax (see docs/papers/graphmax.md); it is here so that its output can be compared. Shape
-# suffixes: B rows, V vocabulary.
+# Algorithm 1.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +47,7 @@ class AlgorithmOne:
 
     Attributes:
         step_size: alpha (sec. 4.1: 1e-4).
-        steps: T, the most steps taken (sec. 4.1: 20).
+        steps: T, the maximum number of steps (sec. 4.1: 20).
         threshold: stop a row when ``||x_{t+1} - x_t||_2`` is below this (sec. 4.1: 1e-4).
         sort: ``descending`` (a projection) or ``ascending`` (as printed, sec. 3.2).
         log_floor: ``log max(x, log_floor)`` in the gradient; 0 is as printed, where x = 0 gives an infinite step.
@@ -71,7 +66,7 @@ class AlgorithmOne:
             raise UserError("Algorithm 1 needs steps >= 1, step_size > 0, threshold >= 0 and log_floor >= 0")
 
     def solve(self, operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor) -> Solution:
-        """Run Algorithm 1 on each row. The gap is NaN where the output is no distribution."""
+        """Run Algorithm 1 on each row. The gap is NaN where the output is not a distribution."""
         x_BV = torch.zeros_like(logits_BV)
         open_B1 = torch.ones_like(strength_B1, dtype=torch.bool).expand(len(x_BV), 1)
         iterations_B = torch.zeros(len(x_BV), dtype=torch.long, device=x_BV.device)

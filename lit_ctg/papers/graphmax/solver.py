@@ -1,7 +1,7 @@
 """The solver: model steps with a full product each, until the certificate holds; Newton-CG on all of M if they fail.
 
-Every iterate is judged by a full product with M, so what is returned is certified over the whole vocabulary. A row
-whose gap is not below tol in the end says so. Shape suffixes: B rows (b those still open), V vocabulary.
+Every iterate is evaluated by a full product with M, so the result is certified over the whole vocabulary. A row whose
+final gap exceeds tol is reported as such. Shape suffixes: B rows (b those still open), V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lit_ctg.papers.graphmax.model_step import (
     solve_tangent,
 )
 
-MODEL_STEPS = 8  # then Newton-CG with full products takes over
-PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
-LOWEST_WARM = -200.0  # a token without mass in the warm start may need some now
+MODEL_STEPS = 8  # after that many, Newton-CG with full products takes over
+PATIENCE = 6  # a row is abandoned after this many consecutive iterates that did not lower its gap by a tenth
+LOWEST_WARM = -200.0  # a token without mass in the warm start may need some
 CG_TOL = 0.1
 CG_ITERATIONS = 40
 
@@ -52,10 +52,10 @@ def solve(
 
     Args:
         operator: the graph in the dtype of the logits.
-        logits_BV: z, ``-inf`` for a token that may not be drawn; at least one finite a row.
+        logits_BV: z, ``-inf`` for a token that may not be drawn; at least one finite per row.
         strength_B1: lambda > 0.
         tol: certified gap in nats at which a row is done.
-        max_iterations: iterates at most; the best is returned with its gap.
+        max_iterations: maximum number of iterates; the best is returned with its gap.
         warm_start_BV: log-probabilities to start from (costs a product).
     """
     shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
@@ -76,7 +76,7 @@ def solve(
         if not stay_b.all():
             problem, now = problem.rows(stay_b), now.rows(stay_b)
         now = new if now.log_x_BV is None else _search_segment(now, new)
-    # what was clamped goes back to where it was: -inf, or a finite logit too low to have any mass
+    # restore clamped logits: -inf, or a finite logit too low to have any mass
     log_probs_BV = best.log_x_BV
     lost_B = best.gap_B.isnan()
     if lost_B.any():
@@ -89,15 +89,15 @@ def solve(
 def solve_carefully(
     operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor, found: Solution, *, tol: float, max_iterations: int
 ) -> Solution:
-    """Start anew in float64 where float32 or a warm start did not get there; the result, rounded back, is judged anew.
+    """Restart in float64 where float32 or a warm start failed; the result is rounded back and re-evaluated.
 
-    Rounding x to float32 alone can cost more than tol when lambda M_jj reaches 1e5 or so: such a row stays uncertified.
+    Rounding x to float32 alone can cost more than tol when lambda M_jj reaches about 1e5: such a row stays uncertified.
     """
     z_BV, strength_B1 = logits_BV.double(), strength_B1.double()
     operator = operator.like(z_BV)
     better = solve(operator, z_BV, strength_B1, tol=tol / 10, max_iterations=max_iterations)
     log_probs_BV = better.log_probs_BV.to(logits_BV.dtype)
-    # judged as it is given out, with what rounding did to it
+    # evaluated as returned, including the effect of rounding
     log_x_BV = log_probs_BV.double().log_softmax(dim=-1)
     y_BV = z_BV - 2 * strength_B1 * operator.product(log_x_BV.exp())
     return Solution(
@@ -109,12 +109,12 @@ def solve_carefully(
 
 
 def _floor(operator: GraphOperator, strength_B1: Tensor) -> Tensor:
-    """Return the lowest logit beside the largest that matters: no penalty can lift what is lower to any mass."""
+    """Return the lowest relevant logit relative to the largest: no penalty can give lower ones any mass."""
     return -(8 * strength_B1.double() * operator.diagonal_V.max() + 1000)
 
 
 class _Problem(NamedTuple):
-    """Rows to solve: logits as given, the least that matters of them (float64), and lambda."""
+    """Rows to solve: logits as given, the lowest relevant ones (float64), and lambda."""
 
     operator: GraphOperator
     logits_BV: Tensor
@@ -127,7 +127,7 @@ class _Problem(NamedTuple):
 
 
 class _Point:
-    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the bound of the gap between them."""
+    """An iterate of some rows: log x, ``y = z - 2 lambda M x`` and the bound of its gap."""
 
     def __init__(self, log_x_BV: Tensor | None, y_BV: Tensor, gap_B: Tensor, cost_B: Tensor):
         self.log_x_BV, self.y_BV, self.gap_B = log_x_BV, y_BV, gap_B
@@ -135,14 +135,14 @@ class _Point:
 
     @classmethod
     def at(cls, problem: _Problem, log_x_BV: Tensor, extra_cost: Tensor | int = 0) -> _Point:
-        """Judge log x by one full product; the products spent on finding it are ``extra_cost``."""
+        """Evaluate log x by one full product; ``extra_cost`` counts the products spent on finding it."""
         y_BV, gap_B = judge(*problem, log_x_BV)
         cost_B = torch.ones(len(y_BV), dtype=torch.long, device=y_BV.device) + extra_cost
         return cls(log_x_BV, y_BV, gap_B, cost_B)
 
     @classmethod
     def start(cls, problem: _Problem, z_BV: Tensor, warm_BV: Tensor | None) -> _Point:
-        """Return the beginning: the given log-probabilities, or nothing but z."""
+        """Return the initial point: the given log-probabilities, or only z."""
         if warm_BV is not None:
             floor = torch.finfo(warm_BV.dtype).min / 4
             log_x_BV = warm_BV.clamp(min=LOWEST_WARM).masked_fill(z_BV <= problem.floor_B1.to(z_BV), floor)
@@ -153,13 +153,13 @@ class _Point:
         return point
 
     def counts(self, before: _Point) -> None:
-        """Add what the rows have cost before."""
+        """Add the previous costs of the rows."""
         self.products_B = self.products_B + before.products_B
         self.iterations_B = self.iterations_B + before.iterations_B
 
     @property
     def found_BV(self) -> Tensor:
-        """Log x of a point beyond the beginning."""
+        """Log x of a point after the initial one."""
         assert self.log_x_BV is not None
         return self.log_x_BV
 
@@ -191,14 +191,14 @@ class _Rows:
         return cls(torch.empty_like(z_BV), gap_B, zeros_B, zeros_B.clone())
 
     def keep(self, open_b: Tensor, point: _Point, tol: float) -> tuple[Tensor, _Point, Tensor]:
-        """Take the rows of ``point`` that are better than before; return those to go on with, and which they were."""
+        """Store the rows of ``point`` that improve; return those to continue with, and their indices."""
         self.iterations_B[open_b], self.products_B[open_b] = point.iterations_B, point.products_B
         sound_b = point.gap_B >= 0
         better_b = sound_b & ~(self.gap_B[open_b] <= point.gap_B)
         moved_b = sound_b & ~(0.9 * self.gap_B[open_b] <= point.gap_B)
         self.stale_B[open_b] = (self.stale_B[open_b] + 1).masked_fill(moved_b, 0)
         if better_b.all() and len(open_b) == len(self.gap_B):
-            # the iterate is not changed any more, so it need not be copied
+            # the iterate does not change any more, so it need not be copied
             self.log_x_BV, self.gap_B = point.found_BV, point.gap_B.clone()
         else:
             rows_b = open_b[better_b]
@@ -215,7 +215,7 @@ def _model(problem: _Problem, now: _Point, tol: float) -> _Point:
 
 
 def _newton(problem: _Problem, now: _Point, tol: float) -> _Point:
-    """Take a Newton-CG step with products by all of M."""
+    """Take a Newton-CG step with products with all of M."""
     solution = solve_tangent(
         problem.operator.product,
         problem.operator.diagonal_V,
@@ -230,9 +230,9 @@ def _newton(problem: _Problem, now: _Point, tol: float) -> _Point:
 
 
 def _search_segment(now: _Point, new: _Point) -> _Point:
-    """Where f rises again before the new iterate, go on from its minimum on the segment between the two.
+    """Where f rises again before the new iterate, continue from its minimum on the segment between the two.
 
-    M x is linear there, so this costs no product; but it is not what a product has shown, so it is no candidate.
+    M x is linear there, so this costs no product; but it was not evaluated by a product, so it is not a candidate.
     """
     far_B = needs_search(now.parts, new.parts, 0.0)
     if far_B.any():

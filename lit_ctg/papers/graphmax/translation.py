@@ -1,7 +1,7 @@
-"""Encoder-decoders into whose decoder graphmax is plugged (sec. 5.2): what they share, and a small BART trained here.
+"""Encoder-decoders with graphmax in the decoder (sec. 5.2): their common base, a small BART trained here, their scores.
 
-The networks are Hugging Face's own classes, so a score rule enters by ``generate(logits_processor=...)``. Shape
-letters: B pairs, S source positions, T target positions, P ids before a target, V vocabulary, D hidden size.
+The networks are Hugging Face's own classes, so a score rule enters through ``generate(logits_processor=...)``. Shape
+letters: B pairs, S source positions, T target positions, P ids before a target, V vocabulary, D hidden size, N targets.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, chosen, variants
 from lit_ctg.statistics import ratio_interval
 
-UNBOUNDED = 1 << 20  # positions of a network that names no limit
+UNBOUNDED = 1 << 20  # positions of a network without a stated limit
 
 
 class TranslationModel(LitLanguageModel):
-    """What a trained and a pretrained encoder-decoder share: the graph of the target language, scores, translations.
+    """Common base of trained and pretrained encoder-decoders: the graph of the target language, scores, translations.
 
     Subclasses set ``network`` (a Hugging Face encoder-decoder), ``vocabulary``, ``published``, ``scene``,
-    ``decoder_start`` (the ids before a target's first token) and ``silent`` (ids that are no text).
+    ``decoder_start`` (the ids before a target's first token) and ``silent`` (ids that are not text).
     """
 
     network: Any
@@ -54,23 +54,23 @@ class TranslationModel(LitLanguageModel):
 
     @cached_property
     def graph(self) -> CooccurrenceGraph:
-        """The graph of the target language; ``prepare_graph`` first, where there is no scene."""
+        """The graph of the target language; without a scene, call ``prepare_graph`` first."""
         if self.scene is None:
             raise UserError("the graph of the target language is counted from the data module: train or evaluate first")
         return self.scene.graph(self.vocabulary)
 
     @property
     def rows(self) -> int:
-        """Tokens that the network scores."""
+        """Number of tokens that the network scores."""
         return self.network.get_output_embeddings().weight.shape[0]
 
     @property
     def positions(self) -> int:
-        """Most positions of the decoder."""
+        """Maximum positions of the decoder."""
         return getattr(self.network.config, "max_position_embeddings", None) or UNBOUNDED
 
     def source(self, source_ids_BS: Tensor, mask_source_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ids and mask as the encoder wants them; a batch has the sentence and <eos>."""
+        """Return ids and mask for the encoder; a batch has the sentence and <eos>."""
         return source_ids_BS, mask_source_BS
 
     @cached_property
@@ -96,13 +96,13 @@ class TranslationModel(LitLanguageModel):
             use_cache=False,
             output_hidden_states=True,
         )
-        # of the ids that start a target only the last one predicts
+        # among the ids that start a target only the last one predicts
         first, real_BT1 = len(self.decoder_start) - 1, batch["mask_input_BT"].unsqueeze(-1)
         hidden_BTD = found.decoder_hidden_states[-1][:, first:]
         return LMOutput(found.logits[:, first:] * real_BT1, hidden_BTD * real_BT1)
 
     def decoder_ids(self, input_ids_BT: Tensor) -> Tensor:
-        """Return what the decoder reads, ``[B, P + T - 1]``: its own start in the place of the batch's <bos>."""
+        """Return the decoder's input, ``[B, P + T - 1]``: its own start instead of the batch's <bos>."""
         return torch.cat([self._start(input_ids_BT), input_ids_BT[:, 1:]], dim=1)
 
     def _start(self, like_BT: Tensor) -> Tensor:
@@ -130,10 +130,10 @@ class TranslationModel(LitLanguageModel):
 
         Args:
             source_ids_BS, mask_source_BS: as in a batch.
-            rule: what becomes of the scores, e.g. ``GraphmaxRule(module.graph)``; None for softmax. Beam search
-                hands it log-probabilities.
+            rule: applied to the scores, e.g. ``GraphmaxRule(module.graph)``; None for softmax. Beam search passes it
+                log-probabilities.
             beams: 1 is greedy.
-            max_new_tokens: length at most.
+            max_new_tokens: maximum length.
         """
         source_BS, mask_BS = self.source(source_ids_BS, mask_source_BS)
         start_BP = self._start(source_BS)
@@ -162,9 +162,9 @@ class GraphmaxTranslationModule(TranslationModel):
     Args:
         vocabulary: of both languages; needs <pad>, <bos> and <eos>.
         dim, layers, heads, feedforward_dim, dropout: of encoder and decoder alike.
-        max_length: most positions of either side.
+        max_length: maximum positions of either side.
         label_smoothing: of the training loss.
-        scene: where the graph of the target language comes from; None counts the target side of the training split.
+        scene: the source of the graph of the target language; None counts the target side of the training split.
         published: numbers of Algorithm 1.
         learning_rate, weight_decay, warmup_fraction: AdamW with warm-up and cosine.
 
@@ -238,22 +238,23 @@ class GraphmaxTranslationModule(TranslationModel):
 
 # A pretrained encoder-decoder (BART, mBART, T5, Marian, ...) by folder or name, with graphmax in its decoder.
 #
-# It is tried (sec. 5.2), not trained. Shape letters: B pairs, S source positions, T target positions.
+# It is evaluated (sec. 5.2), not trained.
 
 
 class PretrainedTranslationModule(TranslationModel):
-    """Translates as the pretrained model does; special tokens are put where its tokenizer puts them.
+    """Translates with a pretrained model; special tokens are placed as by its tokenizer.
 
     Args:
         vocabulary: the model's own tokenizer (``data/tokenizer=huggingface``).
         path: a folder that ``save_pretrained`` wrote, or a hub name.
         revision: commit on the hub.
-        source_language, target_language: the tokenizer's codes (mBART: ``ro_RO``, ``en_XX``); None where it has none.
+        source_language, target_language: the tokenizer's codes (mBART: ``ro_RO``, ``en_XX``); None if it has none.
         task: words before every source sentence (T5: ``translate English to Romanian: ``).
         published: numbers of Algorithm 1.
 
     Raises:
-        UserError: nothing to load there, another tokenizer, an unknown language, or no token to start a translation.
+        UserError: nothing to load there, a different tokenizer, an unknown language, or no token to start a
+            translation.
     """
 
     def __init__(
@@ -294,11 +295,11 @@ class PretrainedTranslationModule(TranslationModel):
         return ids_BS, nn.utils.rnn.pad_sequence(ones, batch_first=True)
 
     def configure_optimizers(self) -> None:
-        """Nothing is trained."""
+        """Return None: nothing is trained."""
 
 
 def _load(path: str, revision: str | None) -> Any:
-    """Return the network in float32; every way in which it can be missing is one line."""
+    """Return the network in float32; if it is missing, the error is one line."""
     from transformers import AutoModelForSeq2SeqLM
 
     try:
@@ -319,7 +320,7 @@ def _set_language(engine: Any, name: str, code: str) -> None:
 
 
 def _around(engine: Any, task: str = "", *, target: bool = False) -> tuple[list[int], list[int]]:
-    """Return the ids that stand before and behind a sentence: special tokens, and the words of the task."""
+    """Return the ids before and after a sentence: special tokens, and the words of the task."""
     plain = engine("a", add_special_tokens=False)["input_ids"]
     whole = (engine(text_target="a") if target else engine(task + "a"))["input_ids"]
     for first in range(len(whole) - len(plain), -1, -1):
@@ -345,8 +346,7 @@ def _first(network: Any, engine: Any, target_language: str | None) -> list[int]:
 
 # Translation BLEU and held-out likelihood with each output layer in the decoder (sec. 5.2, Tables 6 to 8).
 #
-# Shape suffixes: B pairs, S source positions, T target positions, P ids before the first target, V vocabulary,
-# N targets.
+# N counts targets.
 
 
 VERSION = 1
@@ -362,12 +362,12 @@ def reference_nll(
 ) -> tuple[Tensor, Tensor]:
     """Return NLL in nats and "has no probability" of every reference token ``[B, T]``, float64, 0 where not counted.
 
-    The rule gets at each place what it gets in decoding: the ids before the target, and the decoder's scores.
+    The rule gets the same input as in decoding: the ids before the target, and the decoder's scores.
 
     Args:
-        rule: what becomes of the scores; None for softmax.
+        rule: applied to the scores; None for softmax.
         scores_BTV: the decoder's, with the references as its input.
-        decoder_ids_BT: what the decoder read, ``[B, P + T - 1]``.
+        decoder_ids_BT: the decoder's input, ``[B, P + T - 1]``.
         target_ids_BT: the references.
         counted_BT: which of them count.
         floor: uniform share mixed into a distribution with zeros (``target_nll``).
@@ -390,7 +390,7 @@ def reference_nll(
 
 
 def per_token(total_B: Tensor, count_B: Tensor, unit: str) -> MetricResult:
-    """Return the mean over the tokens of B sentences (sums and counts of each), its interval over sentences."""
+    """Return the mean over the tokens of B sentences (from sums and counts), with its interval over sentences."""
     total_B, count_B = total_B.double(), count_B.double()
     interval = ratio_interval(
         total=float(total_B.sum()),
@@ -407,26 +407,26 @@ class GraphmaxTranslation(Callback):
     """Translate the validation split in ``trainer.validate``, which ends every run, and score it by sacrebleu.
 
     References are the raw target sentences, hypotheses the decoded ids; both go through sacrebleu's own tokenizer.
-    The NLL is that of the references' tokens, <unk> and <eos> among them, each given the reference before it; as in
-    ``val/perplexity``, references are cut at the data module's length. Zeros are dealt with as in ``NextWordNll``.
+    The NLL is that of the references' tokens, including <unk> and <eos>, each given the preceding reference; as in
+    ``val/perplexity``, references are cut at the data module's length. Zeros are handled as in ``NextWordNll``.
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out. Softmax must be among them.
         sentences: how many of the split's first pairs; null for all.
         beams: 1 is greedy.
         max_new_tokens: of a translation.
-        lower: whether references are lower-cased, as the data module's tokenizer does with what the model sees.
+        lower: whether references are lower-cased, as the data module's tokenizer does with the model's input.
         resamples: of BLEU's bootstrap over sentences.
-        floor: uniform share mixed in where there are zeros.
+        floor: uniform share mixed into distributions with zeros.
 
     Attributes:
         results: ``bleu/<method>`` on the 0 to 1 scale of the paper; ``nll/<method>`` in nats per token,
-            ``nll/<method>_change``, the difference to softmax paired by sentence, and ``zero/<method>``, the share of
-            reference tokens without any probability. Intervals are over sentences.
+            ``nll/<method>_change``, the difference from softmax paired by sentence, and ``zero/<method>``, the share of
+            reference tokens of probability 0. Intervals are over sentences.
         samples: dicts with method, prompt (the source) and text, the first few.
 
     Raises:
-        UserError: an unknown variant, methods without softmax, or a number out of its range.
+        UserError: an unknown variant, methods without softmax, or a number out of range.
     """
 
     def __init__(
@@ -458,7 +458,7 @@ class GraphmaxTranslation(Callback):
         """Refuse, before any training, a model that does not translate.
 
         Raises:
-            UserError: the model is no translation model.
+            UserError: the model is not a translation model.
         """
         if not hasattr(pl_module, "translate"):
             raise UserError("callback.graphmax_translation needs a translation model: model=graphmax/translation")

@@ -31,7 +31,7 @@ _RECORDS = (".jsonl", ".csv", ".parquet")
 
 
 class TranslationBatch(Batch):
-    """A batch of sentence pairs; the target is what the other keys hold.
+    """A batch of sentence pairs; the other keys hold the target.
 
     Attributes:
         source_ids_BS: long, the source sentence and <eos>.
@@ -43,7 +43,7 @@ class TranslationBatch(Batch):
 
 
 class PairBatches(torch.utils.data.Dataset[Batch]):
-    """Batches of sentence pairs, padded to their longest: what a sequence-to-sequence model takes.
+    """Batches of sentence pairs, padded to their longest, for a sequence-to-sequence model.
 
     A batch has ``source_ids_BS``, ``mask_source_BS`` (S positions: the source sentence and ``<eos>``), ``input_ids_BT``
     (``<bos>`` and the target), ``target_ids_BT`` (the target and ``<eos>``), ``mask_input_BT`` and ``mask_target_BT``.
@@ -52,8 +52,8 @@ class PairBatches(torch.utils.data.Dataset[Batch]):
         packed, split: the packed corpus; its splits are ``<split>.source`` and ``<split>.target``.
         specials: ids of <pad>, <bos> and <eos>.
         batch_size: pairs B.
-        maximum: longest S and T; longer sentences are cut.
-        shuffle_seed: draw the order of pairs anew each epoch from this seed; ``None`` keeps the order of the text.
+        maximum: maximum S and T; longer sentences are truncated.
+        shuffle_seed: redraw the order of pairs each epoch from this seed; ``None`` keeps the order of the text.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class TranslationDataModule(CorpusDataModule):
     """Sentence pairs; both sides share one vocabulary.
 
     A folder holds line-aligned files (``train.ro`` and ``train.en``, ``newsdev2016.ro`` and ``.en``) or rows with a
-    column for each language. Where it has one pair only, its last parts are validation and test; where it has no test,
-    the validation part is tested on. A pair whose source sentence is in an evaluation split is not trained on.
+    column for each language. If it has only one pair of files, its last parts are validation and test; if it has no
+    test split, the validation split is used. A pair whose source sentence is in an evaluation split is not trained on.
 
     Args:
         source_language, target_language: suffixes and columns, e.g. ro and en.
-        val_fraction, test_fraction: shares of a folder that has a single pair of files.
-        options: see ``CorpusDataModule``; ``length`` is the longest sentence, ``batch_size`` counts pairs, ``batching``
+        val_fraction, test_fraction: shares of a folder with a single pair of files.
+        options: see ``CorpusDataModule``; ``length`` is the maximum sentence, ``batch_size`` counts pairs, ``batching``
             and ``by_source`` do not apply.
     """
 
@@ -143,7 +143,7 @@ class TranslationDataModule(CorpusDataModule):
             yield Document(text, pair.source if side == "source" else self.languages[side])
 
     def pairs(self, name: str) -> Iterator[Document]:
-        """Yield the pairs of a split (text and ``meta["target"]``) that no earlier split has."""
+        """Yield the pairs of a split (text and ``meta["target"]``) that are not in an earlier split."""
         readers = {"sample": self.sample_documents, "local": self.local_documents, "hub": self.hub_documents}
         read = readers[self.source]
         earlier = {"train": ("test", "val"), "val": ("test",), "test": ()}[name]
@@ -173,7 +173,7 @@ class TranslationDataModule(CorpusDataModule):
         return None
 
     def _only(self) -> list[Path]:
-        """Return the only pair of files of a folder; ``UserError`` when there is none."""
+        """Return the only pair of files of a folder; ``UserError`` if there is none."""
         found = [files for files in map(self._local, ("train", "val", "test")) if files]
         if not found:
             source, target = self.languages.values()
@@ -216,13 +216,13 @@ class TranslationDataModule(CorpusDataModule):
         return itertools.chain.from_iterable(self._read([path]) for path in self.hub_files(split))
 
     def pair_batches(self, split: str, shuffle: bool) -> PairBatches:
-        """Return the batches of a split; ``UserError`` when the tokenizer lacks a special token."""
+        """Return the batches of a split; ``UserError`` if the tokenizer lacks a special token."""
         packed, words = self.prepare(), self.tokenizer
         pad_id, bos_id, eos_id = words.pad_id, words.bos_id, words.eos_id
-        # T5 and Marian have no <bos>: a pretrained model starts its decoder as it wants to
+        # T5 and Marian have no <bos>: a pretrained model has its own decoder start
         if words.kind == "huggingface" and bos_id is None:
             bos_id = pad_id
-        # byte-level BPE has one token for all ends; padding is masked, so any id will do
+        # byte-level BPE has one special token; padding is masked, so any id will do
         if words.unknown_id is None and pad_id is None:
             pad_id = eos_id
         if pad_id is None or bos_id is None or eos_id is None:
@@ -245,7 +245,7 @@ class TranslationDataModule(CorpusDataModule):
 
 
 def _rows(path: Path, source: str, target: str) -> Iterator[Row]:
-    """Yield rows with both languages; WMT's parquet keeps them inside a column ``translation``."""
+    """Yield rows with both languages; WMT's parquet has them inside a column ``translation``."""
     if "translation" in column_names(path):
         for row in read_records(path, ["translation"]):
             both = row["translation"]

@@ -1,4 +1,4 @@
-"""Checks of what the graphmax callbacks are given, made when they are built: a mistake must not cost a training."""
+"""Trials of graphmax: early checks of their settings (a mistake must not cost a training), folds, the trial itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Methods = Mapping[str, Mapping[str, Any]]
 
 
 def check_whole(where: str, least: int, **given: Any) -> None:
-    """Refuse what is no whole number of at least ``least``.
+    """Refuse anything but a whole number of at least ``least``.
 
     Raises:
         UserError: names the setting as ``where.name=value``.
@@ -42,7 +42,7 @@ def check_whole(where: str, least: int, **given: Any) -> None:
 
 
 def check_real(where: str, *, above: float, most: float = math.inf, **given: Any) -> None:
-    """Refuse what is no finite number above ``above`` and at most ``most``.
+    """Refuse anything but a finite number above ``above`` and at most ``most``.
 
     Raises:
         UserError: names the setting as ``where.name=value``.
@@ -57,12 +57,12 @@ def checked_methods(where: str, given: Methods, *, strengths: str = "strength") 
     """Return the methods that have a variant; a null variant leaves one out.
 
     Args:
-        where: how the setting is called in the configuration.
+        where: name of the setting in the configuration.
         given: name -> ``{variant: ..., <strengths>: ...}``.
         strengths: ``strength`` for one number, ``strengths`` for a list.
 
     Raises:
-        UserError: an unknown variant or key, a strength that is no number >= 0, or no method at all.
+        UserError: an unknown variant or key, a strength that is not a number >= 0, or no method at all.
     """
     for name, setting in given.items():
         place = f"{where}.{name}"
@@ -84,13 +84,13 @@ def checked_methods(where: str, given: Methods, *, strengths: str = "strength") 
 
 
 def check_strength(where: str, value: Any) -> None:
-    """Refuse what is no strength; ``UserError`` names the setting."""
+    """Refuse anything but a strength; ``UserError`` names the setting."""
     if not _is_number(value) or value < 0:
         raise UserError(f"{where}={value}: the strength of graphmax is a number >= 0")
 
 
 def check_softmax(where: str, methods: Methods) -> None:
-    """Refuse methods without softmax, which every other one is compared with; ``UserError`` names the setting."""
+    """Refuse methods without softmax, the reference of all others; ``UserError`` names the setting."""
     if methods.get("softmax", {}).get("variant") != "softmax":
         raise UserError(f"{where}: the others are compared with softmax, add softmax: {{variant: softmax}}")
 
@@ -99,14 +99,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-# Scene corpora in folds: the graph is counted on four, what is measured is held out in the fifth (sec. 5).
+# Scene corpora in folds: the graph is counted on four, measurements use the held-out fifth (sec. 5).
 #
 # Shape suffixes: B rows, T positions, V vocabulary, N contexts.
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of one fold; ``base`` names the measure it is compared with, fold by fold."""
+    """One number of one fold; ``base`` names the measure for comparison, fold by fold."""
 
     value: float
     unit: str
@@ -117,17 +117,17 @@ class Measure:
 
 @dataclass(eq=False)
 class Fold:
-    """One part of a scene corpus held out, with all that is counted on the others.
+    """One held-out part of a scene corpus, with everything counted on the others.
 
     Attributes:
         scene: name of the corpus.
-        number: which fold.
+        number: of the fold.
         texts, ids: the held-out reviews.
         others: ids of the other folds' reviews.
         vocabulary: the language model's.
-        seed: of the draws made in this fold.
+        seed: of the draws in this fold.
         published: numbers of Algorithm 1.
-        certificates: rows that the certified solver was given in this fold, and those it certified.
+        certificates: rows given to the certified solver in this fold, and those it certified.
     """
 
     scene: str
@@ -151,7 +151,7 @@ class Fold:
         return variants(self.graph, published=self.published, certificates=self.certificates)
 
     def ngrams(self, order: int) -> NgramModel:
-        """Return a Witten-Bell model of the other folds' reviews alone, without the language model."""
+        """Return a Witten-Bell model of the other folds' reviews, without the language model."""
         size = len(self.vocabulary)
         return NgramModel.count(self.others, size, order=order, smoothing="witten_bell", dtype=torch.float64)
 
@@ -160,19 +160,19 @@ class Fold:
         return chosen(name, self.variants)
 
     def rng(self, *purpose: int) -> np.random.Generator:
-        """Return a generator for one purpose in this fold; the global random state is left alone."""
+        """Return a generator for one purpose in this fold; the global random state is not used."""
         return np.random.default_rng([self.seed, self.number, *purpose])
 
 
-# tokens of left context that n-gram models are given
+# tokens of left context for n-gram models
 BEFORE = 2
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """Next-word problems: logits of the language model, the token before, the token that came.
+    """Next-word problems: logits of the language model, the previous token, the actual next token.
 
-    ``before_NK`` has the last ``BEFORE`` tokens that the language model saw, the newest last, -1 where there were none.
+    ``before_NK`` has the last ``BEFORE`` tokens that the language model saw, the newest last, -1 where there are none.
     """
 
     logits_NV: Tensor
@@ -182,7 +182,7 @@ class Contexts:
 
 
 def read_scene(scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str], list[np.ndarray]]:
-    """Return the distinct reviews of a corpus' training split and their ids in the language model's vocabulary.
+    """Return the distinct reviews of a corpus's training split and their ids in the language model's vocabulary.
 
     Raises:
         UserError: no review has two tokens.
@@ -239,11 +239,11 @@ def contexts_of(
 
     Args:
         fold: its reviews.
-        module: language model; ``forward`` must give the logits of the plain output layer.
+        module: language model; ``forward`` must return the logits of the plain output layer.
         contexts: how many.
-        length: most tokens of left context.
-        places: positions looked at in one review.
-        rows: reviews in one batch.
+        length: maximum tokens of left context.
+        places: positions used in one review.
+        rows: reviews per batch.
     """
     rng = fold.rng(1)
     order = itertools.cycle(rng.permutation(len(fold.ids)).tolist())
@@ -273,7 +273,7 @@ def _picked(module: LightningModule, windows: Sequence[np.ndarray], picks: Seque
 
 
 def logits_of(module: LightningModule, rows: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Return the module's scores ``[B, length, V]`` of some texts, padded at their end."""
+    """Return the module's scores ``[B, length, V]`` of some texts, padded at the end."""
     ids_BT = torch.zeros(len(rows), length, dtype=torch.long, device=module.device)
     mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for row, ids in enumerate(rows):
@@ -284,26 +284,26 @@ def logits_of(module: LightningModule, rows: Sequence[Sequence[int]], length: in
 
 
 def pretty(strength: float) -> str:
-    """Return a strength as names spell it: 0.1, 1, 10."""
+    """Return a strength as spelled in names: 0.1, 1, 10."""
     return f"{strength:g}"
 
 
 # Does graphmax help? Next-word likelihood, generations, time and pictures over folds of review corpora (sec. 5).
 #
-# The language model is the global knowledge, a review corpus the local one. Every number is measured in each of a few
-# folds, with graph and held-out reviews apart, and reported as their mean with Student's t interval.
+# The language model is the global knowledge, a review corpus the local knowledge. Every number is measured in each of a
+# few folds, with separate graph and held-out reviews, and reported as their mean with Student's t interval.
 
 
 VERSION = 1
 
 
 class Part(Protocol):
-    """One experiment of the trial. ``first_fold_only``: what needs no interval over folds, such as a picture."""
+    """One experiment of the trial. ``first_fold_only``: it needs no interval over folds, such as a picture."""
 
     first_fold_only: bool
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions the language model must have."""
+        """Return how many positions the language model needs."""
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         """Return this fold's numbers by name, and texts worth keeping."""
@@ -315,19 +315,19 @@ class GraphmaxTrial(Callback):
     Args:
         scenes: name -> corpus of reviews; only its training split is read.
         parts: name -> part; null leaves one out.
-        folds: how many parts a scene is cut into (Table 2: five).
-        seed: of folds and draws; the global random state is neither read nor moved.
+        folds: number of parts of a scene (Table 2: five).
+        seed: of folds and draws; the global random state is neither read nor advanced.
         published: Algorithm 1 with its numbers (sec. 4.1).
 
     Attributes:
-        results: ``<name>`` as a part gives it, with ``<scene>`` in it: mean over folds, t interval over folds, n the
-            things counted in all folds, ``folds`` the value in each. A measure with a base has ``<name>_change``: the
-            paired difference to it. ``certified/<scene>/<variant>`` is the share of the rows that the certified solver
-            was given and certified, in all parts.
+        results: ``<name>`` from a part, including ``<scene>``: mean over folds, t interval over folds, n the count over
+            all folds, ``folds`` the value in each. A measure with a base has ``<name>_change``: the paired difference
+            from it. ``certified/<scene>/<variant>`` is the share of the rows given to the certified solver that it
+            certified, over all parts.
         samples: dicts with scene, method and text.
 
     Raises:
-        UserError: fewer than two folds, a seed that is no whole number of at least 0, or no Algorithm 1.
+        UserError: fewer than two folds, a seed that is not a whole number of at least 0, or no Algorithm 1.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class GraphmaxTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse, before any training, what the trial after it would stumble over.
+        """Refuse, before any training, settings with which the later trial would fail.
 
         Raises:
             UserError: a part needs more positions than the model has, or a scene has fewer reviews than folds.
@@ -376,7 +376,7 @@ class GraphmaxTrial(Callback):
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not during training)."""
+        """Test the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer).vocabulary)
 
@@ -417,7 +417,7 @@ class GraphmaxTrial(Callback):
 
 
 def summarize_folds(measured: Mapping[str, list[Measure]]) -> dict[str, MetricResult]:
-    """Return the mean over folds of every number, and of its paired difference to its base."""
+    """Return the mean over folds of every number, and of its paired difference from its base."""
     results = {}
     for name, folds in measured.items():
         values, first = [fold.value for fold in folds], folds[0]

@@ -1,6 +1,6 @@
-"""Held-out next-word likelihood of what may stand in softmax's place: variant by strength, over contexts of a fold.
+"""The parts of graphmax's trial: next-word likelihood, generated reviews, time, convergence and recommended words.
 
-Shape suffixes: N contexts, V vocabulary.
+Shape suffixes: N contexts, B texts or rows, T positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ FLOOR = 1e-3  # uniform share mixed into a distribution with zeros
 
 
 def target_nll(log_x_BV: Tensor, target_B: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Return the negative log-probability of each target ``[B]``, in nats, and whether it has no probability ``[B]``.
+    """Return the negative log-probability of each target ``[B]``, in nats, and whether its probability is 0 ``[B]``.
 
-    The NLL of a distribution with zeros is that of (1 - ``floor``) of it and ``floor`` uniform.
+    The NLL of a distribution with zeros is that of its mixture with a uniform share ``floor``.
     """
     hit_B1 = target_B.unsqueeze(1)
     zero_BV = log_x_BV == -math.inf
@@ -67,22 +67,22 @@ class NextWordNll:
     """Mean negative log-probability of the next word of held-out reviews, in nats.
 
     Half of a fold's contexts choose the strength of each variant, the other half measure it (``.../chosen``); the
-    numbers of every single strength rest on that other half too.
+    numbers of single strengths also use that other half.
 
-    Beside them stand n-gram models of the same text that the graph is counted on, *without* the language model: what an
-    output layer must beat before its graph is of use.
+    For comparison there are n-gram models of the text on which the graph is counted, *without* the language model: an
+    output layer must beat them for its graph to be useful.
 
-    A distribution with zeros (sparsemax, Algorithm 1) gives some words no chance and has an infinite NLL. Its share of
-    impossible targets is reported as ``zero/...``; the NLL is then that of (1 - ``floor``) of it and ``floor`` uniform.
+    A distribution with zeros (sparsemax, Algorithm 1) makes some words impossible and has an infinite NLL. Its share of
+    impossible targets is reported as ``zero/...``; the NLL is then that of its mixture with a uniform share ``floor``.
 
     Args:
-        variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one that has none. A null variant is
-            left out.
-        contexts: next-word problems a fold.
-        length: most tokens of left context.
-        floor: uniform share mixed in where there are zeros.
+        variants: name -> ``{variant: ..., strengths: [...]}``; no strengths for one without. A null variant is left
+            out.
+        contexts: next-word problems per fold.
+        length: maximum tokens of left context.
+        floor: uniform share mixed into distributions with zeros.
 
-    Names: ``nll/<scene>/<name>[/<strength>|/chosen]``, ``zero/...``, and of every variant at every strength
+    Names: ``nll/<scene>/<name>[/<strength>|/chosen]``, ``zero/...``, and for every variant at every strength
     ``shift/...`` (mean total variation to softmax), ``top/...`` (share of contexts whose top word changes),
     ``attested/...`` (mean mass on attested successors of the last word). ``nll/<scene>/unigram``, ``.../bigram`` and
     ``.../trigram`` are the n-gram models alone, over the same contexts as the strengths.
@@ -104,7 +104,7 @@ class NextWordNll:
         self.contexts, self.length, self.floor = contexts, length, floor
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return the positions of the language model that are needed."""
+        """Return how many positions of the language model are needed."""
         return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -142,7 +142,7 @@ class NextWordNll:
         name: str,
         base: str,
     ) -> tuple[dict[str, Measure], Tensor]:
-        """Return the numbers over the counted contexts, and the NLL of each of all contexts."""
+        """Return the numbers over the counted contexts, and the NLL of every context."""
         columns = [
             self._block(fold, variant, strength, logits_BV, last_B, target_B)
             for logits_BV, last_B, target_B in zip(
@@ -178,8 +178,6 @@ class NextWordNll:
 
 
 # Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
-#
-# Shape suffixes: B texts, T positions, V vocabulary.
 
 
 NO_END = -1
@@ -191,7 +189,7 @@ class Sampler:
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
-        temperature, top_p: applied to what the output layer gives; the paper states none.
+        temperature, top_p: applied to the output layer's distribution; the paper states none.
 
     Raises:
         UserError: an unknown variant, or a number out of its range.
@@ -206,7 +204,7 @@ class Sampler:
     def continue_ids(
         self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
     ) -> list[list[int]]:
-        """Return prompt and continuation (its ``<eos>`` too); row i is a function of (seed, i) and the method."""
+        """Return prompt and continuation (including ``<eos>``); row i is a function of (seed, i) and the method."""
         setting = self.methods[method]
         rules = RuleList(
             [
@@ -232,25 +230,26 @@ class ReviewGeneration:
     References are those of the fold: all of them (``bleu``) and some drawn from them (``bleu_sampled``). Only the
     continuation counts, not the prompt, which is a reviewer's. The judge is an n-gram model of the held-out reviews.
 
-    ``<eos>`` ends a continuation and is no part of it: neither of its words nor of what a judge reads, who has met no
-    end. Nor does the language model score it, so that every perplexity of a text counts the same tokens. A continuation
-    without a token before its end has no n-gram, its length (0) counts for BLEU's brevity, and no perplexity.
+    ``<eos>`` ends a continuation without being part of it: neither of its words nor of the judge's input, because the
+    judge has seen no end tokens. Nor does the language model score it, so that every perplexity of a text counts the
+    same tokens. A continuation without a token before its end has no n-gram and no perplexity; its length (0) counts
+    for BLEU's brevity penalty.
 
     Args:
-        sampler: output layers and how to draw.
-        texts: continuations of each method a fold.
+        sampler: output layers and sampling settings.
+        texts: continuations per method and fold.
         prompt_tokens, new_tokens: lengths.
         sampled: references drawn for ``bleu_sampled``.
         judge_order: n of the judge.
-        samples_kept: texts kept for each method, of the first fold.
-        judge_path: a pretrained language model as a second judge, folder or hub name; None for none.
+        samples_kept: texts kept per method, from the first fold.
+        judge_path: a pretrained language model as a second judge, folder or hub name, or None.
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
-    ``perplexity_lm/<scene>/<method>`` (under softmax of the language model itself), ``perplexity_judge/...``, and with
-    a second judge ``perplexity_pretrained_judge/...``.
+    ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
+    second judge ``perplexity_pretrained_judge/...``.
 
     Raises:
-        UserError: a number out of its range, or methods without softmax.
+        UserError: a number out of range, or methods without softmax.
     """
 
     first_fold_only = False
@@ -279,7 +278,7 @@ class ReviewGeneration:
         self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return the positions of the language model that are needed: the last token is not read again."""
+        """Return how many positions of the language model are needed: the last token is not read again."""
         return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -363,7 +362,7 @@ def without_end(ids: Sequence[int], start: int, eos_id: int | None) -> list[int]
 
 
 def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[float, int]:
-    """Return (nats, tokens) of ``ids[start:]`` under softmax of the language model."""
+    """Return (nats, tokens) of ``ids[start:]`` under the language model's softmax."""
     if len(ids) == start:
         return 0.0, 0
     scores_BTV = logits_of(module, [ids[:-1]], len(ids) - 1)[:, start - 1 :]
@@ -373,16 +372,16 @@ def own_nll(module: LightningModule, ids: Sequence[int], start: int) -> tuple[fl
 
 
 class DecodingTime:
-    """Seconds a token of single-text generation with each output layer, prompt by prompt (Table 3).
+    """Seconds per token of single-text generation with each output layer, prompt by prompt (Table 3).
 
-    The language model of this run, with its cache, is timed; the first token's set-up (graph, prepared operator) is
+    This times the run's language model with its cache; the set-up of the first token (graph, prepared operator) is
     warmed up before.
 
     Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
-    ``time_ratio/<scene>/<method>``, of all prompts. An ``<eos>`` took a step as every token did, so it counts.
+    ``time_ratio/<scene>/<method>``, over all prompts. An ``<eos>`` takes a step like every token, so it counts.
 
     Raises:
-        UserError: a number out of its range, or methods without softmax.
+        UserError: a number out of range, or methods without softmax.
     """
 
     first_fold_only = True
@@ -395,7 +394,7 @@ class DecodingTime:
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return the positions of the language model that are needed."""
+        """Return how many positions of the language model are needed."""
         return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -420,28 +419,26 @@ class DecodingTime:
         return numbers, []
 
 
-# What graphmax does, as pictures: convergence of the solvers (Fig. 2), and which words it recommends (Fig. 6).
-#
-# Shape suffixes: B contexts, V vocabulary.
+# The effect of graphmax in pictures: convergence of the solvers (Fig. 2), and recommended words (Fig. 6).
 
 
 class Convergence:
-    """How far the solvers get, iteration by iteration.
+    """Progress of the solvers, iteration by iteration.
 
     Names: ``convergence/<scene>/published/step_<t>`` (mean ``||x_t - x_{t-1}||_2`` of Algorithm 1, the quantity of Fig.
-    2, as if it did not stop), ``stopped/<scene>/published`` (share of contexts whose move came below Algorithm 1's
-    threshold within its steps), ``distance/<scene>/published/step_<t>`` (mean total variation to the optimum, of rows
-    that stop where they stop), ``distance/<scene>/softmax``, ``gap/<scene>/certified/iterate_<t>`` (mean certificate in
-    nats), ``products/<scene>/certified`` (mean full products with M).
+    2, as if it did not stop), ``stopped/<scene>/published`` (share of contexts whose move fell below Algorithm 1's
+    threshold within its steps), ``distance/<scene>/published/step_<t>`` (mean total variation to the optimum, with
+    stopped rows where they stopped), ``distance/<scene>/softmax``, ``gap/<scene>/certified/iterate_<t>`` (mean
+    certificate in nats), ``products/<scene>/certified`` (mean number of full products with M).
 
     Args:
         contexts: next-word problems, of the first fold.
         length: most tokens of left context.
         strength: lambda.
-        iterates: how many of the certified solver are shown.
+        iterates: how many iterates of the certified solver are shown.
 
-    Raises:
-        UserError: a number out of its range.
+        Raises:
+            UserError: a number out of range.
     """
 
     first_fold_only = True
@@ -453,7 +450,7 @@ class Convergence:
         self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return the positions of the language model that are needed."""
+        """Return how many positions of the language model are needed."""
         return self.length
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
@@ -471,7 +468,7 @@ class Convergence:
         before_BV = stopped_BV = torch.zeros_like(logits_BV)
         open_B = torch.ones(n, dtype=torch.bool, device=logits_BV.device)
         for step in range(1, fold.published.steps + 1):
-            # with its threshold a row that has stopped would count as one that moves no more
+            # with its threshold, a stopped row would count as one that no longer moves
             solver = replace(fold.published, steps=step, threshold=0.0)
             x_BV = graphmax(logits_BV, fold.graph, self.strength, solver=solver).probs_BV
             moved_B = (x_BV - before_BV).norm(dim=-1)
@@ -499,7 +496,7 @@ class TopWords:
     """The best words after some contexts under each output layer (Fig. 6).
 
     Names: ``top_shared/<scene>/<method>``: share of softmax's best words that are among this method's. The lists
-    themselves are samples with method ``top/<method>`` and prompt the context.
+    themselves are samples with method ``top/<method>`` and the context as prompt.
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``, softmax among them.
@@ -521,7 +518,7 @@ class TopWords:
         self.contexts, self.words = list(contexts), words
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return the positions of the language model that are needed.
+        """Return how many positions of the language model are needed.
 
         Raises:
             UserError: a context without a token.

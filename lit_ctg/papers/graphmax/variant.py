@@ -1,7 +1,7 @@
-"""What may stand in softmax's place: Eq. 3, its ablations and its baselines as functions of one signature.
+"""Replacements of softmax: Eq. 3, its ablations and its baselines as functions of one signature.
 
-Top to bottom: the baselines of sec. 5.1, pulls towards the last word's successors, all of them by name, and as a score
-rule. Shape suffixes: B contexts, V vocabulary.
+Top to bottom: the baselines of sec. 5.1, pulls towards the last word's successors, all variants by name, and as a score
+rule. Shape suffixes: B contexts or rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, Successors
 from lit_ctg.papers.graphmax.model_step import log_normalized, log_wright_omega, solve_separable
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 
-# What graphmax is compared with (sec. 5.1): softmax and sparsemax, as functions of the logits.
+# Baselines of graphmax (sec. 5.1): softmax and sparsemax, as functions of the logits.
 #
-# Kernelised Bayesian softmax, the third baseline, has several sense vectors a word inside the language model, so it is
-# no function of the logits: see ``model.py``.
+# Kernelised Bayesian softmax, the third baseline, has several sense vectors per word inside the language model, so it
+# is not a function of the logits: see ``model.py``.
 
 
 def softmax(logits_BV: Tensor) -> Tensor:
@@ -36,14 +36,13 @@ def softmax(logits_BV: Tensor) -> Tensor:
 def sparsemax(logits_BV: Tensor) -> Tensor:
     """Return the Euclidean projection of the logits on the simplex (Martins & Astudillo 2016), exact."""
     shifted_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    # the support lies within 1 of the largest entry, so what is cut here gets 0 either way, and -inf does no harm
+    # the support is within 1 of the largest entry, so clamped entries get 0 either way, and -inf does no harm
     return entmax.sparsemax(shifted_BV.clamp(min=-2), dim=-1)
 
 
-# Graph penalties that look at the previous word: x is pulled towards its successors a, a row of A~ (not in the paper).
+# Graph penalties that use the previous word: x is pulled towards its successors a, a row of A~ (not in the paper).
 #
-# All keep the first two terms of Eq. 3. A word without successors (``a = 0``) pulls nowhere, so its row is softmax.
-# Shape suffixes: B rows, V vocabulary.
+# All keep the first two terms of Eq. 3. A word without successors (``a = 0``) does not pull, so its row is softmax.
 
 
 ITERATIONS = 60
@@ -64,11 +63,11 @@ def divergence_pull(logits_BV: Tensor, target: Successors, strength_B1: Tensor) 
     """Return log x of ``argmin -<x,z> + <x, log x> + lambda KL(a || x)``, which moves from softmax to a.
 
     Optimality: ``x_j u_j = lambda a_j`` with ``u_j = log x_j - z_j + c``, so ``u_j = W(lambda a_j exp(c - z_j))``.
-    The sum over x is convex and falls in c, whose value lies between log-sum-exp z and that plus lambda. Masked tokens
-    (``-inf``) have no part in a.
+    The sum over x is convex and decreasing in c, which lies between log-sum-exp z and that plus lambda. Masked tokens
+    (``-inf``) are removed from a.
     """
     z_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
-    # only successors are pulled: the others fall with c together
+    # only successors are pulled: the others decrease together with c
     z_BK = z_BV.gather(1, target.ids_BK)
     log_weight_BK = (strength_B1 * target.weight_BK).log().masked_fill(z_BK.isinf(), float("-inf"))
     z_BK = z_BK.masked_fill(target.spare_BK, float("-inf"))
@@ -79,13 +78,14 @@ def divergence_pull(logits_BV: Tensor, target: Successors, strength_B1: Tensor) 
         log_x_BL = torch.cat([log_x_BK, log_rest_B1 - c_B1], dim=-1)
         log_sum_B1 = log_x_BL.logsumexp(dim=-1, keepdim=True)
         falls_BL = 1 / (1 + torch.nn.functional.pad(u_BK, (0, 1)))
-        # log of the sum is convex in c too, and Newton on it goes farther than on the sum where that is large
+        # the log of the sum is also convex in c, and Newton on it makes longer steps than on the sum where that is
+        # large
         step_B1 = log_sum_B1 / ((log_x_BL - log_sum_B1).exp() * falls_BL).sum(dim=-1, keepdim=True)
-        # c grows with the strength, and with it what rounding leaves of a step
+        # c grows with the strength, and with it the rounding error of a step
         if (step_B1.abs() <= TOL[logits_BV.dtype] * (1 + c_B1.abs())).all():
             break
         c_B1 = c_B1 + step_B1
-    # a spare place repeats the first, so what is written there is the same again
+    # an unused place repeats the first, so the same value is written again
     log_x_BK = torch.where(target.spare_BK, log_x_BK[:, :1], log_x_BK)
     return log_normalized((z_BV - c_B1).scatter_(1, target.ids_BK, log_x_BK))
 
@@ -95,12 +95,12 @@ def _pulled(z_BK: Tensor, log_weight_BK: Tensor, c_B1: Tensor) -> tuple[Tensor, 
     pulled_BK = log_weight_BK > float("-inf")
     log_u_BK = log_wright_omega((log_weight_BK - z_BK + c_B1).where(pulled_BK, 0))
     u_BK = log_u_BK.exp().where(pulled_BK, 0)
-    # two forms of the same: the second does not cancel where u is large
+    # two equivalent forms: the second does not cancel where u is large
     return torch.where(u_BK > 1, log_weight_BK - log_u_BK, z_BK - c_B1 + u_BK), u_BK
 
 
 def interpolation(logits_BV: Tensor, target_BV: Tensor, strength_B1: Tensor) -> Tensor:
-    """Return the log of the mixture ``(softmax(z) + lambda a) / (1 + lambda)``: what a bigram model alone can do."""
+    """Return the log of the mixture ``(softmax(z) + lambda a) / (1 + lambda)``: the effect of a plain bigram model."""
     pull_B1 = _pull(target_BV, strength_B1)
     target_BV = target_BV.masked_fill(logits_BV.isinf(), 0)
     return log_normalized(torch.logaddexp(logits_BV.log_softmax(dim=-1), (pull_B1 * target_BV).log()))
@@ -110,9 +110,7 @@ def _pull(target_BV: Tensor, strength_B1: Tensor) -> Tensor:
     return strength_B1 * (target_BV.amax(dim=-1, keepdim=True) > 0)
 
 
-# What may stand in softmax's place: Eq. 3, its ablations and its baselines as functions of one signature.
-#
-# Shape suffixes: B contexts, V vocabulary.
+# All variants by name.
 
 
 # (logits_BV, last_ids_B, strength) -> log_probs_BV
@@ -135,7 +133,7 @@ OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified"
 
 @dataclass
 class Certificates:
-    """How many rows the certified solver was given and how many it certified, by variant."""
+    """How many rows the certified solver received and how many it certified, by variant."""
 
     rows: dict[str, int] = field(default_factory=dict)
     certified: dict[str, int] = field(default_factory=dict)
@@ -156,18 +154,18 @@ def variants(
     """Return every variant over one scene graph by name (``NAMES`` says what each is).
 
     A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
-    one per row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (sparsemax apart). A row that
-    the certified solver does not certify causes a warning, and the run goes on.
+    one per row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (except for sparsemax). A row
+    that the certified solver does not certify causes a warning, and the run continues.
 
     Args:
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
         published: Algorithm 1; without it there is no ``algorithm_one``.
-        row_edges: edges a row that ``second_order`` keeps of A~^2.
-        certificates: where the rows that were certified are counted.
+        row_edges: edges per row that ``second_order`` keeps of A~^2.
+        certificates: counts the certified rows.
 
     Raises:
-        UserError: from a variant, for what :func:`~lit_ctg.papers.graphmax.equation.graphmax` refuses, and for a graph
-            without counts (``transposed``, ``spectral``, ``second_order``).
+        UserError: from a variant, for anything that :func:`~lit_ctg.papers.graphmax.equation.graphmax` refuses, and for
+        a graph without counts (``transposed``, ``spectral``, ``second_order``).
     """
 
     @cache
@@ -236,7 +234,7 @@ def checked_name(name: Any, where: str) -> str:
     """Return the name of a variant.
 
     Raises:
-        UserError: no such variant; ``where`` is the setting it was given for.
+        UserError: no such variant; ``where`` is the setting that named it.
     """
     if not isinstance(name, str) or name not in NAMES:
         raise UserError(f"{where}={name}{hint_of(str(name))}: use one of {', '.join(NAMES)}")
@@ -244,15 +242,15 @@ def checked_name(name: Any, where: str) -> str:
 
 
 def hint_of(name: str, options: Iterable[str] = tuple(NAMES)) -> str:
-    """Return ``"; did you mean 'x'?"`` for a variant under another name or a near one, else ``""``."""
+    """Return ``"; did you mean 'x'?"`` for an alias of a variant or a similar name, else ``""``."""
     return did_you_mean(OTHER_NAMES.get(name, name), options)
 
 
 class VariantRule(ScoreRule):
     """Any variant as a score rule: in our decoding loop and in ``generate(logits_processor=[rule])``.
 
-    It sees the last token of each prefix (of the decoder's, for an encoder-decoder model), so the variants that pull
-    towards its successors work too. A row with strength 0 keeps its scores.
+    It sees the last token of each prefix (the decoder's, for an encoder-decoder model), so the variants that pull
+    towards its successors also work. A row with strength 0 keeps its scores.
     """
 
     def __init__(self, variant: Variant, strength: PerRow = 1.0):
@@ -263,5 +261,5 @@ class VariantRule(ScoreRule):
             raise UserError(f"input_ids of shape {tuple(input_ids.shape)} have no last token: give [B, T] with T >= 1")
         strength_B1 = per_row(self.strength, scores)
         log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1)
-        # in half precision the result would be another distribution than the one that was certified
+        # in half precision the result would differ from the certified distribution
         return torch.where(strength_B1 == 0, scores.to(log_probs_BV), log_probs_BV)

@@ -1,4 +1,4 @@
-"""What the records of graphmax say twice: every change against softmax; BLEU needs the held-out reviews."""
+"""Redundant numbers in graphmax's records: every change relative to softmax. BLEU would need the held-out reviews."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
 
 
 def _bases(parts: list[str]) -> list[str]:
-    """Return where softmax may stand: in the method's place, with or without what comes after (its strength)."""
+    """Return the possible names of softmax: in the method's place, with or without the part after it (its strength)."""
     places = [[*parts[:at], "softmax", *parts[at + 1 :]] for at in range(len(parts))]
     places += [[*parts[:at], "softmax"] for at in range(len(parts))]
     return ["/".join(place) for place in places]

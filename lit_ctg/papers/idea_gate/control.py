@@ -1,4 +1,4 @@
-"""The idea gate as a control that can be carried: the head that predicts the coming words, and the gate (Eq. 2-6)."""
+"""The idea gate as a portable control: the head that predicts the coming words, and the gate (Eq. 2-6)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class IdeaGate(Control):
-    """Lowers the words that the idea head does not expect among the next ones.
+    """Lowers the words that the idea head does not expect soon.
 
     Args:
         head: hidden states [N, D] to idea logits [N, V].
         form: clamp and epsilon.
-        alpha, beta: strength and lower bound where the user gives none.
+        alpha, beta: default strength and lower bound.
         base_V, neutral_V: see ``IdeaGateRule``.
         name: see ``Control``.
     """

@@ -1,7 +1,7 @@
-"""Domains, and the corpus of the experiment that can decide: Wikipedia with more of them, their terms single tokens.
+"""Domains, and the corpus of the deciding experiment: Wikipedia with more text on them, their terms as single tokens.
 
 The paper's own corpus is WikiText-103 with GPT-2's tokens (sec. 4.1); this one is ours, for models of a few million
-parameters: what they read of the domains is enough to learn them, and the probability of a term is that of one token.
+parameters: it has enough text to learn the domains, and the probability of a term is that of one token.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Domain:
 
     Attributes:
         name: the file's stem.
-        terms: list name (``short``, ``long``) -> terms, lower case, single words; the long list holds the short one.
-        prompts: beginnings of texts; the first is the one the paper prints (or its stand-in).
+        terms: list name (``short``, ``long``) -> terms, lower case, single words; the long list contains the short one.
+        prompts: beginnings of texts; the first is the one printed in the paper (or its stand-in).
     """
 
     name: str
@@ -46,13 +46,13 @@ def known_domains() -> list[str]:
 
 
 def load_domain(name: str | Path) -> Domain:
-    """Load a domain by name, or from a YAML file of one's own (a path that ends in ``.yaml``).
+    """Load a domain by name, or from the user's own YAML file (a path that ends in ``.yaml``).
 
-    The file is a mapping: ``prompts`` (list of texts), ``short`` and ``long`` (list of terms, or one text with terms
-    between blanks).
+    The file is a mapping: ``prompts`` (list of texts), ``short`` and ``long`` (list of terms, or one string of terms
+    separated by spaces).
 
     Raises:
-        UserError: no such domain or file, not a mapping of these keys, a term that is no single lower-case word.
+        UserError: no such domain or file, not a mapping of these keys, a term that is not a single lower-case word.
     """
     path = Path(name)
     if path.suffix != ".yaml":
@@ -82,15 +82,15 @@ def _terms(value: Any, key: str, path: Path) -> frozenset[str]:
 
 
 class DomainWikipedia(WikipediaDataModule):
-    """Plain Wikipedia text in which some sources are read several times in training.
+    """Plain Wikipedia text with some sources repeated in training.
 
     Args:
-        copies: source -> how often each of its training articles is read; 1 for sources that are not named. The
-            sample has no sources by these names and is left as it is.
+        copies: source -> how often each of its training articles is read; 1 for the others. The sample has no such
+        sources and is unchanged.
         options: see ``WikipediaDataModule``.
 
     Raises:
-        UserError: fewer copies than one; in ``local_files`` a source that no file has.
+        UserError: fewer than one copy; in ``local_files``, a source that no file has.
     """
 
     def __init__(self, *, copies: Mapping[str, int], **options: Any) -> None:
@@ -121,19 +121,19 @@ class DomainWikipedia(WikipediaDataModule):
 
 
 class DomainBPETokenizer(TrainedBPETokenizer):
-    """Byte-level BPE trained on the training split, in which every domain term after a blank is one token.
+    """Byte-level BPE trained on the training split, in which every domain term after a space is one token.
 
-    The last merges of the trained table make room for merges that join the pieces of the terms; as they come last,
-    they change no text but that which holds the terms (or beginnings of them). It stays a plain BPE table, so any
-    GPT-2 tokenizer can load it.
+    The last merges of the trained table make room for merges that join the pieces of the terms; because those come
+    last, they only change text that contains the terms (or beginnings of them). The table stays plain BPE, so any GPT-2
+    tokenizer can load it.
 
     Args:
-        size: the most tokens of the vocabulary, with bytes, ``<|endoftext|>`` and the pieces of terms.
-        domains: names of domains or their files, see ``load_domain``; all terms of their long lists.
+        size: maximum size of the vocabulary, including bytes, ``<|endoftext|>`` and the pieces of terms.
+        domains: names of domains or their files, see ``load_domain``; all terms of their long lists are used.
         minimum: a pair seen less often is not merged.
 
     Raises:
-        UserError: a domain that cannot be loaded; in ``train`` a size too small for the terms.
+        UserError: a domain that cannot be loaded; in ``train``, a size too small for the terms.
     """
 
     kind = "domain_bpe"
@@ -161,16 +161,16 @@ class DomainBPETokenizer(TrainedBPETokenizer):
 def with_words(
     vocabulary: Mapping[str, int], merges: Sequence[Merge], words: Sequence[str], size: int
 ) -> tuple[dict[str, int], list[Merge]]:
-    """Return a BPE table of at most ``size`` tokens in which every word after a blank is one token.
+    """Return a BPE table of at most ``size`` tokens in which every word after a space is one token.
 
     Args:
         vocabulary: token -> id, in the order in which merges made them.
-        merges: pairs, the first one first.
-        words: without the blank.
-        size: of the vocabulary; the last tokens of the table give way.
+        merges: pairs in order.
+        words: without the space.
+        size: of the vocabulary; the last tokens of the table are dropped.
 
     Raises:
-        UserError: there is no room for the words, or GPT-2's rules cut one of them.
+        UserError: there is no room for the words, or GPT-2's rules split one of them.
     """
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     base = len(tokens) - len({first + second for first, second in merges})
@@ -187,7 +187,7 @@ def with_words(
 
 
 def _joined(tokens: Sequence[str], merges: Sequence[Merge], words: Sequence[str]) -> tuple[dict[str, int], list[Merge]]:
-    """Return the table of ``tokens`` and the merges among them, with merges for ``words`` behind."""
+    """Return the table of ``tokens`` and the merges among them, followed by merges for ``words``."""
     from tokenizers import pre_tokenizers
 
     table = {token: number for number, token in enumerate(tokens)}
@@ -207,7 +207,7 @@ def _joined(tokens: Sequence[str], merges: Sequence[Merge], words: Sequence[str]
 
 
 def bpe_pieces(characters: Sequence[str], rank: Mapping[Merge, int]) -> list[str]:
-    """Return what byte-pair encoding makes of one word: again and again the pair of lowest rank is joined."""
+    """Return the byte-pair encoding of one word: repeatedly join the pair of lowest rank."""
     pieces = list(characters)
     while len(pieces) > 1:
         best = min(itertools.pairwise(pieces), key=lambda pair: rank.get(pair, len(rank)))

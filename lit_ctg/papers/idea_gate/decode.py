@@ -1,4 +1,4 @@
-"""Generation with the gate: one batch, cached, a strength for every row (sec. 3.2, 5.5).
+"""Generation with the gate: one batch, cached, with a strength per row (sec. 3.2, 5.5).
 
 Shape letters: B rows, T positions, V vocabulary, D hidden size.
 """
@@ -23,7 +23,7 @@ PENALTIES = ("logits", "log_probabilities")
 
 
 def gate_settings(alpha: float, beta: float) -> tuple[ControlSetting, ...]:
-    """Return what a user can set of the gate, with its defaults."""
+    """Return the user's settings of the gate, with their defaults."""
     return (
         ControlSetting("alpha", "strength of the gate; 0: no gate", alpha, low=0.0, off=0.0),
         ControlSetting("beta", "lower bound of the gate in nats", beta, high=0.0),
@@ -33,11 +33,11 @@ def gate_settings(alpha: float, beta: float) -> tuple[ControlSetting, ...]:
 class DividingPenalty(ScoreRule):
     """Scores of all tokens in the prefix are divided (positive) or multiplied (negative) by ``penalty``.
 
-    Hugging Face's processor, as a rule; ``decoding/filters.py`` has semantic fusion's, which subtracts.
+    Hugging Face's processor as a rule; ``decoding/filters.py`` has semantic fusion's, which subtracts.
 
     Args:
         penalty: above 0.
-        normalised: of log-probabilities: a number added to all scores then changes nothing.
+        normalised: apply it to log-probabilities, so that adding a number to all scores changes nothing.
     """
 
     def __init__(self, penalty: float, *, normalised: bool = False) -> None:
@@ -50,16 +50,16 @@ class DividingPenalty(ScoreRule):
 
 
 class IdeaGateRule(ScoreRule):
-    """The gate as a score rule; with ``alpha`` 0 the scores stay as they are.
+    """The gate as a score rule; with ``alpha`` 0 the scores are unchanged.
 
-    Works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
+    It works in ``decoding/loop.py`` and in ``model.generate(logits_processor=[rule])`` of a Hugging Face causal LM.
 
     Args:
-        idea_logits: called once a step, gives the idea logits [B, V] of the newest position of every row.
+        idea_logits: called once per step, returns the idea logits [B, V] of the newest position of every row.
         alpha, beta: one number for all rows or one per row.
         form: clamp and epsilon.
         base_V: base rates of the lift gate, see ``GateForm``.
-        neutral_V: tokens whose common probability stays, see ``gated_scores``.
+        neutral_V: tokens whose joint probability stays, see ``gated_scores``.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class IdeaGateRule(ScoreRule):
 
 @contextmanager
 def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tensor]]:
-    """Give the idea logits of the newest positions of a Hugging Face causal LM while it generates.
+    """Yield the idea logits of the newest positions of a Hugging Face causal LM while it generates.
 
     Args:
-        model: a ``PreTrainedModel`` with a ``base_model`` that gives ``last_hidden_state``.
+        model: a ``PreTrainedModel`` with a ``base_model`` that returns ``last_hidden_state``.
         head: idea head, hidden states [B, D] to logits [B, V].
 
     Yields:
@@ -111,16 +111,16 @@ def watch_idea_logits(model: Any, head: nn.Module) -> Iterator[Callable[[], Tens
 
 
 class IdeaGateDecoding:
-    """The paper's sampling settings, as ``conf/decoding/idea_gate.yaml`` gives them.
+    """The paper's sampling settings, as in ``conf/decoding/idea_gate.yaml``.
 
     Args:
         temperature: > 0.
         repetition_penalty: >= 1, see ``DividingPenalty``; 1 changes nothing.
         max_new_tokens: length of a continuation.
-        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), so that adding a number to all of
-            them changes what is drawn; or log_probabilities (ours), which no such number changes.
-        slide: texts may be longer than the context: each time it is full, the model goes on from the newest ``slide``
-            tokens alone. None refuses longer texts.
+        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), where adding a number to all of them
+            changes the draws; or log_probabilities (ours), where it does not.
+        slide: texts may be longer than the context: each time it is full, the model continues from only the newest
+            ``slide`` tokens. None refuses longer texts.
 
     Raises:
         UserError: a value out of range.
@@ -147,7 +147,7 @@ class IdeaGateDecoding:
         self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
 
     def rules(self) -> list[ScoreRule]:
-        """Return what follows the gate: penalty, temperature."""
+        """Return the rules after the gate: penalty, temperature."""
         rules: list[ScoreRule] = []
         if self.repetition_penalty != 1:
             normalised = self.penalty_on == "log_probabilities"
@@ -155,7 +155,7 @@ class IdeaGateDecoding:
         return [*rules, Temperature(self.temperature)]
 
     def generator(self, module: IdeaGateModule, datamodule: Any) -> IdeaGateGenerator:
-        """Tie these settings to a model and its tokenizer."""
+        """Combine these settings with a model and its tokenizer."""
         return IdeaGateGenerator(module, self, datamodule.vocabulary)
 
 
@@ -163,7 +163,7 @@ class IdeaGateGenerator(Generator[GeneratedText]):
     """Continues prompts; ``control.alpha`` and ``control.beta`` replace the model's strength and bound.
 
     Raises:
-        UserError: ``decoding.slide`` is no number of tokens below the model's context.
+        UserError: ``decoding.slide`` is not a number of tokens below the model's context.
     """
 
     def __init__(self, module: IdeaGateModule, decoding: IdeaGateDecoding, vocabulary: Any) -> None:
@@ -228,19 +228,19 @@ class IdeaGateGenerator(Generator[GeneratedText]):
 
 @dataclass
 class SlidingState:
-    """Generation beyond the context: the model's state, the tokens it has read, and those read before."""
+    """Generation beyond the context: the model's state, the tokens in it, and those before them."""
 
     inner: IdeaState
     read: list[Tensor] = field(default_factory=list)
 
 
 class SlidingWindow:
-    """A step model without end: where the context is full it reads the newest ``keep`` tokens anew and goes on.
+    """A step model of unlimited length: when the context is full it rereads the newest ``keep`` tokens and continues.
 
     Args:
         module: with ``start`` and ``step``.
-        context: positions that it has.
-        keep: tokens that stay; fewer than ``context``.
+        context: its number of positions.
+        keep: tokens to keep; fewer than ``context``.
     """
 
     def __init__(self, module: IdeaGateModule, *, context: int, keep: int) -> None:
@@ -248,7 +248,7 @@ class SlidingWindow:
 
     @property
     def device(self) -> torch.device:
-        """Where ids are to be."""
+        """The device of the ids."""
         return self.module.device
 
     def start(self, batch_size: int, controls: IdeaState) -> SlidingState:

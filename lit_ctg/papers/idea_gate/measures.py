@@ -1,8 +1,8 @@
-"""Measures without sampling noise, ours: what must hold before texts can decide anything, and what decides without.
+"""Our measures without sampling noise: preconditions for texts to decide anything, and measures that need no texts.
 
-Metrics of the validation split: a bigram model of the same text, a cache of the words read so far beside the idea head,
-how much of the gate depends on the context. Of held-out texts, teacher-forced: the probability of the terms. Of
-generated texts: what a classifier trained on real ones takes them for.
+On the validation split: a bigram model of the same text, a cache of the words read so far compared with the idea head,
+and how much of the gate depends on the context. On held-out texts, teacher-forced: the probability of the terms. On
+generated texts: the decision of a classifier trained on real ones.
 
 Shape letters: B rows, T positions, V vocabulary, P measured positions, K window, N pairs or texts.
 """
@@ -26,15 +26,15 @@ from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
 from lit_ctg.papers.idea_gate.metrics import GATED, GivenMean, average_precision, cost, has_gate
 from lit_ctg.papers.idea_gate.model import distinct, idea_loss
 
-CHUNK = 1 << 22  # idea logits turned into float64 at a time
-# names of the domains (``corpus.load_domain``) whose files are called otherwise
+CHUNK = 1 << 22  # idea logits converted to float64 at a time
+# domains (``corpus.load_domain``) whose corpus files have other names
 FILES = {"hardware": "computer_hardware"}
 
 
 class BigramLoss(RatioMetric):
-    """Cost of the validation targets under ``Bigrams`` of the training split, and by how much the model's is below.
+    """Cost of the validation targets under ``Bigrams`` of the training split, and how far the model's is below it.
 
-    ``loss`` in nats; ``margin``: bigram minus model, token by token; above 0 the model has learned more than pairs.
+    ``loss`` is in nats; ``margin``: bigram minus model, token by token; above 0 the model has learned more than pairs.
     """
 
     unit = "nats"
@@ -56,7 +56,7 @@ class BigramLoss(RatioMetric):
         self.update(batch["input_ids_BT"], batch["target_ids_BT"], cost(output, batch, GATED), mask_BT)
 
     def update(self, first_BT: Tensor, second_BT: Tensor, model_BT: Tensor, mask_BT: Tensor) -> None:
-        """Add rows: each token, the one after it, the model's cost of that in nats, True where it counts."""
+        """Add rows: each token, its successor, the model's cost of the latter in nats, True where it counts."""
         assert self.bigrams is not None, "call bind(datamodule) first"
         self.follow(mask_BT)
         nll_BT = torch.from_numpy(self.bigrams.nll(first_BT.cpu().numpy(), second_BT.cpu().numpy()))
@@ -78,7 +78,7 @@ class BigramLoss(RatioMetric):
 
 
 class IdeaLoss(RatioMetric):
-    """The idea loss over the validation split (sec. 5.1, Fig. 2), as it is trained, unweighted; nats per position.
+    """The idea loss over the validation split (sec. 5.1, Fig. 2), as in training but unweighted; nats per position.
 
     A model without an idea head gives no results.
     """
@@ -91,7 +91,7 @@ class IdeaLoss(RatioMetric):
         self._module: list[Any] = []
 
     def bind(self, datamodule: Any, module: Any = None) -> IdeaLoss:
-        """Take the model, which knows window, stopwords and weight."""
+        """Take window, stopwords and weight from the model."""
         self._module = [module]
         return self
 
@@ -127,14 +127,14 @@ class IdeaLoss(RatioMetric):
 
 
 class HistoryCache(RatioMetric):
-    """The idea head beside what needs no training: the tokens read so far in the row, the commonest first.
+    """The idea head compared with an untrained baseline: the tokens read so far in the row, the most frequent first.
 
-    Average precision (see ``IdeaHead``) of ranking by counts in the row up to each position, the training text's
-    frequency deciding ties: ``average_precision``; that of the idea head minus it, position by position: ``head_gain``.
-    A model without an idea head gives no results.
+    ``average_precision`` (see ``IdeaHead``) ranks by counts in the row up to each position, with ties decided by the
+    frequency in the training text; ``head_gain`` is the idea head's minus it, position by position. A model without an
+    idea head gives no results.
 
     Args:
-        stride: positions from one measured position to the next.
+        stride: distance between measured positions.
     """
 
     unit = "rate"
@@ -147,11 +147,11 @@ class HistoryCache(RatioMetric):
         self._module: list[Any] = []
 
     def bind(self, datamodule: Any, module: Any = None) -> HistoryCache:
-        """Take the model, which knows window and stopwords, and count the training split."""
+        """Take window and stopwords from the model, and count the training split."""
         self._module = [module]
         if self.frequency_V is None:
             counts_V = np.bincount(np.asarray(datamodule.packed.ids("train")), minlength=module.vocabulary_size)
-            # below one occurrence in the row, so that it decides ties only
+            # below one occurrence in the row, so that it only decides ties
             self.frequency_V = torch.from_numpy(counts_V / (counts_V.sum() + 1.0)).float()
         return self
 
@@ -175,7 +175,7 @@ class HistoryCache(RatioMetric):
             self.update(history_PV, output.idea_BTV[row, places], tokens_PK, module.stopword_mask_V)
 
     def update(self, history_PV: Tensor, idea_PV: Tensor, tokens_PK: Tensor, stopword_V: Tensor) -> None:
-        """Add the positions of one row: both rankings, what is to be found (-1 pads; at least one each), stopwords."""
+        """Add the positions of one row: both rankings, the tokens to find (-1 pads; at least one each), stopwords."""
         found = [
             average_precision(scores_PV.float().masked_fill(stopword_V, -torch.inf), tokens_PK)
             for scores_PV in (history_PV, idea_PV)
@@ -184,7 +184,7 @@ class HistoryCache(RatioMetric):
         self.add_rows(total_2[None], torch.full((1, 2), len(tokens_PK), device=total_2.device))
 
     def history(self, ids_T: Tensor, places_P: Tensor) -> Tensor:
-        """Return the ranking's scores [P, V]: how often each token occurs in the row up to each place."""
+        """Return the ranking's scores [P, V]: how often each token occurs in the row up to each position."""
         assert self.frequency_V is not None, "call bind(datamodule, module) first"
         frequency_V = self.frequency_V.to(ids_T.device)
         read_PT = torch.arange(len(ids_T), device=ids_T.device) <= places_P[:, None]
@@ -206,15 +206,15 @@ class HistoryCache(RatioMetric):
 
 
 class GateContext(BatchMetric):
-    """Share of the gate's variance that depends on the context; the rest is a constant number for each token.
+    """Share of the gate's variance that depends on the context; the rest is a constant per token.
 
-    Over positions and tokens (stopwords aside) the gate's variance is the mean over tokens of its variance over
-    positions (context) plus the variance over tokens of its mean (static): ``context_share`` is the first one's part.
-    ``context_share_weighted`` weighs each token by its mean probability under the token head, so that tokens that are
-    hardly ever drawn count for little. A model without a gate, or with strength 0, gives no results.
+    Over positions and tokens (without stopwords) the gate's variance is the mean over tokens of its variance over
+    positions (context) plus the variance over tokens of its mean (static): ``context_share`` is the share of the first.
+    ``context_share_weighted`` weights each token by its mean probability under the token head, so that tokens that are
+    hardly ever drawn count little. A model without a gate, or with strength 0, gives no results.
 
     Args:
-        stride: positions from one measured position to the next.
+        stride: distance between measured positions.
     """
 
     unit = "share of variance"
@@ -231,7 +231,7 @@ class GateContext(BatchMetric):
         self.add_sum("positions")
 
     def bind(self, datamodule: Any, module: Any = None) -> GateContext:
-        """Take the model, whose gate it is."""
+        """Take the model with the gate."""
         if not self._module:
             for name in ("gate_sum", "square_sum", "probability_sum"):
                 self.add_sum(name, (module.vocabulary_size,))
@@ -250,7 +250,7 @@ class GateContext(BatchMetric):
         self.update(gate_PV, output.token_BTV[:, places][counted_BT].softmax(-1))
 
     def update(self, gate_PV: Tensor, probability_PV: Tensor) -> None:
-        """Add positions: the gate in nats, and what the token head gives each token."""
+        """Add positions: the gate in nats, and the token head's probabilities."""
         gate_PV, probability_PV = float64(gate_PV), float64(probability_PV)
         self.add(
             positions=torch.tensor(len(gate_PV)),
@@ -260,7 +260,7 @@ class GateContext(BatchMetric):
         )
 
     def compute(self) -> Tensor:
-        """Return the share, each token alike and weighted, float64, (2,)."""
+        """Return the share, unweighted and weighted, float64, (2,)."""
         (module,) = self._module
         kept_V = float64(~module.stopword_mask_V).to(self.gate_sum)
         mean_V = self.gate_sum / self.positions
@@ -284,7 +284,7 @@ class GateContext(BatchMetric):
 
 
 class Held:
-    """The held-out text of a packed corpus by subject: windows that do not overlap, with the document of each.
+    """The held-out text of a packed corpus by subject: non-overlapping windows, each with its document.
 
     Args:
         packed: the corpus.
@@ -299,8 +299,8 @@ class Held:
 
         Args:
             wanted: called with a source's name.
-            length: tokens of a window; what is left of a document is dropped.
-            limit: windows of one document at most.
+            length: tokens of a window; the rest of a document is dropped.
+            limit: maximum windows of one document.
         """
         found, number = [], 0
         for split in self.splits:
@@ -314,12 +314,12 @@ class Held:
 
 
 def about(source: str, domain: str) -> bool:
-    """Return whether a source of the corpus (a file of plain Wikipedia, a field of the sample) is a domain's text."""
+    """Say whether a source of the corpus (a file of plain Wikipedia, a field of the sample) is about a domain."""
     return source in (domain, FILES.get(domain))
 
 
 def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
-    """Return the ids of the domain's terms that are one token after a blank, sorted."""
+    """Return the sorted ids of the domain's terms that are one token after a space."""
     encoded = (vocabulary.encode(f" {term}") for term in domain.terms[chosen])
     return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}))
 
@@ -332,30 +332,30 @@ class MassMean(GivenMean):
 
 
 class ClassifiedShare(GivenMean):
-    """Share of texts that the classifier takes for the right domain's: 1 where it is right, else 0."""
+    """Share of texts that the classifier assigns to the right domain: 1 where it is right, else 0."""
 
     unit = "share of texts"
     direction = "higher"
 
 
 class TopicMass(Callback):
-    """Teacher-forced probability of the domain's terms along held-out texts, in ``trainer.validate``; nothing is drawn.
+    """Teacher-forced probability of the domain's terms in held-out texts, in ``trainer.validate``; nothing is drawn.
 
     Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
-    such a window and then general text; ``never``, that general text behind as many tokens of other general text. In
-    all three the positions behind the first ``before`` tokens are measured, so that ``drifted`` minus ``never`` is what
-    the model keeps of the topic after the text has left it.
+    such a window and then general text; ``never``, the same general text after as many tokens of other general text.
+    All three are measured after the first ``before`` tokens, so that ``drifted`` minus ``never`` is what the model
+    retains of the topic after the text has left it.
 
     Args:
         domains: names or files of domains, see ``load_domain``.
         length: tokens of a window, at most the model's context + 1.
         before: tokens of the beginning, see above.
-        windows: at most so many windows a domain.
-        arms: name -> strength of the gate; an arm that changes nothing for a model without a gate is left out there.
+        windows: maximum windows per domain.
+        arms: name -> strength of the gate; for a model without a gate, arms that change nothing are left out.
         batch_size: windows at a time.
 
     Attributes:
-        results: ``mass/<arm>/<domain>/<kind>``, ``.../kept`` (drifted minus never, window by window), and of the real
+        results: ``mass/<arm>/<domain>/<kind>``, ``.../kept`` (drifted minus never, window by window), and for the real
             text ``mass/text/<domain>/<kind>``: the share of its tokens that are terms. ``all``: mean over domains.
     """
 
@@ -383,7 +383,7 @@ class TopicMass(Callback):
             self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: Any, datamodule: Any) -> None:
-        """Fill ``results`` anew; domains that the corpus has no held-out text of are left out."""
+        """Recompute ``results``; domains without held-out text in the corpus are left out."""
         self.results = {}
         held = Held(datamodule.prepare())
         names = [domain.name for domain in self.domains]
@@ -424,10 +424,10 @@ class TopicMass(Callback):
 
     @torch.no_grad()
     def mass(self, module: Any, ids_NT: Tensor, terms: Tensor, strength: Mapping[str, float]) -> Tensor:
-        """Return of each window the mean probability of all terms together behind its beginning, float64 [N].
+        """Return for each window the mean joint probability of all terms after its beginning, float64 [N].
 
         Args:
-            module: the model; its own strength is put back.
+            module: the model; its own strength is restored.
             ids_NT: windows.
             terms: ids.
             strength: ``alpha`` or nothing.
@@ -462,12 +462,12 @@ class TopicMass(Callback):
 
 
 class TopicClassifier:
-    """What is this text about? Logistic regression on the tokens of pieces of real text, five domains and the rest.
+    """Classifier of topics: logistic regression on the tokens of pieces of real text, five domains and the rest.
 
     Args:
         domains: names of the domains.
         tokens: of a piece.
-        pieces: of each class, from the training split.
+        pieces: number per class, from the training split.
         seed: of the choice of pieces.
     """
 
@@ -481,7 +481,7 @@ class TopicClassifier:
         self._size = 0
 
     def fit(self, packed: Any, size: int) -> TopicClassifier:
-        """Train on the training split; measure the accuracy on held-out pieces, each class weighing the same.
+        """Train on the training split; measure the accuracy on held-out pieces, with equal weight per class.
 
         Args:
             packed: the corpus.
@@ -522,7 +522,7 @@ class TopicClassifier:
         return self
 
     def features(self, texts: Sequence[Sequence[int] | np.ndarray]) -> Any:
-        """Return square roots of token counts of each text, sparse [N, V]; length 1 each."""
+        """Return the square roots of each text's token counts, sparse [N, V], normalised to length 1."""
         import scipy.sparse
         from sklearn.preprocessing import normalize
 
@@ -534,5 +534,5 @@ class TopicClassifier:
         return normalize(counts)
 
     def classes(self, texts: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
-        """Return of each text the place of its class in ``domains``, the last place for others."""
+        """Return for each text the index of its class in ``domains``; the last index is for others."""
         return self._model.predict(self.features(texts)) if len(texts) else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Metrics of the idea gate, by what they read: a validation batch (cost, idea head), a generated text (the topic).
+"""Metrics of the idea gate, by input: a validation batch (cost, idea head) or a generated text (the topic).
 
 Shape letters: B rows, T positions, N samples or counted positions, K window, V vocabulary, P measured positions,
 G groups, R resamples, S spans.
@@ -26,22 +26,22 @@ GATED, UNGATED = "gated", "ungated"
 
 
 def has_gate(output: Any) -> bool:
-    """Return whether a model's output has a gate that could be left out."""
+    """Say whether a model's output has a gate that could be left out."""
     return isinstance(output, IdeaGateOutput) and output.idea_BTV is not None
 
 
 def cost(output: IdeaGateOutput, batch: Mapping[str, Tensor], which: str) -> Tensor:
     """Return the negative log-probability of each counted target in nats, float64 (B, T).
 
-    Computed once a batch and kept in ``output.nll_BT``: several metrics read it, and over 50,257 tokens it is most of
-    what a validation costs.
+    Computed once per batch and cached in ``output.nll_BT``: several metrics read it, and with 50,257 tokens it is most
+    of the cost of a validation.
 
     Args:
         output: the model's.
         batch: with targets and their mask.
         which: ``"gated"`` (the model's scores) or ``"ungated"``.
     """
-    # without a gate both are one
+    # without a gate both are the same
     ungated = which == UNGATED and has_gate(output)
     key = UNGATED if ungated else GATED
     if key not in output.nll_BT:
@@ -54,8 +54,8 @@ class GatedPerplexity(Perplexity):
     """Mean cost in nats (``loss``) and its exp (``perplexity``) of one pair of scores, over counted targets.
 
     Args:
-        scores: ``"gated"``, what the model is trained and evaluated with, or ``"ungated"``: the token head alone, the
-            gate left out at inference. A model without a gate has the same numbers for both.
+        scores: ``"gated"``, as in training and evaluation, or ``"ungated"``: the token head alone, without the gate at
+            inference. Both are the same for a model without a gate.
     """
 
     def __init__(self, *, scores: str, mask: str = "target", **kwargs: Any) -> None:
@@ -76,17 +76,17 @@ class GatedPerplexity(Perplexity):
         return {"loss": nats, "perplexity": perplexity}
 
 
-# how many ids are tried to see whether decoding puts blanks between tokens
+# how many ids are tried to see whether decoding puts spaces between tokens
 _TRIED = 50
 
 
 class WordPerplexity(Perplexity):
     """exp of the total cost divided by the number of words of the targets.
 
-    Words are runs without white space in the targets' text. A token continues a word when the token before it (the
-    position's input) does not end in white space and it does not begin with any, so a row that starts inside a word
-    counts that word not again. The end-of-text token is no word, its cost counts. Where tokens are words (no blanks
-    inside the tokens), every token but the line end is one.
+    Words are runs without whitespace in the targets' text. A token continues a word if the token before it (the
+    position's input) does not end in whitespace and it does not begin with any, so a row that starts inside a word does
+    not count that word again. The end-of-text token is not a word, but its cost counts. Where tokens are words (without
+    spaces in the tokens), every token except the line end is one.
 
     Args:
         scores: ``"gated"`` or ``"ungated"``, see ``GatedPerplexity``.
@@ -126,13 +126,13 @@ class WordPerplexity(Perplexity):
 
 
 def token_texts(vocabulary: Any) -> list[str]:
-    """Return the text of every token, white space included; a special token has none.
+    """Return the text of every token, including whitespace; a special token has none.
 
-    A vocabulary of words, whose ``decode`` puts blanks between tokens, gives every word with a blank before it.
+    For a vocabulary of words, whose ``decode`` puts spaces between tokens, every word has a space before it.
     """
     texts = [vocabulary.decode([number]) for number in range(len(vocabulary))]
     special = {vocabulary.eos_id, vocabulary.bos_id, vocabulary.pad_id}
-    # half a character decodes to U+FFFD by itself and to something else with its other half
+    # half a character decodes to U+FFFD alone and to something else with its other half
     whole = [number for number, text in enumerate(texts) if number not in special and "\ufffd" not in text][:_TRIED]
     blank = "" if vocabulary.decode(whole) == "".join(texts[number] for number in whole) else " "
     return ["" if number in special and not text.isspace() else blank + text for number, text in enumerate(texts)]
@@ -141,22 +141,22 @@ def token_texts(vocabulary: Any) -> list[str]:
 # scores ranked at a time
 _CHUNK = 1 << 22
 _RATIOS = ("precision", "recall", "average_precision", "unigram_average_precision")
-# of each ratio: the sums RatioMetric keeps, here over rows of the batch
+# per ratio: the sums of RatioMetric, here over rows of the batch
 _SUMS = ("total", "count", "total_sq", "cross", "count_sq")
 
 
 def average_precision(scores_PV: Tensor, tokens_PK: Tensor) -> Tensor:
-    """Return the average precision of each position's ranking, float64 (P,); NaN where nothing is to be found.
+    """Return the average precision of each position's ranking, float64 (P,); NaN where there is nothing to find.
 
-    Mean over the tokens to be found of: how many of them score at least as much, among all tokens that do.
+    Mean over the tokens to find of: how many of them score at least as much, among all tokens that do.
 
     Args:
-        scores_PV: or (1, V), one ranking for all positions; ``-inf`` takes a token out of the ranking.
-        tokens_PK: what is to be found, distinct; -1 pads.
+        scores_PV: or (1, V), one ranking for all positions; ``-inf`` removes a token from the ranking.
+        tokens_PK: the tokens to find, distinct; -1 pads.
     """
     padding_PK = tokens_PK < 0
     found_PK = scores_PV.expand(len(tokens_PK), -1).gather(1, tokens_PK.clamp(min=0))
-    # rising order, so that a place in it is the number of tokens that score at least as much
+    # ascending order, so that an index is the number of tokens that score at least as much
     wanted_PK = (-found_PK).masked_fill(padding_PK, float("inf")).sort(dim=1).values.contiguous()
     order = (-scores_PV).sort(dim=1).values
     rank_PK = torch.searchsorted(order[0] if len(order) == 1 else order, wanted_PK, right=True)
@@ -166,13 +166,13 @@ def average_precision(scores_PV: Tensor, tokens_PK: Tensor) -> Tensor:
 
 
 class IdeaHead(BatchMetric):
-    """Precision and recall of the tokens the head says are coming, and the average precision of its ranking.
+    """Precision and recall of the tokens that the head predicts, and the average precision of its ranking.
 
     ``precision`` and ``recall`` count (position, token) pairs with a probability above ``threshold``;
-    ``average_precision`` is a mean over positions, stopwords left out of the ranking; ``unigram_average_precision`` is
-    that of ranking by frequency in the training split at every position: what a head that sees no context gets. Every
-    ``stride``-th position is measured; one without a token to be found has no average precision. A model without an
-    idea head gives no results. Intervals take rows as independent.
+    ``average_precision`` is a mean over positions, with stopwords left out of the ranking;
+    ``unigram_average_precision`` is that of ranking by frequency in the training split at every position: what a head
+    without context gets. Every ``stride``-th position is measured; one without a token to find has no average
+    precision. A model without an idea head gives no results. Intervals treat rows as independent.
 
     Args:
         threshold: a probability.
@@ -189,10 +189,10 @@ class IdeaHead(BatchMetric):
             for name in (*_SUMS, "rows"):
                 self.add_sum(f"{ratio}_{name}")
         self.frequency_V: Tensor | None = None
-        self._module: list[Any] = []  # a list: a module in an attribute would become a part of the metric
+        self._module: list[Any] = []  # in a list: a module in an attribute would become part of the metric
 
     def bind(self, datamodule: Any, module: Any = None) -> IdeaHead:
-        """Take the model, which knows window, stopwords and its output rows, and count the training split."""
+        """Take window, stopwords and output rows from the model, and count the training split."""
         self._module = [module]
         if self.frequency_V is None:
             ids = np.asarray(datamodule.packed.ids("train"))
@@ -261,15 +261,15 @@ class IdeaHead(BatchMetric):
 
 
 _RUN = re.compile(r"\S+")
-# what stands around words in running text
+# punctuation around words in running text
 _AROUND = string.punctuation + "“”‘’«»–—…"
 
 
 def words(text: str, start: int = 0, stop: int | None = None) -> list[str]:
     """Return the words of ``text`` that begin at a character in [start, stop).
 
-    The text is cut into words as a whole: a word that begins before ``start`` is no word of the range, even where
-    part of it lies in it. Runs of nothing but punctuation are no words.
+    The text is split into words as a whole: a word that begins before ``start`` does not belong to the range, even if
+    part of it is inside. Runs of only punctuation are not words.
     """
     stop = len(text) if stop is None else stop
     found = (run.group().strip(_AROUND).lower() for run in _RUN.finditer(text) if start <= run.start() < stop)
@@ -277,7 +277,7 @@ def words(text: str, start: int = 0, stop: int | None = None) -> list[str]:
 
 
 def content_words(found: Iterable[str], function_words: Collection[str]) -> list[str]:
-    """Return the words that are no function words."""
+    """Return the words that are not function words."""
     return [word for word in found if word not in function_words]
 
 
@@ -293,14 +293,14 @@ def grouped_bootstrap(
     resamples: int = 4000,
     seed: int = 0,
 ) -> Interval | None:
-    """Percentile interval of the mean of ``values``: groups are drawn anew, then samples inside each drawn group.
+    """Percentile interval of the mean of ``values``: groups are resampled, then samples within each drawn group.
 
-    With one group only the samples are drawn, so the interval then says nothing about other prompts. Few groups make
-    it too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
+    With one group only the samples are resampled, so the interval says nothing about other prompts. Few groups make it
+    too narrow rather than too wide (five prompts show little of how prompts differ). NaN values are left out.
 
     Args:
         values: one number per sample.
-        groups: which group each sample is of.
+        groups: the group of each sample.
         confidence: of the interval.
         resamples: R.
         seed: the same seed gives the same interval.
@@ -339,7 +339,7 @@ def grouped_bootstrap(
 class SampleMean(LitMetric):
     """Mean of one number per sample, with ``grouped_bootstrap``'s interval. Samples without a value (NaN) do not count.
 
-    Subclasses turn texts into numbers in their ``update`` and call ``add_samples``.
+    Subclasses convert texts to numbers in ``update`` and call ``add_samples``.
     """
 
     value: list[Tensor]
@@ -374,10 +374,10 @@ class SampleMean(LitMetric):
 
 
 class GivenMean(SampleMean):
-    """``SampleMean`` of numbers that the caller has."""
+    """``SampleMean`` of given numbers."""
 
     def update(self, values: Sequence[float], group: int = 0) -> None:
-        """Add the samples of one group (prompt, document); NaN where one has no value."""
+        """Add the samples of one group (prompt, document); NaN for a sample without a value."""
         self.add_samples(values, group)
 
 
@@ -388,7 +388,7 @@ class Stickiness(SampleMean):
 
     Args:
         terms: the domain's list, lower case.
-        function_words: words that are no content words.
+        function_words: words that are not content words.
     """
 
     unit = "share of content words"
@@ -409,7 +409,7 @@ class Stickiness(SampleMean):
 
 
 class Density(SampleMean):
-    """Number of different terms of the domain's list in a sample, for 100 of its tokens; mean over samples.
+    """Number of distinct terms of the domain's list in a sample, per 100 of its tokens; mean over samples.
 
     Args:
         terms: the domain's list, lower case.
@@ -423,7 +423,7 @@ class Density(SampleMean):
         self.terms = frozenset(terms)
 
     def update(self, words_N: Sequence[Sequence[str]], tokens_N: Sequence[int], group: int = 0) -> None:
-        """Add samples of one prompt: the words of each, and how many new tokens it has (0: it is left out)."""
+        """Add samples of one prompt: the words of each, and its number of new tokens (0: it is left out)."""
         counts = [len(self.terms.intersection(found)) for found in words_N]
         values = [
             100.0 * count / tokens if tokens else float("nan") for count, tokens in zip(counts, tokens_N, strict=True)
@@ -432,13 +432,13 @@ class Density(SampleMean):
 
 
 def distinct_share(found: Sequence[str], order: int) -> float:
-    """Return the share of different n-grams among all n-grams of one text; NaN when it is shorter than one."""
+    """Return the share of distinct n-grams among all n-grams of one text; NaN if it is shorter than one."""
     grams = list(zip(*(found[shift:] for shift in range(order)), strict=False))
     return len(set(grams)) / len(grams) if grams else float("nan")
 
 
 class DistinctN(SampleMean):
-    """Distinct-n inside each sample, mean over samples: shows repetition within a sample, not likeness between samples.
+    """Distinct-n within each sample, mean over samples: shows repetition within, not similarity between samples.
 
     Args:
         order: n.
@@ -465,7 +465,7 @@ def span_name(span: Span) -> str:
 
 
 class StickinessFall(GivenMean):
-    """By how much the stickiness of a sample falls between two spans (NaN: one has no words); mean over samples."""
+    """Decrease of a sample's stickiness between two spans (NaN: one has no words); mean over samples."""
 
     unit = "share of content words"
     direction = "lower"
@@ -477,7 +477,7 @@ class TopicDrift(LitMetric):
     Args:
         spans: first and last new token of each span, counted from 1.
         terms: the domain's list, lower case.
-        function_words: words that are no content words.
+        function_words: words that are not content words.
     """
 
     unit = "share of content words"
@@ -492,9 +492,9 @@ class TopicDrift(LitMetric):
         self.fall = StickinessFall(**kwargs)
 
     def update(self, words_SN: Sequence[Sequence[Sequence[str]]], group: int = 0) -> None:
-        """Add samples of one prompt: for every span the words of each sample in it.
+        """Add samples of one prompt: for every span, the words of each sample in it.
 
-        A sample that ends before a span has no words there, and so no value.
+        A sample that ends before a span has no words there, and thus no value.
         """
         for part, words_N in zip(self.parts, words_SN, strict=True):
             part.update(words_N, group)

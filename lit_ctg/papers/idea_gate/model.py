@@ -1,6 +1,6 @@
 """The idea-gated Transformer, top to bottom: window, stopwords, idea loss, gate, and the model they make (sec. 3).
 
-The equations stand here as the paper has them, and run so on small batches; ``fast/fused.py`` has both heads and both
+The equations are as in the paper, and run in this form on small batches; ``fast/fused.py`` computes both heads and both
 losses in chunks, with the same values and gradients, for large ones (``model.fast``).
 
 Shape letters: B rows, T positions, N counted positions, V vocabulary, D hidden size, K window.
@@ -24,20 +24,20 @@ from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate.fast import fused
 
-EMBEDDING_STD = 0.02  # of GPT-2
-PADDING = -1  # in a window, where the row has ended
+EMBEDDING_STD = 0.02  # GPT-2's
+PADDING = -1  # in a window, after the end of the row
 # scale first, then clamp (Eq. 4 and 5), or clamp first, then scale (the authors' first code)
 CLAMPS = ("after_scaling", "before_scaling")
 STOPWORDS = ("authors", "frequent", "none")
-# eight words, punctuation and the line end: the list of the authors' first code
+# eight words, punctuation and the line end: the list in the authors' first code
 AUTHORS = ("the", "The", "and", "to", "of", "a", "in", "is", ",", ".", "-", "(", ")", '"', "'", ":", "\n")
 BIASES = ("zero", "base_rate", "above_clamp", "token_rate")
 # with idea_bias=above_clamp the gate starts at this share of its lower bound
 START = 0.9
 FAST = ("auto", "always", "never")
-# logits of both heads in a batch from which fast=auto takes the fused form
+# logits of both heads in a batch from which fast=auto uses the fused form
 FAST_FROM = 1 << 22
-# gated scores made at a time (64 MB in float32)
+# gated scores computed at a time (64 MB in float32)
 CHUNK = 1 << 24
 
 # the window and its loss ---------------------------------------------------------------------------------------------
@@ -47,10 +47,10 @@ def future_window(target_ids_BT: Tensor, mask_BT: Tensor | None = None, *, size:
     """Return the tokens x_{t+start} .. x_{t+start+size-1} that follow each position t, [B, T, K].
 
     Args:
-        target_ids_BT: the text moved by one: at t stands x_{t+1}.
+        target_ids_BT: the text shifted by one: position t holds x_{t+1}.
         mask_BT: False where there is no target.
         size: K.
-        start: 1 (the paper: the next token is in the window) or more.
+        start: 1 (the paper: the window includes the next token) or more.
 
     Returns:
         ids, -1 where the row has ended.
@@ -61,7 +61,7 @@ def future_window(target_ids_BT: Tensor, mask_BT: Tensor | None = None, *, size:
 
 
 def distinct(window: Tensor, stopword_mask_V: Tensor | None = None) -> Tensor:
-    """Return each window [..., K] with every token once: repetitions and stopwords become -1 (sorted)."""
+    """Return each window [..., K] with every token once, sorted; repetitions and stopwords become -1."""
     tokens = window.sort(dim=-1).values
     again = torch.zeros_like(tokens, dtype=torch.bool)
     again[..., 1:] = tokens[..., 1:] == tokens[..., :-1]
@@ -75,12 +75,12 @@ def idea_loss(
 ) -> Tensor:
     """Return the weighted binary cross-entropy against the set of tokens in the window, in nats.
 
-    Sum over the vocabulary but for stopwords, mean over positions:
+    Sum over the vocabulary except stopwords, mean over positions:
     sum_v softplus(z_v) + sum_{v in window} (positive_weight * softplus(-z_v) - softplus(z_v)).
 
     Args:
         idea_logits_BTV: of any leading shape.
-        window_BTK: token ids, -1 pads; a token that stands twice counts once.
+        window_BTK: token ids, -1 pads; a repeated token counts once.
         positive_weight: of tokens in the window.
         stopword_mask: [V] bool, True where a token is left out.
     """
@@ -96,7 +96,7 @@ def idea_loss(
 
 
 def check_stopwords(rule: str) -> str:
-    """Return ``rule`` when there is one of this name; ``UserError`` otherwise."""
+    """Return ``rule`` if there is one of this name, else raise ``UserError``."""
     if rule not in STOPWORDS:
         raise UserError(
             f"model.stopwords={rule!r}{did_you_mean(str(rule), STOPWORDS)}: use one of {', '.join(STOPWORDS)}"
@@ -105,7 +105,7 @@ def check_stopwords(rule: str) -> str:
 
 
 def authors_mask(vocabulary: Any, size: int) -> Tensor:
-    """Return [V] bool, True at the authors' strings, alone or after a blank, where each is one token."""
+    """Return [V] bool, True at the authors' strings, alone or after a space, where they are single tokens."""
     mask_V = torch.zeros(size, dtype=torch.bool)
     for string in AUTHORS:
         for text in (string, f" {string}"):
@@ -116,7 +116,7 @@ def authors_mask(vocabulary: Any, size: int) -> Tensor:
 
 
 def frequent_mask(ids_N: Any, size: int, count: int) -> Tensor:
-    """Return [V] bool, True at the ``count`` commonest tokens of a text (ties: the smaller id)."""
+    """Return [V] bool, True at the ``count`` most frequent tokens of a text (ties: the smaller id)."""
     frequency_V = np.bincount(np.asarray(ids_N), minlength=size)
     mask_V = torch.zeros(size, dtype=torch.bool)
     mask_V[torch.from_numpy(np.argsort(-frequency_V, kind="stable")[:count].copy())] = True
@@ -128,7 +128,7 @@ def frequent_mask(ids_N: Any, size: int, count: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GateForm:
-    """What is fixed about a gate.
+    """The fixed form of a gate.
 
     Attributes:
         clamp: ``after_scaling``: max(alpha * log(p + epsilon), beta), Eq. 4 and 5; ``before_scaling``:
@@ -152,25 +152,25 @@ class GateForm:
     ) -> Tensor:
         """Return the gate, in nats to add to the token logits.
 
-        Without ``base_V`` it is the paper's, never above 0 (but for rounding and epsilon). With it the gate is ours,
-        the *lift*: log p less the logarithm of the token's base rate, bounded by -beta above as by beta below, so that
-        a token that is as likely to come as ever is neither raised nor lowered.
+        Without ``base_V`` it is the paper's, never above 0 (except for rounding and epsilon). With it the gate is ours,
+        the *lift*: log p minus the logarithm of the token's base rate, bounded by beta below and -beta above, so that a
+        token that is as likely as usual is neither raised nor lowered.
 
         Args:
             idea_logits: [..., V].
             alpha: strength, at least 0; a number or something that broadcasts. 0 gives 0.
             beta: lower bound, at most 0; likewise.
-            base_V: logarithm of what the idea head says of each token where it knows nothing of the context.
+            base_V: logarithm of the idea head's probability of each token without any context.
         """
         log_p = self.log_p(idea_logits, base_V)
-        # torch's stubs want two numbers or two tensors; it takes one of each
+        # torch's stubs want two numbers or two tensors; torch accepts one of each
         least, most = cast(Any, beta), cast(Any, None if base_V is None else -beta)
         if self.clamp == "after_scaling":
             return (log_p * alpha).clamp(min=least, max=most)
         return log_p.clamp(min=least, max=most) * alpha
 
     def log_p(self, idea_logits: Tensor, base_V: Tensor | None = None) -> Tensor:
-        """Return log(p + epsilon), less the base rate's logarithm where there is one."""
+        """Return log(p + epsilon), minus the logarithm of the base rate if there is one."""
         log_p = (torch.sigmoid(idea_logits) + self.epsilon).log()
         return log_p if base_V is None else log_p - base_V
 
@@ -179,7 +179,7 @@ class GateForm:
         return beta / alpha if self.clamp == "after_scaling" else beta
 
     def clamped(self, idea_logits: Tensor, alpha: float, beta: float, base_V: Tensor | None = None) -> Tensor:
-        """Return where the lower bound holds, bool of the logits' shape; nowhere without strength."""
+        """Return where the lower bound is active, bool of the logits' shape; nowhere without strength."""
         if alpha == 0:
             return torch.zeros_like(idea_logits, dtype=torch.bool)
         return self.log_p(idea_logits, base_V) <= self.floor(alpha, beta)
@@ -191,9 +191,9 @@ def gated_scores(token_logits: Tensor, gate: Tensor, neutral_V: Tensor | None = 
     Args:
         token_logits: [..., V].
         gate: likewise.
-        neutral_V: ours: True at tokens whose common probability the gate is to leave as it is; the gate then moves
-            probability among the others only. The paper's gate raises stopwords: the idea loss says nothing of their
-            idea logits, so the token loss draws these up, and all other tokens are lowered.
+        neutral_V: ours: True at tokens whose joint probability the gate must not change; the gate then moves
+            probability only among the others. The paper's gate raises stopwords: the idea loss does not constrain their
+            idea logits, so the token loss raises these, and all other tokens are lowered.
     """
     scores = token_logits + gate
     if neutral_V is None:
@@ -206,9 +206,9 @@ def gated_scores(token_logits: Tensor, gate: Tensor, neutral_V: Tensor | None = 
 
 
 def base_rates(ids_N: Any, size: int, window: int) -> Tensor:
-    """Return for each token the share of the windows of a text that hold it, [V] float64.
+    """Return for each token the share of the windows of a text that contain it, [V] float64.
 
-    A token that occurs a distance g behind its last occurrence (or the text's beginning) adds min(g, window) windows.
+    A token at a distance g after its last occurrence (or the start of the text) adds min(g, window) windows.
 
     Args:
         ids_N: the text.
@@ -244,7 +244,7 @@ class IdeaHead(nn.Module):
     """z_idea = W2 relu(W1 h + b1) + b2 (Eq. 2)."""
 
     def __init__(self, dim: int, size: int) -> None:
-        """Make a head from hidden states of size ``dim`` to ``size`` tokens."""
+        """Build a head from hidden states of size ``dim`` to ``size`` tokens."""
         super().__init__()
         self.inner, self.outer = nn.Linear(dim, dim), nn.Linear(dim, size)
         for layer in (self.inner, self.outer):
@@ -262,12 +262,12 @@ class IdeaHead(nn.Module):
 
 @dataclass
 class IdeaGateOutput(LMOutput):
-    """What the model gives beside scores and hidden states.
+    """The model's output besides scores and hidden states.
 
     Attributes:
         token_BTV: the token head's logits, before the gate.
         idea_BTV: the idea head's logits; None without the head.
-        nll_BT: costs of the targets that a metric has computed, kept for the others (``metrics.py:cost``).
+        nll_BT: costs of the targets, cached by the first metric that computes them (``metrics.py:cost``).
     """
 
     token_BTV: Tensor
@@ -287,13 +287,13 @@ class IdeaGateModule(LitLanguageModel):
     """A language model on a causal backbone, with idea head and gate (``gated``) or without (the baselines).
 
     The backbone maps embedded tokens to hidden states and has ``dim``. One with ``embed(ids)`` and ``head_weight`` (a
-    Hugging Face model) brings its embedding and output head; else the two are one matrix here (tied).
+    Hugging Face model) has its own embedding and output head; otherwise the two are one matrix here (tied).
 
     Attributes:
-        alpha: strength of the gate wherever it is not training; set it to 0 for the ungated model.
+        alpha: strength of the gate outside training; set it to 0 for the ungated model.
         beta: its lower bound.
         form: its clamp and epsilon.
-        stopword_mask_V: True at tokens that the idea loss leaves out.
+        stopword_mask_V: True at tokens that the idea loss ignores.
     """
 
     base_V: Tensor
@@ -328,7 +328,7 @@ class IdeaGateModule(LitLanguageModel):
         start_from: str | None = None,
         fast: str = "auto",
     ) -> None:
-        """Make the heads.
+        """Build the heads.
 
         Args:
             vocabulary: tokenizer of the corpus.
@@ -338,25 +338,25 @@ class IdeaGateModule(LitLanguageModel):
             alpha: strength, >= 0.
             beta: lower bound, <= 0.
             epsilon: inside the logarithm.
-            alpha_ramp_fraction: share of the training run over which alpha rises from 0.
+            alpha_ramp_fraction: share of the training run during which alpha rises from 0.
             window: K, tokens predicted at each position.
             window_start: 1: the window begins with the next token (the paper); 2: with the one after.
             positive_weight: of tokens in the window, in the idea loss.
             idea_weight: of the idea loss in the sum (Eq. 7).
-            idea_bias: first value of the idea head's bias: zero, base_rate (the log odds of a token in a window),
-                above_clamp (the probability from which the gate is 0.9 of its lower bound: below the bound a token's
-                loss gives its idea logit no gradient) or token_rate (each token's own rate in the training text).
-            stopwords: which tokens the idea loss leaves out: authors, frequent or none.
-            stopword_count: how many are frequent.
+            idea_bias: initial value of the idea head's bias: zero, base_rate (the log odds of a token in a window),
+                above_clamp (the probability at which the gate is 0.9 of its lower bound: below the bound a token's loss
+                gives its idea logit no gradient) or token_rate (each token's own rate in the training text).
+            stopwords: which tokens the idea loss ignores: authors, frequent or none.
+            stopword_count: how many tokens count as frequent.
             learning_rate: peak.
             final_fraction: share of it at the end of the cosine.
             weight_decay: decoupled.
             warmup_fraction: share of the run.
             warmup_from_zero, decay_matrices_only: see ``adamw_warmup_cosine``.
-            lift: the gate is log p less its base rate in the training text (ours), see ``GateForm``.
-            neutral_stopwords: the gate leaves the stopwords' common probability as it is (ours), see ``gated_scores``.
-            start_from: folder of a Hugging Face GPT-2 whose embedding and stack are the first values of ours.
-            fast: take the fused form of the losses: auto (for large batches, where it knows the gate), always or never.
+            lift: the gate is log p minus the log base rate in the training text (ours), see ``GateForm``.
+            neutral_stopwords: the gate keeps the stopwords' joint probability (ours), see ``gated_scores``.
+            start_from: folder of a Hugging Face GPT-2 whose embedding and stack initialise ours.
+            fast: use the fused form of the losses: auto (for large batches, if it supports the gate), always or never.
 
         Raises:
             UserError: a value that does not fit.
@@ -397,16 +397,16 @@ class IdeaGateModule(LitLanguageModel):
                 mask_V = authors_mask(vocabulary, self.vocabulary_size)
             else:
                 mask_V = torch.zeros(self.vocabulary_size, dtype=torch.bool)
-            # kept in checkpoints: which tokens are frequent is known where the training text is
+            # stored in checkpoints, because only the training text tells which tokens are frequent
             self.register_buffer("stopword_mask_V", mask_V)
         if start_from is not None:
             self._start_from(start_from)
 
     def _start_from(self, path: str) -> None:
-        """Take embedding and stack of a pretrained GPT-2 of the same shape and tokens.
+        """Load embedding and stack of a pretrained GPT-2 of the same shape and tokens.
 
         Raises:
-            UserError: none there, another shape, other tokens, or a backbone that brings its own weights.
+            UserError: none there, another shape, other tokens, or a backbone with its own weights.
         """
         from transformers import AutoTokenizer, GPT2LMHeadModel
 
@@ -435,7 +435,7 @@ class IdeaGateModule(LitLanguageModel):
             ) from error
 
     def setup(self, stage: str) -> None:
-        """Before training count what the training text must say: frequent tokens, base rates."""
+        """Before training, count frequent tokens and base rates in the training text."""
         if not self.gated or stage != "fit":
             return
         frequent = self.stopwords == "frequent"
@@ -447,7 +447,7 @@ class IdeaGateModule(LitLanguageModel):
             self.stopword_mask_V.copy_(frequent_mask(ids_N, self.vocabulary_size, self.stopword_count))
         if counted:
             rate_V = base_rates(ids_N, self.vocabulary_size, self.window_size)
-            # what a head without context says: positives count positive_weight times; unseen tokens half a time
+            # the optimum without context: positives count positive_weight times; unseen tokens half a time
             odds_V = self.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
             if self.lift:
                 self.base_V.copy_((odds_V / (1 + odds_V)).log())
@@ -458,7 +458,7 @@ class IdeaGateModule(LitLanguageModel):
 
     @property
     def head_weight(self) -> Tensor:
-        """The token head [V, D], tied to the embedding unless the backbone brings its own."""
+        """The token head [V, D], tied to the embedding unless the backbone has its own."""
         return cast(PretrainedBackbone, self.backbone).head_weight if self.embedding is None else self.embedding.weight
 
     def _embed(self, ids: Tensor) -> Tensor:
@@ -475,7 +475,7 @@ class IdeaGateModule(LitLanguageModel):
     def gate(
         self, idea_logits: Tensor, alpha: float | Tensor | None = None, beta: float | Tensor | None = None
     ) -> Tensor:
-        """Return what the gate adds to the token logits (Eq. 4, 5); strength and bound default to the model's."""
+        """Return the gate's addition to the token logits (Eq. 4, 5); strength and bound default to the model's."""
         alpha, beta = self.alpha if alpha is None else alpha, self.beta if beta is None else beta
         return self.form(idea_logits, alpha, beta, self.base_rate)
 
@@ -486,13 +486,13 @@ class IdeaGateModule(LitLanguageModel):
 
     @property
     def neutral(self) -> Tensor | None:
-        """The tokens that the gate leaves as they are together, [V] bool; None for the paper's gate."""
+        """The tokens whose joint probability the gate keeps, [V] bool; None for the paper's gate."""
         return self.stopword_mask_V if self.neutral_stopwords else None
 
     def forward(self, batch: Batch) -> IdeaGateOutput:
         """Score every position."""
         hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"]))
-        # the heads in full precision: metrics of half-precision logits would be of another model
+        # the heads in full precision: half-precision logits would give the metrics of another model
         with torch.autocast(hidden_BTD.device.type, enabled=False):
             hidden_BTD = hidden_BTD.to(self.head_weight.dtype)
             token_BTV = hidden_BTD @ self.head_weight.T
@@ -502,7 +502,7 @@ class IdeaGateModule(LitLanguageModel):
             return IdeaGateOutput(self._gated(token_BTV, idea_BTV), hidden_BTD, token_BTV, idea_BTV)
 
     def _gated(self, token_BTV: Tensor, idea_BTV: Tensor) -> Tensor:
-        """Eq. 6, some rows at a time: the gate's intermediate values of all positions never live at once."""
+        """Eq. 6, some rows at a time, so that the gate's intermediate values of all positions never coexist."""
         if self.alpha == 0:
             return token_BTV
         if torch.is_grad_enabled():
@@ -517,7 +517,7 @@ class IdeaGateModule(LitLanguageModel):
     # training ------------------------------------------------------------------------------------------------------
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Raise the gate's strength with the step, and by the step alone: a resumed run equals a whole one."""
+        """Set the gate's strength from the step alone, so that a resumed run equals an uninterrupted one."""
         length = self.alpha_ramp_fraction * float(self.trainer.estimated_stepping_batches)
         self.ramp = min(1.0, self.trainer.global_step / length) if length >= 1 else 1.0
 
@@ -544,7 +544,7 @@ class IdeaGateModule(LitLanguageModel):
         return {"loss": token + self.idea_weight * idea, "token_loss": token.detach(), "idea_loss": idea.detach()}
 
     def _fused(self, positions: int) -> bool:
-        """Tell whether the fused form computes this batch; it knows the paper's gate only."""
+        """Say whether the fused form computes this batch; it only supports the paper's gate."""
         if self.fast != "auto":
             return self.fast == "always"
         heads = 2 if self.gated else 1
@@ -581,7 +581,7 @@ class IdeaGateModule(LitLanguageModel):
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
 
     def start(self, batch_size: int, controls: IdeaState | None = None) -> IdeaState:
-        """Return the state of empty prefixes; one handed in is used, so that a score rule can read its idea logits."""
+        """Return the state of empty prefixes; a given one is used, so that a score rule can read its idea logits."""
         return IdeaState() if controls is None else controls
 
     def step(self, ids_B1: Tensor, state: IdeaState) -> tuple[Tensor, IdeaState]:
@@ -592,15 +592,15 @@ class IdeaGateModule(LitLanguageModel):
 
 
 def _working(logits: Tensor) -> Tensor:
-    """Return logits in the number type the losses are computed in: half precision is for products alone."""
+    """Return logits in the dtype of the losses: half precision is only for matrix products."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
-    """Return V; a backbone with a head of its own must have room for every token of the corpus.
+    """Return V; a backbone with its own head must have a row for every token of the corpus.
 
     Raises:
-        UserError: it has fewer.
+        UserError: it has fewer rows.
     """
     size = getattr(backbone, "vocabulary_size", len(vocabulary))
     if size < len(vocabulary):
@@ -612,7 +612,7 @@ def _vocabulary_size(vocabulary: Any, backbone: Backbone) -> int:
 
 
 def _check(values: dict[str, Any]) -> None:
-    """Refuse settings that mean nothing."""
+    """Refuse invalid settings."""
     check_strength(values["alpha"], values["beta"], "model")
     for name in ("window", "window_start"):
         if values[name] < 1:

@@ -19,7 +19,7 @@ from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, g
 
 
 class IdeaGateConfig(GPT2Config):
-    """GPT-2's configuration, and ``gate``: strength alpha, bound beta, clamp, epsilon, which of ours it has."""
+    """GPT-2's configuration, and ``gate``: strength alpha, bound beta, clamp, epsilon, and which variants of ours."""
 
     model_type = "lit_ctg_idea_gate"
 
@@ -29,7 +29,7 @@ class IdeaGateConfig(GPT2Config):
 class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
     """GPT-2 with idea head and gate (Eq. 1 to 6).
 
-    ``forward`` and ``generate`` take ``alpha`` and ``beta``, one for all rows or one a row, in place of the
+    ``forward`` and ``generate`` take ``alpha`` and ``beta``, one for all rows or one per row, instead of the
     configuration's; alpha = 0 is the model without its gate.
     """
 
@@ -82,7 +82,7 @@ class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
 
 
 def _column(value: float | Tensor, like: Tensor) -> Tensor:
-    """Return one number, or one a row, as [B or 1, 1, 1]."""
+    """Return one number, or one per row, as [B or 1, 1, 1]."""
     return torch.as_tensor(value, dtype=like.dtype, device=like.device).reshape(-1, 1, 1)
 
 

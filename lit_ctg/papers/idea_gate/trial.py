@@ -1,4 +1,4 @@
-"""What is asked of a trained model: topic trials (sec. 4.3, 5.2, 5.3, Table 1), X-ray of its gate (sec. 5.4, Fig. 3).
+"""Trials of a trained model: its topics (sec. 4.3, 5.2, 5.3, Table 1) and an X-ray of its gate (sec. 5.4, Fig. 3).
 
 Shape letters: N samples of a prompt, S spans, V vocabulary.
 """
@@ -37,21 +37,21 @@ from lit_ctg.statistics import wilson_interval
 
 ALL = "all"
 GAIN = "gate_gain"
-# the arm that is the model as it was trained, and what it is compared with
+# the arm of the model as trained, and the arm it is compared with
 GATED, GATE_OFF = "gated", "gate_off"
-DOCUMENTS = 10**6  # more than any corpus holds out: documents of two domains are two groups
+DOCUMENTS = 10**6  # more than any corpus holds out, so that documents of different domains are different groups
 DISTINCT_ORDER = 2  # idea gate, sec. 5.2: Diversity is Distinct-2
 
 
 class Text(Protocol):
-    """A generated text: its ids, the prompt's ones first."""
+    """A generated text: its ids, those of the prompt first."""
 
     ids: Sequence[int]
     prompt_length: int
 
 
 class Generator(Protocol):
-    """What the trials generate with, e.g. ``model.idea_gate.generation.IdeaGateGenerator``."""
+    """The trials' generator, e.g. ``decode.IdeaGateGenerator``."""
 
     def generate(
         self, n: int, prompt: Sequence[str], control: Any, *, seed: int, rows: Sequence[int], max_new_tokens: int
@@ -61,13 +61,13 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """One continuation, read: its words and where they stand.
+    """One continuation, split into words by position.
 
     Attributes:
         text: prompt and continuation.
-        new_tokens: how many tokens were scored.
-        scored: words that begin in the scored tokens, the prompt left out.
-        with_prompt: the same with the prompt's words, as the authors' score counts them.
+        new_tokens: number of scored tokens.
+        scored: words that begin in the scored tokens, without the prompt.
+        with_prompt: the same including the prompt's words, as the authors count them.
         spans: words that begin in each span of new tokens.
         last_ids: tokens of the last span.
     """
@@ -84,34 +84,34 @@ class TopicTrial(Callback):
     """Run the trials in ``trainer.validate``, which ends every run.
 
     Args:
-        domains: names of domains (``data/topic``) or paths of YAML files of one's own.
-        samples: continuations a domain, shared evenly by its prompts.
+        domains: names of domains (``data/topic``) or paths of the user's YAML files.
+        samples: continuations per domain, divided evenly among its prompts.
         prompts: how many prompts of each domain are used; the first is the paper's.
-        scored_tokens: new tokens that stickiness, density and diversity look at.
+        scored_tokens: new tokens used for stickiness, density and diversity.
         spans: first and last new token of each span of topic drift, counted from 1.
-        function_words: words that are no content words.
-        arms: name -> control handed to the generator. ``gated`` is the model as it was trained; a model without a gate
-            runs that arm alone. Where there is an arm ``gate_off``, the paired gain of the gate is recorded.
-        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
-        seed: of the trials; they neither read nor move the global random state. Sample i of a prompt has the same
+        function_words: words that are not content words.
+        arms: name -> control for the generator. ``gated`` is the model as trained; a model without a gate runs only
+            that arm. With an arm ``gate_off``, the paired gain of the gate is recorded.
+        decoding: an object whose ``generator(module, datamodule)`` returns the generator.
+        seed: of the trials; they neither read nor advance the global random state. Sample i of a prompt has the same
             draws in every arm and every model, so that comparisons are paired.
-        samples_kept: texts kept of each prompt.
-        classifier: settings of ``measures.TopicClassifier`` less its domains, which are these; None asks none.
-        references: also record the stickiness of held-out text of the domain (``text``) and of other subjects
-            (``random``), and how many times ``random`` each arm's is.
+        samples_kept: number of texts kept per prompt.
+        classifier: settings of ``measures.TopicClassifier`` except its domains, which are these; None uses none.
+        references: also record the stickiness of held-out text on the domain (``text``) and on other subjects
+            (``random``), and each arm's as a multiple of ``random``.
         prefix: of the names in the run record.
 
     Attributes:
         results: run-record entries ``topic/<arm>/<domain>/...``: ``distinct_2``; for each list (``short``, ``long``)
             ``<list>/stickiness``, ``/density``, both also ``_with_prompt``, ``/drift/<span>``, ``/drift/fall``.
-            With a classifier ``.../classified``: share of texts whose last span it takes for the domain's, its own
+            With a classifier ``.../classified``: share of texts whose last span it assigns to the domain, its own
             ``topic/classifier/accuracy`` and the share of real held-out text ``topic/classifier/<domain>``.
             ``all`` is the mean over domains. ``topic/gate_gain/<domain>/<list>/stickiness`` is gate on minus off.
             Intervals: bootstrap over prompts and samples.
         samples: dicts with path (arm), setting (domain), prompt and text.
 
     Raises:
-        UserError: no arm ``gated`` without control, samples that the prompts cannot share, a span that is none.
+        UserError: no arm ``gated`` without control, samples that do not divide among the prompts, an invalid span.
     """
 
     def __init__(
@@ -156,12 +156,12 @@ class TopicTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not during training)."""
+        """Test the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
     def run(self, module: LightningModule, datamodule: Any) -> None:
-        """Generate and measure everything; fills ``results`` and ``samples`` anew."""
+        """Generate and measure everything; replaces ``results`` and ``samples``."""
         generator = self.decoding.generator(module, datamodule)
         self.results, self.samples = {}, []
         judge = None
@@ -213,12 +213,12 @@ class TopicTrial(Callback):
         return [samples[start : start + self.n] for start in range(0, size, self.n)]
 
     def read(self, text: Text, vocabulary: Any) -> Sample:
-        """Return the words of a generated text by place."""
+        """Return the words of a generated text by position."""
         ids = list(text.ids)
         new = len(ids) - text.prompt_length
 
         def place(tokens: int) -> int:
-            """Return the character behind the first ``tokens`` new tokens."""
+            """Return the character position after the first ``tokens`` new tokens."""
             return len(vocabulary.decode(ids[: text.prompt_length + min(tokens, new)]))
 
         full, begin, end = vocabulary.decode(ids), place(0), place(self.scored_tokens)
@@ -229,7 +229,7 @@ class TopicTrial(Callback):
         return Sample(full, min(new, self.scored_tokens), scored, words(full, 0, end), spans, last_ids)
 
     def _measure(self, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> dict[str, SampleMean]:
-        """Record all numbers of an arm; returns the metrics that gains are made from, by name."""
+        """Record all numbers of an arm; return the metrics behind gains, by name."""
         kept: dict[str, SampleMean] = {}
         for domain in [*self.domains, None]:
             name = domain.name if domain else ALL
@@ -249,7 +249,7 @@ class TopicTrial(Callback):
     def _metrics(
         self, parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]], chosen: str
     ) -> dict[str, Any]:
-        """Return the metrics of some domains by one list; every domain's texts are held against its own terms."""
+        """Return the metrics of some domains by one list; every domain's texts are compared with its own terms."""
         alone: dict[str, Any] = {"sync_on_compute": False}  # every process runs all trials itself
         filled: dict[str, Any] = {}
         for group, domain, some in _groups(parts, texts):
@@ -272,7 +272,7 @@ class TopicTrial(Callback):
         return filled
 
     def _classify(self, judge: TopicClassifier, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> None:
-        """Record how many texts the classifier takes for the domain of their prompt, by their last span."""
+        """Record how many texts the classifier assigns to the domain of their prompt, by their last span."""
         every = ClassifiedShare(sync_on_compute=False)
         group = 0
         for label, domain in enumerate(self.domains):
@@ -286,13 +286,13 @@ class TopicTrial(Callback):
         self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
 
     def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
-        """Return what needs no model: the stickiness of real text, as ``references`` keeps it."""
+        """Return measures without a model: the stickiness of real text, as recorded by ``references``."""
         self.results = {}
         self._references(datamodule)
         return self.results
 
     def _references(self, datamodule: Any) -> None:
-        """Record the stickiness of real text, of the domain and of other subjects, in pieces of ``scored_tokens``."""
+        """Record the stickiness of real text, on the domain and on other subjects, in pieces of ``scored_tokens``."""
         held, decode = Held(datamodule.prepare()), datamodule.vocabulary.decode
         names = [domain.name for domain in self.domains]
         elsewhere = held.windows(lambda s: not any(about(s, name) for name in names), self.scored_tokens, limit=4)
@@ -313,7 +313,7 @@ class TopicTrial(Callback):
                 self._keep(f"{self.prefix}/{kind}/{ALL}/{chosen}/stickiness", every)
 
     def _times_random(self, name: str, stickiness: float) -> None:
-        """Record how many times that of random text a stickiness is, where that is known and not 0."""
+        """Record a stickiness as a multiple of that of random text, where that is known and not 0."""
         _, domain, chosen = name.split("/")
         random = self.results.get(f"{self.prefix}/random/{domain}/{chosen}/stickiness")
         if random and random["value"]:
@@ -344,7 +344,7 @@ class TopicTrial(Callback):
 def _groups(
     parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]]
 ) -> list[tuple[int, Domain, Sequence[Sample]]]:
-    """Return (group, domain, samples) of every prompt of some domains; groups are numbered through."""
+    """Return (group, domain, samples) of every prompt of some domains; groups are numbered consecutively."""
     pairs = [(domain, some) for domain in parts for some in texts[domain.name]]
     return [(group, domain, some) for group, (domain, some) in enumerate(pairs)]
 
@@ -355,12 +355,12 @@ BOOSTED, SUPPRESSED, NAMED = "boosted", "suppressed", "named"
 
 @dataclass(frozen=True)
 class Picture:
-    """What the gate does after one prompt.
+    """The effect of the gate after one prompt.
 
     Attributes:
         before_V, after_V: probability of each token without and with the gate, float64.
         idea_V: the idea head's probability that the token is coming.
-        clamped: share of the vocabulary whose gate stands at its lower bound; 0 where the bound is out of reach.
+        clamped: share of the vocabulary whose gate is at its lower bound; 0 where the bound is out of reach.
     """
 
     before_V: Tensor
@@ -370,22 +370,22 @@ class Picture:
 
     @property
     def factor_V(self) -> Tensor:
-        """After divided by before: the gate, exp(gate), over its mean under the token head.
+        """After divided by before: exp(gate) over its mean under the token head.
 
-        The gate itself is never above 0 (the logarithm of a probability), so a token is boosted only where the
-        gate takes less from it than from the rest.
+        The gate itself is never above 0 (the logarithm of a probability), so a token is raised only where the gate
+        takes less from it than from the rest.
         """
         return self.after_V / self.before_V
 
 
 class XRay(Callback):
-    """Look at the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
+    """Inspect the gate in ``trainer.validate``, which ends every run; a model without a gate gives nothing.
 
     Args:
-        prompts: name -> ``{prompt, words}``: where to look, and words whose factors are recorded. Of a word that is
-            several tokens the first is taken.
-        top: tokens shown at either end.
-        minimum: tokens to which the token head gives less than this are not ranked: their factors say nothing of text.
+        prompts: name -> ``{prompt, words}``: where to look, and words whose factors are recorded. For a word of several
+            tokens the first counts.
+        top: number of tokens shown at either end.
+        minimum: tokens to which the token head gives less than this are not ranked: their factors do not affect text.
 
     Attributes:
         results: run-record entries ``xray/<name>/<word>`` (factor) and ``xray/<name>/clamped``.
@@ -408,7 +408,7 @@ class XRay(Callback):
         self.rows: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look, write the files, then log."""
+        """Inspect, write the files, then log."""
         if trainer.state.fn != "validate":
             return
         self.run(pl_module, datamodule_of(trainer).vocabulary)
@@ -419,7 +419,7 @@ class XRay(Callback):
                     self.log_to_wandb(logger)
 
     def run(self, module: Any, vocabulary: Any) -> None:
-        """Fill ``rows``, ``results`` and ``samples`` anew."""
+        """Recompute ``rows``, ``results`` and ``samples``."""
         self.results, self.samples, self.rows = {}, [], []
         for name, entry in self.prompts.items():
             picture = look(module, vocabulary.encode(entry["prompt"]))
@@ -438,7 +438,7 @@ class XRay(Callback):
             self.samples.append({"path": "xray", "setting": name, "prompt": entry["prompt"], "text": text})
 
     def _rows(self, name: str, picture: Picture, vocabulary: Any, words: Mapping[str, int]) -> list[dict[str, Any]]:
-        """Return the rows of one prompt: the ends of the ranking, then the words asked for."""
+        """Return the rows of one prompt: the ends of the ranking, then the requested words."""
         likely = (picture.before_V >= self.minimum).nonzero().squeeze(1)
         ranked = likely[picture.factor_V[likely].argsort(descending=True)].tolist()
         top = min(self.top, len(ranked) // 2)
@@ -486,9 +486,9 @@ class XRay(Callback):
 
 @torch.no_grad()
 def look(module: Any, ids: Sequence[int]) -> Picture | None:
-    """Return what the gate does to the token after the prompt ``ids``; None for a model without a gate.
+    """Return the gate's effect on the token after the prompt ``ids``; None for a model without a gate.
 
-    The caller has the module in evaluation mode.
+    The caller must put the module into evaluation mode.
     """
     ids_1T = torch.tensor([list(ids)], device=module.device)
     mask_1T = torch.ones_like(ids_1T, dtype=torch.bool)
@@ -505,22 +505,22 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
 
 
 def first_token(vocabulary: Any, word: str) -> int:
-    """Return the first token of a word inside a sentence (a blank before it)."""
+    """Return the first token of a word within a sentence (after a space)."""
     return int(vocabulary.encode(f" {word}")[0])
 
 
 def shown(vocabulary: Any, number: int) -> str:
-    """Return how a token is shown; a pretrained head may have rows that no token has."""
+    """Return the display form of a token; a pretrained head may have rows without a token."""
     names = vocabulary.tokens
     return readable(vocabulary.decode([number]), names[number]) if number < len(names) else f"<id {number}>"
 
 
 def readable(token: str, raw: str) -> str:
-    """Return how a token is shown: leading blank as an open box, no control characters, halves of characters in hex.
+    """Return the display form of a token: a leading space as a box, no control characters, partial ones in hex.
 
     Args:
-        token: its text alone; empty for special tokens.
-        raw: its name in the vocabulary, in which byte-level BPE writes each byte as one visible character.
+        token: its text; empty for special tokens.
+        raw: its name in the vocabulary, where byte-level BPE writes each byte as one visible character.
     """
     if "\ufffd" in token:
         from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -533,10 +533,10 @@ def readable(token: str, raw: str) -> str:
 
 
 def figure(rows: Sequence[Mapping[str, Any]], prompt: str) -> str:
-    """Draw the factors after one prompt as SVG: one bar a token, on a log axis around 1, the strongest raise on top.
+    """Draw the factors after one prompt as SVG: one bar per token, on a log axis around 1, the largest on top.
 
     Args:
-        rows: of ``XRay.rows``; a token that is named and among the strongest is drawn once, as the latter.
+        rows: of ``XRay.rows``; a token that is both requested and among the strongest is drawn once, as the latter.
         prompt: the title.
     """
     kinds = (BOOSTED, NAMED, SUPPRESSED)

@@ -1,4 +1,4 @@
-"""What the records of the idea gate say twice: gains, falls, means over domains, perplexities."""
+"""Redundant numbers in the idea gate's records: gains, falls, means over domains, perplexities."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MASS = re.compile(r"mass/(\w+)/(\w+)/(\w+)")
 
 
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
-    """Yield what a record's numbers must be. Stickiness itself is of the first 100 tokens, which texts do not mark."""
-    if record.regime == "corrected":  # as published, each validation draws other batches (deviation 7)
+    """Yield what a record's numbers must be. Stickiness needs the first 100 tokens, which texts do not mark."""
+    if record.regime == "corrected":  # as published, each validation draws different batches (deviation 7)
         yield from history_end(record)
     for kind in ("gated", "ungated"):
         if {f"val/{kind}/loss", f"val/{kind}/perplexity"} <= set(record.metrics):

@@ -1,4 +1,4 @@
-"""What NSLM is compared with and built on: LSTM, character RNNs, neural cache, grounded embeddings (sec. 5.2, 6.2).
+"""Baselines and building blocks of NSLM: LSTM, character RNNs, neural cache, grounded embeddings (sec. 5.2, 6.2).
 
 Shape letters: B streams, T positions, D hidden size of the language model, L layers (of the LSTM) or characters,
 N contexts, H hidden size of a character RNN, K members of a class, A characters of its alphabet with the end symbol
@@ -30,8 +30,8 @@ class RecurrentBackbone(nn.Module):
     Args:
         dim: size D of inputs, states and outputs.
         layers: number of layers.
-        dropout: probability, in front of every layer and behind the last.
-        init_range: weights and biases start uniform in [-init_range, init_range].
+        dropout: probability, before every layer and after the last.
+        init_range: weights and biases are initialised uniformly in [-init_range, init_range].
 
     Raises:
         ValueError: a size below 1, or a dropout outside [0, 1).
@@ -47,13 +47,13 @@ class RecurrentBackbone(nn.Module):
             raise ValueError(f"dropout={dropout}: choose a probability in [0, 1)")
         self.dim = dim
         self.dropout = nn.Dropout(dropout)
-        # torch warns about dropout between the layers of a single one
+        # torch warns about dropout between layers when there is only one
         self.lstm = nn.LSTM(dim, dim, layers, dropout=dropout if layers > 1 else 0.0, batch_first=True)
         for parameter in self.lstm.parameters():
             nn.init.uniform_(parameter, -init_range, init_range)
 
     def forward(self, embedded_BTD: Tensor) -> Tensor:
-        """Return hidden states [B, T, D] of texts that begin here (zero state)."""
+        """Return hidden states [B, T, D] of texts that start here (zero state)."""
         return self.run(embedded_BTD, None)[0]
 
     def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -61,7 +61,7 @@ class RecurrentBackbone(nn.Module):
 
         Args:
             embedded_BTD: embedded inputs.
-            state: what the stretch before ended in; None begins anew.
+            state: final state of the previous stretch; None starts afresh.
         """
         hidden_BTD, state = self.lstm(self.dropout(embedded_BTD), state)
         return self.dropout(hidden_BTD), state
@@ -73,21 +73,21 @@ class RecurrentBackbone(nn.Module):
 
 
 def forget(state: State, reset_B: Tensor) -> State:
-    """Return the state with the streams where ``reset_B`` holds set to zero, cut off from the graph."""
+    """Return the state, zeroed in the streams where ``reset_B`` is set, and detached from the graph."""
     keep_B1 = (~reset_B).unsqueeze(-1)
     hidden, cell = (torch.where(keep_B1, part.detach(), 0.0) for part in state)
     return hidden, cell
 
 
 END = 0
-CELLS = 200_000  # members times contexts that are scored at a time
+CELLS = 200_000  # members times contexts scored at a time
 
 
 class CharacterRNN(nn.Module):
-    """GRU over the characters of a token whose first state is a function of the language model's.
+    """GRU over the characters of a token whose initial state is a function of the language model's state.
 
     Args:
-        tokens: members of the class, in its order.
+        tokens: members of the class, in order.
         context_dim: D.
         dim: H.
     """
@@ -111,10 +111,10 @@ class CharacterRNN(nn.Module):
         self.output = nn.Linear(dim, len(alphabet) + 1)
 
     def forward(self, context_ND: Tensor, member_N: Tensor) -> Tensor:
-        """Return log P of one member a context by the chain rule, [N]; strings outside the class have a share too."""
+        """Return log P of one member per context by the chain rule, [N]; strings outside the class also have mass."""
         length_N = self.length_K[member_N]
         text_NL = self.padded_KL[member_N][:, : int(length_N.max())]
-        # the end symbol begins a token too
+        # the end symbol also starts a token
         input_NL = F.pad(text_NL[:, :-1], (1, 0), value=END)
         hidden_NLH, _ = self.rnn(self.embedding(input_NL), self._first(context_ND).unsqueeze(0))
         log_NL = self.output(hidden_NLH).float().log_softmax(-1).gather(2, text_NL.unsqueeze(2)).squeeze(2)
@@ -122,7 +122,7 @@ class CharacterRNN(nn.Module):
         return (log_NL * inside_NL).sum(1)
 
     def log_probs(self, context_ND: Tensor) -> Tensor:
-        """Return log P by the chain rule of all members, [N, K], prefixes computed once (the rows sum to less than 1).
+        """Return log P of all members by the chain rule, [N, K], sharing prefixes (the rows sum to less than 1).
 
         ``log_softmax`` over K renormalises them over the class.
         """
@@ -149,7 +149,7 @@ Level = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
-    """Return for every depth: parent prefix and symbol of each longer prefix; prefix and member of each end."""
+    """Return for every depth the parent prefix and symbol of each prefix, and the prefix and member of each end."""
     levels: list[Level] = []
     prefixes: dict[tuple[int, ...], int] = {(): 0}
     depth = 0
@@ -173,16 +173,16 @@ def _trie(texts: Sequence[Sequence[int]]) -> list[Level]:
 
 
 class CharacterRNNs(ModuleListOf[CharacterRNN]):
-    """The networks of all classes. They learn from the language model's states, which do not learn from them.
+    """The networks of all classes. They learn from the language model's states, but send no gradient to it.
 
     Args:
         classes: the members of each.
         context_dim, dim: D and H.
-        every: steps whose class tokens are gathered for one step of the networks.
-        renormalise: probabilities are renormalised over the class vocabulary.
+        every: number of steps whose class tokens make one step of the networks.
+        renormalise: whether probabilities are renormalised over the class vocabulary.
 
-    Attributes:
-        ready: class tokens of ``every`` steps have been gathered.
+        Attributes:
+            ready: class tokens of ``every`` steps have been collected.
     """
 
     def __init__(
@@ -197,15 +197,15 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         return len(self.gathered) >= self.every
 
     def gather(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> None:
-        """Keep the class tokens of a step: states before them, classes, members."""
+        """Collect the class tokens of a step: states before them, classes, members."""
         self.gathered.append((hidden_XD.detach(), class_X, index_X))
 
     def forget(self) -> None:
-        """Drop what was gathered."""
+        """Drop the collected tokens."""
         self.gathered = []
 
     def cost(self) -> Tensor:
-        """Return the mean -log P of the gathered class tokens in nats, (); the gathering begins anew."""
+        """Return the mean -log P of the collected class tokens in nats, (), and start collecting afresh."""
         hidden_XD = torch.cat([part[0] for part in self.gathered])
         class_X, index_X = (np.concatenate([part[place] for part in self.gathered]) for place in (1, 2))
         self.forget()
@@ -217,7 +217,7 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         return cost / len(class_X)
 
     def log_probs(self, hidden_XD: Tensor, number: int) -> Tensor:
-        """Return log P of all members of a class, [X, K], renormalised over them or not."""
+        """Return log P of all members of a class, [X, K], renormalised if set."""
         log_XK = self[number].log_probs(hidden_XD)
         return log_XK.log_softmax(1) if self.renormalise else log_XK
 
@@ -232,7 +232,7 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
 
 @dataclass
 class CacheState:
-    """The last positions of every stream: hidden states [B, W, D], the words that followed them [B, W], -1 for none."""
+    """The last positions of every stream: hidden states [B, W, D] and the words after them [B, W], -1 for none."""
 
     hidden_BWD: Tensor
     word_BW: Tensor
@@ -244,7 +244,7 @@ class NeuralCache:
 
     Attributes:
         window: cached positions (paper: 500).
-        weight: of the cache in the mixture (paper: 0.25); a cache with nothing in it has none.
+        weight: of the cache in the mixture (paper: 0.25); an empty cache has weight 0.
         temperature: factor of the product of hidden states (paper: 0.75), as in Grave et al., eq. 5.
     """
 
@@ -253,20 +253,20 @@ class NeuralCache:
     temperature: float
 
     def start(self, hidden_BTD: Tensor) -> CacheState:
-        """Return an empty cache for streams like these."""
+        """Return an empty cache for such streams."""
         batch, _, dim = hidden_BTD.shape
         empty = hidden_BTD.new_zeros(batch, 0, dim, dtype=torch.float32)
         return CacheState(empty, torch.zeros(batch, 0, dtype=torch.long, device=hidden_BTD.device))
 
     def attend(self, hidden_BTD: Tensor, word_BT: Tensor, state: CacheState) -> tuple[Tensor, Tensor, CacheState]:
-        """Return log weights [B, T, W + T] over the positions, the words there [B, W + T], and the grown cache.
+        """Return log weights [B, T, W + T] over positions, the words there [B, W + T], and the extended cache.
 
         Args:
             hidden_BTD: states of the stretch.
-            word_BT: the words that follow them, -1 where there is none; position t attends to earlier ones only.
-            state: cache of what came before.
+            word_BT: the words after them, -1 where there is none; position t attends only to earlier ones.
+            state: cache of the preceding text.
 
-        Rows with an empty cache hold -inf throughout.
+            Rows with an empty cache are -inf throughout.
         """
         with torch.autocast(hidden_BTD.device.type, enabled=False):
             hidden_BTD = hidden_BTD.float()
@@ -284,7 +284,7 @@ class NeuralCache:
         return log_BTX, words_BX, kept
 
     def target(self, hidden_BTD: Tensor, word_BT: Tensor, state: CacheState) -> tuple[Tensor, CacheState]:
-        """Return log p_cache of the words themselves [B, T] (NaN: the cache is empty), and the grown cache."""
+        """Return log p_cache of the words themselves [B, T] (NaN: the cache is empty), and the extended cache."""
         log_BTX, words_BX, state = self.attend(hidden_BTD, word_BT, state)
         same_BTX = words_BX.unsqueeze(1) == word_BT.unsqueeze(2)
         log_BT = log_BTX.masked_fill(~same_BTX, -torch.inf).logsumexp(2)
@@ -293,9 +293,9 @@ class NeuralCache:
 
 
 def grounded_dimensions(table: ClassTable, size: int) -> Tensor:
-    """Return what class tokens measure, [V, G] (sec. 6.2): a value, or latitude and longitude; zeros for other words.
+    """Return the attributes of class tokens, [V, G] (sec. 6.2): a value or coordinates; zeros for other words.
 
-    Values are log(1 + value), coordinates radians, each scaled to a largest absolute value of 1.
+    Values are log(1 + value), coordinates are radians, each scaled to a maximum absolute value of 1.
     """
     width = max((members.attributes_KD.shape[1] for members in table.classes), default=0)
     grounded_VG = np.zeros((size, width))
@@ -311,10 +311,10 @@ def grounded_dimensions(table: ClassTable, size: int) -> Tensor:
 def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[Tensor, Tensor]:
     """Return (vectors [V, D], found [V] bool) from a text file with a word and D numbers per line (GloVe's format).
 
-    A token that is not there is looked up in lower case, as GloVe's 6B vocabulary is.
+    A missing token is looked up in lower case, like GloVe's 6B vocabulary.
 
     Raises:
-        UserError: no such file, a line with another number of values, or no word of the vocabulary in it.
+        UserError: no such file, a line with a different number of values, or no word of the vocabulary in it.
     """
     vectors: dict[str, np.ndarray] = {}
     wanted = set(tokens) | {token.lower() for token in tokens}

@@ -10,15 +10,15 @@
     table = class_table(tokenizer.tokens, recognisers.values())
     chosen = select(table, train, validation)
 
-A class has ``pattern`` (a regular expression), ``members`` (a list with values), ``kind`` (places) or ``_target_`` (a
-``Recogniser`` of one's own). Metrics, densities and contexts are named; a dotted name is a class of one's own.
+A class has ``pattern`` (a regular expression), ``members`` (a list with values), ``kind`` (places) or ``_target_`` (the
+user's own ``Recogniser``). Metrics, densities and contexts are named; a dotted name is the user's own class.
 
 A class may be bound to a left context: after a month every number that is not a year is a day, after ``5 –`` every
-number ends a range. The class of the next token is then a function of the tokens before it, so that the probabilities
+number ends a range. The class of the next token is then a function of the preceding tokens, so that the probabilities
 of the classes and of their members multiply to a distribution over the vocabulary.
 
-Shape letters: B rows, T positions, V vocabulary, C classes, S left-context states, K members of one class, D numbers
-that describe a member. A context "active at t" is about the token after position t.
+Shape letters: B rows, T positions, V vocabulary, C classes, S left-context states, K members of one class, D attributes
+of a member. A context "active at t" is about the token after position t.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Unit:
     Attributes:
         name: a short name of our own.
         quantity: length, mass, area, volume, speed or temperature.
-        factor: SI units (m, kg, m2, m3, m/s, K) in one of it.
-        offset: in K, of temperatures only.
-        written: how texts write it, words between blanks.
+        factor: SI units (m, kg, m2, m3, m/s, K) per unit.
+        offset: in K, only for temperatures.
+        written: its spellings in texts, words separated by spaces.
     """
 
     name: str
@@ -105,15 +105,15 @@ UNITS: tuple[Unit, ...] = (
     _unit("degC", "temperature", 1.0, "° C|°C|degrees Celsius", constants.zero_Celsius),
     _unit("degF", "temperature", 5 / 9, "° F|°F|degrees Fahrenheit", constants.zero_Celsius - 32 * 5 / 9),
 )
-LONGEST = 3  # words of a unit
+LONGEST = 3  # maximum words of a unit
 
 
 class UnitTable:
-    """Looks units up in text and converts between those of one quantity, in both directions.
+    """Finds units in text and converts between those of one quantity, in both directions.
 
     Attributes:
-        units: the table; a unit is referred to by its place in it.
-        last_words: words that a written unit can end with.
+        units: the table; a unit is referred to by its index.
+        last_words: words with which a written unit can end.
     """
 
     def __init__(self, units: Sequence[Unit] = UNITS) -> None:
@@ -134,7 +134,7 @@ class UnitTable:
         return None
 
     def convert(self, value_N: np.ndarray, unit_N: np.ndarray) -> np.ndarray:
-        """Return converted_NU, the amount in every unit; NaN in its own unit and in those of other quantities."""
+        """Return converted_NU, the amount in every unit; NaN for its own unit and those of other quantities."""
         amount_N1 = (value_N * self.factor_U[unit_N] + self.offset_U[unit_N])[:, None]
         converted_NU = (amount_N1 - self.offset_U) / self.factor_U
         other_NU = self.quantity_U[unit_N][:, None] != self.quantity_U
@@ -158,10 +158,9 @@ class Recogniser(abc.ABC):
         name: of the class.
         metrics: names of the candidate metric functions (``metric_function.METRICS``).
         densities: names of the candidate densities (``density.DENSITIES``).
-        context: the left context the class is bound to; None: the class exists wherever no bound class takes its
+        context: the left context that the class is bound to; None: the class exists wherever no bound class takes its
             tokens.
-        unit: what errors of guesses are counted in; None: km where members have coordinates, else a difference of
-            values.
+        unit: of errors of guesses; None: km where members have coordinates, else a difference of values.
     """
 
     def __init__(
@@ -178,14 +177,14 @@ class Recogniser(abc.ABC):
 
     @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:
-        """Return what the metric functions read of a member: (value,) or (latitude, longitude); None: no member."""
+        """Return a token's attributes for the metrics: (value,) or (latitude, longitude); None: not a member."""
 
 
 class PatternRecogniser(Recogniser):
-    """Tokens that match a regular expression as a whole; numbers have their value, other tokens NaN.
+    """Tokens that fully match a regular expression; numbers have their value, other tokens NaN.
 
     Raises:
-        UserError: the pattern is no regular expression.
+        UserError: the pattern is not a regular expression.
     """
 
     def __init__(self, *, pattern: str, **options: Any) -> None:
@@ -203,7 +202,7 @@ class PatternRecogniser(Recogniser):
 
 
 class ListRecogniser(Recogniser):
-    """Tokens of a list, each with a number or a tuple of numbers, e.g. the stage of cooking a verb belongs to.
+    """Tokens of a list, each with a number or a tuple of numbers, e.g. the stage of cooking of a verb.
 
     Raises:
         UserError: members with different numbers of values.
@@ -251,15 +250,15 @@ _FULL = "January February March April May June July August September October Nov
 _SHORT = "Jan. Feb. Mar. Apr. Jun. Jul. Aug. Sep. Sept. Oct. Nov. Dec."
 MONTHS = tuple(f"{_FULL} {_SHORT}".split())
 RANGE_MARKS = ("–", "—", "-", "@-@", "@–@", "to")
-FILLERS = ("@-@", "-")  # between number and unit: 12 @-@ inch
+FILLERS = ("@-@", "-")  # allowed between number and unit: 12 @-@ inch
 
 
 class LeftContext(abc.ABC):
     """A pattern in the tokens before the next one; ``bind`` is called once with the vocabulary.
 
     Attributes:
-        name: what recognisers refer to.
-        window: tokens that the pattern may reach back.
+        name: by which recognisers refer to it.
+        window: how many tokens back the pattern may reach.
     """
 
     name: str
@@ -267,15 +266,15 @@ class LeftContext(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, tokens: Sequence[str]) -> None:
-        """Look up the ids the pattern is made of."""
+        """Look up the ids that make up the pattern."""
 
     @abc.abstractmethod
     def active(self, ids_BT: np.ndarray) -> np.ndarray:
-        """Return active_BT (bool); ids of -1 stand for no token."""
+        """Return active_BT (bool); ids of -1 mean no token."""
 
 
 def _flags(tokens: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """Return a bool a token, and False for the id -1."""
+    """Return a bool per token, and False for the id -1."""
     chosen = frozenset(wanted)
     return np.array([token in chosen for token in tokens] + [False])
 
@@ -294,7 +293,7 @@ def _before(flags_BT: np.ndarray, steps: int) -> np.ndarray:
 
 
 class AfterMonth(LeftContext):
-    """The token before is a month's name: ``November [4]``."""
+    """The previous token is a month: ``November [4]``."""
 
     name, window = "after_month", 1
 
@@ -306,7 +305,7 @@ class AfterMonth(LeftContext):
 
 
 class AfterRangeMark(LeftContext):
-    """A number and a dash (or "to") before: ``1914 – [1918]``."""
+    """Preceded by a number and a dash (or "to"): ``1914 – [1918]``."""
 
     name, window = "range", 2
 
@@ -318,10 +317,10 @@ class AfterRangeMark(LeftContext):
 
 
 class InConversion(LeftContext):
-    """A quantity and an opening bracket before: ``60 cm ( [24]``; also ``5 – 6 kg ( 11 – [13]``.
+    """Preceded by a quantity and an opening bracket: ``60 cm ( [24]``; also ``5 – 6 kg ( 11 – [13]``.
 
     The quantity is one number, or the two of a range, and a unit of ``units``; the second number in the bracket
-    converts the second of the range. ``sources`` says what is to be converted.
+    converts the second of the range. ``sources`` returns what to convert.
     """
 
     name, window = "convert", 10
@@ -354,7 +353,7 @@ class InConversion(LeftContext):
         return value_BT, unit_BT
 
     def _quantity(self, ids_T: np.ndarray) -> tuple[list[float], int] | None:
-        """Return (one or two numbers, unit) that end a stretch of tokens, or None."""
+        """Return (one or two numbers, unit) at the end of a stretch of tokens, or None."""
         words = [self.tokens[number] for number in ids_T if not self.filler_V[number]]
         found = self.units.ending(words)
         if found is None:
@@ -369,7 +368,7 @@ class InConversion(LeftContext):
         return ([last] if first is None else [first, last]), unit
 
 
-# most urgent first
+# in order of precedence
 CONTEXTS: dict[str, type[LeftContext]] = {
     context.name: context for context in (InConversion, AfterRangeMark, AfterMonth)
 }
@@ -386,7 +385,7 @@ class ClassMembers:
         name: of the class.
         ids_K: token ids, ascending.
         tokens: their texts.
-        attributes_KD: what the metric functions read: value, or latitude and longitude (degrees).
+        attributes_KD: for the metric functions: value, or latitude and longitude (degrees).
         metrics, densities: names of the candidates.
         unit: of errors of guesses (``Recogniser``).
     """
@@ -413,9 +412,9 @@ class ClassTable:
 
     Attributes:
         classes: members of each class, in the order of the recognisers; empty classes are left out.
-        contexts: the left contexts, bound to the vocabulary; where several are active the first counts.
+        contexts: the left contexts, bound to the vocabulary; if several are active the first counts.
         class_of_SV: class of each token in each state, -1 for none.
-        index_CV: place of a token among the members of a class, -1 where it is none.
+        index_CV: index of a token among the members of a class, -1 where it is not a member.
         available_SC: whether a class exists in a state.
     """
 
@@ -442,7 +441,7 @@ class ClassTable:
 
     @property
     def any_class_V(self) -> np.ndarray:
-        """Whether a token is in some class: these are the tokens that the tagged vocabulary replaces (bool)."""
+        """Whether a token is in some class, i.e. replaced in the tagged vocabulary (bool)."""
         return np.asarray((self.index_CV >= 0).any(0))
 
     def __len__(self) -> int:
@@ -457,11 +456,11 @@ class ClassTable:
         Args:
             tokens: texts of the vocabulary, by id.
             recognisers: in a state, the classes bound to it come first, then the unbound ones; the first match wins.
-            contexts: the left contexts that classes are bound to, most urgent first.
+            contexts: the left contexts that classes are bound to, in order of precedence.
 
-        Raises:
-            UserError: two classes of one name, a context that does not exist, or a class of which only a part is
-                available in some state.
+            Raises:
+                UserError: two classes of one name, an unknown context, or a class that is only partly available in some
+                state.
         """
         names = [recogniser.name for recogniser in recognisers]
         if len(set(names)) < len(names):
@@ -534,7 +533,7 @@ _BY_KEY: dict[str, type[Recogniser]] = {
 
 
 def candidate(known: Mapping[str, type[Kind]], name: str, base: type[Kind]) -> type[Kind]:
-    """Return the class behind a name of ``known``, or behind a dotted name.
+    """Return the class for a name in ``known``, or for a dotted name.
 
     Raises:
         UserError: there is none, or it is not derived from ``base``.
@@ -570,7 +569,7 @@ def read_classes(path: str | Path) -> dict[str, Recogniser]:
     """Read classes from a YAML file: name -> settings (see above).
 
     Raises:
-        UserError: no such file, no YAML, or a class that lacks something.
+        UserError: no such file, not YAML, or an incomplete class.
     """
     settings = read_yaml(path, f"classes of {path}")
     if not isinstance(settings, Mapping):
@@ -579,7 +578,7 @@ def read_classes(path: str | Path) -> dict[str, Recogniser]:
 
 
 def before_others(own: Mapping[str, Recogniser], others: Mapping[str, Recogniser]) -> list[Recogniser]:
-    """Return the classes of ``own`` before the others; one that has the name of another takes its place."""
+    """Return the classes of ``own`` before the others; one with the name of another replaces it."""
     new = [recogniser for name, recogniser in own.items() if name not in others]
     return new + [own.get(name, recogniser) for name, recogniser in others.items()]
 

@@ -1,12 +1,12 @@
-"""Micro-models as a control for any tokenizer: classes kept as texts, members of several tokens dealt out one by one.
+"""Micro-models as a control for any tokenizer: classes stored as text, members of any number of tokens.
 
-A language model's tokens need not be words. Where a class member may begin, what the model gives to the first tokens of
-the class's members is dealt out among them as the micro-model says (Eq. 4); behind such a token, what it gives to the
-tokens that go on, and, where a member is complete, to ending it, is dealt out by what remains. The product over the
-tokens of a member is then the micro-model's probability of it, exactly.
+A language model's tokens need not be words. Where a class member may begin, the model's mass on the first tokens of the
+class's members is redistributed among them by the micro-model (Eq. 4); after such a token, its mass on continuing
+tokens and, where a member is complete, on ending it, is redistributed among the remaining members. The product over the
+tokens of a member is then exactly the micro-model's probability of it.
 
-Shape letters: N rows, T prefix tokens, V tokens, W members of all classes, K members of one class, D numbers that
-describe a member, C classes, S left-context states.
+Shape letters: N rows, T prefix tokens, V tokens, W members of all classes, K members of one class, D attributes of a
+member, C classes, S left-context states.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 
 AnyModel = MicroModel | Repeat | Blend
-# how a text is cut into words where a run of tokens is no class member
+# how text is split into words where a run of tokens is not a class member
 PIECES = re.compile(r"\d[\d,]*(?:\.\d+)?|\w+|\S")
 
 
 @dataclass(frozen=True)
 class CarriedClass:
-    """One class as it is carried.
+    """One class in its portable form.
 
     Attributes:
         name: of the class.
-        texts: its members, as the training text wrote them.
-        attributes_KD: what metric functions read.
+        texts: its members, as written in the training text.
+        attributes_KD: for the metric functions.
         states: names of the left contexts in which the class is available.
-        count: occurrences in training, which weigh classes that begin with the same tokens.
+        count: occurrences in training, as weight among classes whose members begin with the same tokens.
         model: the fitted micro-model.
     """
 
@@ -77,11 +77,11 @@ class CarriedClass:
 
 
 class MicroModels(Control):
-    """Deals out what the model gives to numbers, places and the like as micro-models of what came before say.
+    """Redistributes the model's mass on numbers, places and the like by micro-models of the preceding text.
 
     Args:
         classes: with their fitted micro-models.
-        weight: of the micro-models, where the user gives no strength.
+        weight: of the micro-models, the default strength.
         name: see ``Control``.
 
     Raises:
@@ -115,20 +115,20 @@ class MicroModels(Control):
 
     @torch.no_grad()
     def fit_strength(self, model: Any, tokenizer: Any, texts: Iterable[str]) -> dict[str, float]:
-        """Take the weight under which held-out texts of the user's are most likely, and make it the default.
+        """Find the weight that makes the user's held-out texts most likely, and make it the default.
 
-        Only places where the micro-models change something count; the weight of the mixture is found by EM.
+        Only positions where the micro-models change something count; the weight of the mixture is found by EM.
 
         Args:
             model: the language model.
             tokenizer: its own.
-            texts: one document each, at most as long as the model's positions (the rest is cut off).
+            texts: one document each, truncated to the model's positions.
 
-        Returns:
-            ``strength``, ``nats`` saved at a place against the model alone, ``places``.
+            Returns:
+                ``strength``, ``nats`` saved per position compared with the model alone, ``places``.
 
-        Raises:
-            UserError: no text has such a place.
+            Raises:
+                UserError: no text has such a position.
         """
         self.bind(tokenizer)
         assert self.reader is not None
@@ -205,17 +205,17 @@ class MicroModels(Control):
 
 
 def _parts(model: AnyModel) -> list[MicroModel]:
-    """Return the micro-models that a model is made of, in the order of ``_plain``."""
+    """Return the micro-models in a model, in the order of ``_plain``."""
     if isinstance(model, Blend):
         return [part for each in model.models for part in _parts(each)]
     return [model.inner] if isinstance(model, Repeat) else [model]
 
 
 def _plain(model: AnyModel) -> dict[str, Any]:
-    """Return a fitted micro-model as plain values, without what ``tensors`` has.
+    """Return a fitted micro-model as plain values, except what is in ``tensors``.
 
     Raises:
-        UserError: a metric or density of one's own: a bundle brings no code.
+        UserError: the user's own metric or density: a bundle contains no code.
     """
     if isinstance(model, Blend):
         return {"blend": [_plain(each) for each in model.models], "weights": model.weight_P.tolist()}
@@ -283,14 +283,14 @@ def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np
 
 @dataclass(frozen=True)
 class Reading:
-    """What is known of one prefix.
+    """The reading of one prefix.
 
     Attributes:
-        carry, contexts: before the word that the prefix may still be inside of.
-        next_carry, next_contexts: behind it, where a new word begins.
+        carry, contexts: before the word that the prefix may still be inside.
+        next_carry, next_contexts: after it, where a new word begins.
         pending: the tokens of that word.
-        form, node: the way in a trie that they are on; node 0: none.
-        open: a word may go on behind the last token.
+        form, node: their path in a trie; node 0: none.
+        open: a word may continue after the last token.
     """
 
     carry: Carry
@@ -305,11 +305,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Below:
-    """Where a node of a trie leads.
+    """The continuations of a node of a trie.
 
     Attributes:
-        ids_J: tokens that go on.
-        owner_M, member_M: pairs of a place in ``ids_J`` and a member that it may become.
+        ids_J: tokens that continue.
+        owner_M, member_M: pairs of an index into ``ids_J`` and a member that it may become.
         here: members that are complete at the node.
     """
 
@@ -319,21 +319,21 @@ class Below:
     here: np.ndarray
 
     def mass(self, share_W: np.ndarray) -> np.ndarray:
-        """Return what the members behind each token have together, [J]."""
+        """Return the total probability of the members after each token, [J]."""
         return np.bincount(self.owner_M, share_W[self.member_M], minlength=len(self.ids_J))
 
 
 class WordReader:
-    """The classes over a tokenizer: spellings of their members, and what stands before the next word of a prefix.
+    """The classes over a tokenizer: spellings of their members, and the contexts of the next word of a prefix.
 
-    Members have two forms in a tokenizer that knows blanks: with one before them, and without (behind a bracket).
+    Members have two forms in a tokenizer with spaces: with a space before them, and without (after a bracket).
 
     Args:
         control: the classes.
         vocabulary: the tokenizer.
 
     Raises:
-        UserError: the tokenizer can spell no member of any class.
+        UserError: the tokenizer cannot spell any member of any class.
     """
 
     def __init__(self, control: MicroModels, vocabulary: HuggingFaceTokenizer) -> None:
@@ -342,7 +342,7 @@ class WordReader:
         marked = [token[:1] in (" ", "\u0120", "\u2581") for token in tokens]
         self.by_word = not any(marked)
         texts = [vocabulary.decode([number]) for number in range(len(tokens))]
-        # a mark such as "(" neither continues a word nor lets one go on behind it
+        # punctuation such as "(" neither continues a word nor lets one continue after it
         begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
         open_ = [not self.by_word and text[-1:].isalnum() for text in texts]
         self.table, self.word_of = _table(control)
@@ -366,12 +366,12 @@ class WordReader:
     def _spell(self, blank: str, text: str) -> list[tuple[int, ...]]:
         written = text.replace(JOINER, " ")
         ids = tuple(self.vocabulary.encode(blank + written))
-        # what comes back must be the member: some tokenizers lose blanks, fold case or know no such letters
+        # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
         known = bool(ids) and self.vocabulary.unknown_id not in ids
         return [ids] if known and self.vocabulary.decode(ids).strip() == written else []
 
     def read(self, ids_NT: Tensor) -> list[Reading]:
-        """Return what is known of each prefix; only what is new of it is read."""
+        """Return the reading of each prefix, reading only its new part."""
         return self._running.of(ids_NT)
 
     def _advance(self, state: Reading, tokens: list[int]) -> Reading:
@@ -402,14 +402,14 @@ class WordReader:
         return 0, 0
 
     def _words(self, pending: Sequence[int]) -> list[int]:
-        """Return the words that some tokens say, as places in the table; those it does not know are one more."""
+        """Return the words in some tokens, as indices into the table; unknown words share one more index."""
         text, unknown = self.vocabulary.decode(pending).strip(), len(self.word_of)
         if text in self.word_of:
             return [self.word_of[text]]
         return [self.word_of.get(piece, unknown) for piece in PIECES.findall(text)]
 
     def below(self, form: int, node: int) -> Below:
-        """Return where a node leads."""
+        """Return the continuations of a node."""
         key = (form, node)
         if key not in self._below:
             trie = self.tries[form]
@@ -431,7 +431,7 @@ class WordReader:
         return found
 
     def groups(self, form: int, state: int) -> list[np.ndarray]:
-        """Return the classes available in a left-context state, those whose members begin alike together."""
+        """Return the classes available in a left-context state, grouped if their members begin with the same tokens."""
         key = (form, state)
         if key not in self._groups:
             begun = self.below(form, 0)
@@ -455,7 +455,7 @@ class WordReader:
         return self._groups[key]
 
     def shares(self, form: int, contexts: Contexts) -> list[np.ndarray]:
-        """Return for each group of classes its members' probabilities [W], 0 elsewhere."""
+        """Return the probabilities [W] of each group's members, 0 elsewhere."""
         state, found = int(contexts.state_BT[0, -1]), []
         for numbers in self.groups(form, state):
             share_W = np.zeros(len(self.class_W))
@@ -467,7 +467,7 @@ class WordReader:
         return found
 
     def _chances(self, number: int, contexts: Contexts) -> np.ndarray:
-        """Return the members' probabilities [K] of one class; both forms of a member ask for those of one context."""
+        """Return the members' probabilities [K] of one class, cached because both forms of a member need them."""
         if self._asked[0] is not contexts:
             self._asked = contexts, {}
         known = self._asked[1]
@@ -478,7 +478,7 @@ class WordReader:
 
 
 def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
-    """Return the classes over a vocabulary of words: their members, what left contexts look for, one unknown word."""
+    """Return the classes over a vocabulary of words: their members, the words of left contexts, one unknown word."""
     units = sorted({word for unit in UnitTable().units for phrase in unit.written for word in phrase.split()})
     known = [*MONTHS, *RANGE_MARKS, *FILLERS, "(", ")", *units]
     members = [text.replace(JOINER, " ") for each in control.classes for text in each.texts]
@@ -509,11 +509,11 @@ def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
 
 
 class DealtOut(ScoreRule):
-    """Deals out the mass of class members as micro-models say, see the module's text.
+    """Redistributes the mass of class members by micro-models, see the module's docstring.
 
     Args:
         reader: the classes over the tokenizer.
-        strength_B: weight of the micro-models, a prompt each.
+        strength_B: weight of the micro-models, one per prompt.
     """
 
     def __init__(self, reader: WordReader, strength_B: Tensor) -> None:
@@ -525,7 +525,7 @@ class DealtOut(ScoreRule):
         mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
             self._deal(mixed_NV[row], reading)
-        # where nothing was dealt out the mixture is the model's own: nearly everywhere
+        # where nothing was redistributed (nearly everywhere) the mixture is the model's own
         changed = np.nonzero(mixed_NV != own_NV)
         strength_N = row_values(self.strength_B, len(scores)).numpy()[changed[0]]
         with np.errstate(divide="ignore"):
@@ -542,7 +542,7 @@ class DealtOut(ScoreRule):
             for share_W in reader.shares(reading.form, reading.contexts):
                 self._inside(log_V, reading, inside, share_W)
         for form in range(len(reader.tries)):
-            # a member without a blank before it cannot begin inside a word
+            # a member without a space before it cannot begin inside a word
             if form == 1 and reading.open:
                 continue
             begun = reader.below(form, 0)
@@ -553,7 +553,7 @@ class DealtOut(ScoreRule):
                 _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J])
 
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
-        """Behind the first tokens of a member: deal out going on and, where one is complete, ending it."""
+        """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""
         mass_J, ended = inside.mass(share_W), float(share_W[inside.here].sum())
         chosen_J = mass_J > 0
         ids, mass_J = inside.ids_J[chosen_J], mass_J[chosen_J]
@@ -575,7 +575,7 @@ class DealtOut(ScoreRule):
 
 
 def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray) -> None:
-    """Deal out what some tokens have together, in place, by given masses."""
+    """Redistribute the total of some tokens, in place, in proportion to given masses."""
     if len(ids) == 0:
         return
     whole = np.logaddexp.reduce(log_V[ids])
@@ -587,10 +587,10 @@ def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray) -> None:
 
 
 def carried(table: ClassTable, models: Mapping[str, AnyModel], counts: Mapping[str, float]) -> list[CarriedClass]:
-    """Return the classes of a table with their micro-models, as texts.
+    """Return the classes of a table with their micro-models, as text.
 
     Raises:
-        UserError: a left context, metric or density of one's own: a bundle brings no code.
+        UserError: the user's own left context, metric or density: a bundle contains no code.
     """
     for context in table.contexts:
         if CONTEXTS.get(context.name) is not type(context):
@@ -609,7 +609,7 @@ def carried(table: ClassTable, models: Mapping[str, AnyModel], counts: Mapping[s
 
 
 def of_run(module: Any, datamodule: Any, decoding: Any) -> MicroModels:
-    """Return the control of a finished run: the micro-models its validation text chose.
+    """Return the control of a finished run: the micro-models chosen on its validation text.
 
     Raises:
         UserError: a run without classes; see ``carried``.

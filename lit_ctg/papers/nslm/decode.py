@@ -1,8 +1,8 @@
-"""The micro-models at work in generation: as a score rule on any language model, and in texts drawn from our own.
+"""The micro-models in generation: as a score rule on any language model, and in texts drawn from our own.
 
-``MicroModelRule`` deals out anew, inside a class, the mass that a language model gives to it (Eq. 4). It works in our
-decoding loop and in Hugging Face's ``generate(logits_processor=[rule])``, with any vocabulary in which members of the
-classes are single tokens. Shape letters: B rows, T prefix tokens, V vocabulary, K members.
+``MicroModelRule`` redistributes a language model's mass on a class within the class (Eq. 4). It works in our decoding
+loop and in Hugging Face's ``generate(logits_processor=[rule])``, with any vocabulary in which members of the classes
+are single tokens. Shape letters: B rows, T prefix tokens, V vocabulary, K members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 def word_texts(tokenizer: Any) -> tuple[str, ...]:
     """Return the words of a Hugging Face tokenizer's vocabulary, by id, for ``class_table``.
 
-    In a byte-level vocabulary (GPT-2) a token that begins a word has a blank in front; the others are pieces of words
+    In a byte-level vocabulary (GPT-2) a token that begins a word starts with a space; the others are pieces of words
     and get the text "", which is in no class. A token may still be the first piece of a longer word.
     """
     ids = range(len(tokenizer))
@@ -41,13 +41,13 @@ def word_texts(tokenizer: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Fired:
-    """What the rule did in one row.
+    """The effect of the rule in one row.
 
     Attributes:
         class_name: the class.
         state: the left context.
         previous: text of the previous member; "" where there is none.
-        mass: what the language model gave to the class (a probability).
+        mass: the language model's probability of the class.
     """
 
     class_name: str
@@ -57,13 +57,13 @@ class Fired:
 
 
 class MicroModelRule(ScoreRule):
-    """Keep every class's mass, and share it among the members as the micro-model says.
+    """Keeps every class's mass, and shares it among the members by the micro-model.
 
     Args:
         table: the classes over the language model's vocabulary; the prefix is one document.
         models: the micro-model of each class by name; a class without one keeps its scores.
-        strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); a row
-            with 0 keeps its scores untouched. One number or one per row.
+        strength: 1 is Eq. 4; less mixes with the language model's own distribution (the final model of sec. 5.3); with
+            0 a row keeps its scores. One number or one per row.
 
     Raises:
         UserError: no class has a member among the tokens, a micro-model for a class that the table lacks, or a
@@ -87,7 +87,7 @@ class MicroModelRule(ScoreRule):
         self._running: Running[tuple[Contexts | None, Carry]] = Running((None, self.tracker.start(1)), self._read_on)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return log-probabilities ``[B, V]`` in the dtype of ``scores`` (scores as they are where strength is 0)."""
+        """Return log-probabilities ``[B, V]`` in the dtype of ``scores`` (unchanged scores where strength is 0)."""
         strength_B1 = per_row(self.strength, scores)
         if (strength_B1 == 0).all():
             return scores
@@ -99,12 +99,12 @@ class MicroModelRule(ScoreRule):
         return torch.where(strength_B1 == 0, scores, mixed_BV.to(scores.dtype))
 
     def _read_on(self, state: tuple[Contexts | None, Carry], tokens: list[int]) -> tuple[Contexts | None, Carry]:
-        """Return what stands before the token after ``tokens``, and how to read on from there."""
+        """Return the context of the token after ``tokens``, and the state to continue from."""
         contexts, carry = self.tracker.read(np.array([tokens]), None, state[1])
         return _last(contexts), carry
 
     def _contexts(self, input_ids_BT: Tensor) -> Contexts:
-        """Return what stands before the next token of each row; only what is new of a prefix is read."""
+        """Return the context of the next token of each row, reading only the new part of a prefix."""
         rows = [contexts for contexts, _ in self._running.of(input_ids_BT) if contexts is not None]
         fields = ("state_BT", "previous_BTC", "source_value_BT", "source_unit_BT")
         return Contexts(self.table, *(np.concatenate([getattr(row, name) for row in rows]) for name in fields))
@@ -123,7 +123,7 @@ class MicroModelRule(ScoreRule):
         return shared_BV
 
     def explain(self, input_ids: Tensor, scores: Tensor) -> list[list[Fired]]:
-        """Return, for each row, which classes the rule acts on and why, the heaviest first."""
+        """Return, for each row, the classes on which the rule acts and why, the largest mass first."""
         contexts, log_probs_BV = self._contexts(input_ids), scores.double().log_softmax(-1)
         rows: list[list[Fired]] = []
         for row, state in enumerate(contexts.state_BT[:, 0]):
@@ -139,7 +139,7 @@ class MicroModelRule(ScoreRule):
 
 
 def _last(contexts: Contexts) -> Contexts:
-    """Return what stands before the token after the last one."""
+    """Return the context of the token after the last one."""
     fields = (contexts.state_BT, contexts.previous_BTC, contexts.source_value_BT, contexts.source_unit_BT)
     return Contexts(contexts.table, *(field[:, -1:] for field in fields))
 
@@ -149,13 +149,13 @@ class ClassText(GeneratedText):
     """A text and its class tokens.
 
     Attributes:
-        fired: (token, class, earlier member of the class or "") of every class token behind the prompt.
+        fired: (token, class, earlier member of the class or "") of every class token after the prompt.
     """
 
     fired: tuple[tuple[str, str, str], ...] = ()
 
     def note(self) -> str:
-        """Return every class token with its class and the member it was measured against."""
+        """Return every class token with its class and its reference member."""
         parts = (f"{token}: {kind}" + (f" after {before}" if before else "") for token, kind, before in self.fired)
         return ", ".join(parts)
 
@@ -166,7 +166,7 @@ class NSLMDecoding:
 
     Attributes:
         temperature, top_p: of the draws.
-        max_new_tokens: length of a continuation.
+        max_new_tokens: maximum length of a continuation.
     """
 
     temperature: float
@@ -174,7 +174,7 @@ class NSLMDecoding:
     max_new_tokens: int
 
     def generator(self, module: NSLMModule, datamodule: Any) -> TextGenerator:
-        """Return what generates with a trained module; fits the micro-models where that has not been done."""
+        """Return the generator of a trained module; fit the micro-models if that has not been done."""
         if module.micro_models is None:
             module.choose_micro_models(datamodule)
         return TextGenerator(module, self, getattr(datamodule, "transform", str))
@@ -184,8 +184,8 @@ class TextGenerator(Generator[ClassText]):
     """Draws texts from the final mixture; ``control.mixture_weight`` is that of Eq. 4, for all rows or one per row.
 
     Args:
-        module, decoding: what is drawn from, and how.
-        prepare: what the corpus does to a text before its tokens are split (numbers joined, places chunked).
+        module, decoding: the model and its sampling settings.
+        prepare: the corpus's preprocessing of a text before it is split into tokens (numbers joined, places chunked).
     """
 
     def __init__(self, module: NSLMModule, decoding: NSLMDecoding, prepare: Callable[[str], str] = str) -> None:
@@ -199,13 +199,13 @@ class TextGenerator(Generator[ClassText]):
         return (ControlSetting("mixture_weight", meaning, default=tuned, low=0.0, high=1.0, off=0.0),)
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Return the ids of a prompt as the corpus writes it (``New York , 3 @.@ 5``), prepared as its texts are.
+        """Return the ids of a prompt written as in the corpus (``New York , 3 @.@ 5``) and prepared like its texts.
 
         Raises:
             UserError: a word that is not in the vocabulary.
         """
         vocabulary = self.module.vocabulary
-        # a line end begins the text, as in WikiText
+        # the text starts with a line end, as in WikiText
         return [vocabulary.id("<eos>"), *(vocabulary.id(word) for word in self.prepare(text).split())]
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
@@ -220,7 +220,7 @@ class TextGenerator(Generator[ClassText]):
         return ClassText(written, tuple(ids), prompt_length, control, self._fired(ids, prompt_length))
 
     def _fired(self, ids: Sequence[int], start: int) -> tuple[tuple[str, str, str], ...]:
-        """Say which tokens behind the prompt are in a class, and after which earlier member."""
+        """Return which tokens after the prompt are in a class, and after which earlier member."""
         table, tokens = self.module.table, self.module.vocabulary.tokens
         contexts, _ = self.module.tracker.read(np.array([ids[:-1]]))
         found = contexts.occurrences(np.array([ids[1:]]))

@@ -29,27 +29,27 @@ from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.statistics import exp_or_inf
 
-STRETCH = 500  # tokens that the interval takes for one sentence
-MOST_KEYS = 2000  # occurrences behind a curve; of more than that, an evenly spaced sample
+STRETCH = 500  # tokens that the interval treats as one sentence
+MOST_KEYS = 2000  # maximum occurrences behind a curve; beyond that, an evenly spaced sample
 CURVES = ("nnlm", "tag")
 RESAMPLES = 2000  # of articles
-# what is set against what on test text
+# pairs of models compared on test text
 COMPARED = (
     *((model, "nnlm") for model in ("hnlm", "crnn", "nslm", "summed", "nnlm_cache")),
     *((f"nslm_{name}", "nnlm") for name in REFERENCES),
     *((model, "nnlm_cache") for model in ("nslm", "nslm_cache")),
     ("nslm", "nslm_repeat"),
 )
-SHOWN = 3  # pairs of each class that are printed
+SHOWN = 3  # how many pairs per class are printed
 UNITS = {1: "difference of values", 2: "km"}
 
 
 class ClassPerplexity(RatioMetric):
     """exp of the mean -log P(w) over the tokens of each group; a token may be in several groups or in none.
 
-    Log-probabilities must be those of a model normalised over the whole vocabulary: a class's perplexity says how well
-    its tokens are predicted among all words, not within the class. NaN for a group without tokens. The interval is the
-    delta method's over stretches of 500 tokens.
+    Log-probabilities must come from a model normalised over the whole vocabulary: a class's perplexity says how well
+    its tokens are predicted among all words, not within the class. NaN for a group without tokens. The interval is by
+    the delta method over stretches of 500 tokens.
 
     Args:
         groups: names of the groups.
@@ -63,10 +63,10 @@ class ClassPerplexity(RatioMetric):
         self.names = tuple(groups)
 
     def update(self, log_prob_N: Tensor, member_NG: Tensor) -> None:
-        """Add tokens: log-probability of each in nats, and the groups it is in (bool)."""
+        """Add tokens: log-probability of each in nats, and its groups (bool)."""
         self.follow(log_prob_N)
         member_NG = float64(member_NG)
-        # a token of no group may have no probability: 0 * inf is no number
+        # a token outside all groups may have probability 0: 0 * inf is NaN
         nll_NG = torch.where(member_NG > 0, -float64(log_prob_N).unsqueeze(1), 0.0)
         row_N = torch.arange(len(log_prob_N), device=nll_NG.device) // STRETCH
         rows = int(row_N[-1]) + 1 if len(row_N) else 0
@@ -93,11 +93,11 @@ class ClassPerplexity(RatioMetric):
 
 
 class Articles:
-    """Changes of perplexity, with intervals over articles (percentile bootstrap): tokens of one article hang together.
+    """Changes of perplexity, with intervals over articles (percentile bootstrap): tokens of one article are correlated.
 
     Args:
-        document_N: article of each token, -1 where that is not known: then there are no intervals.
-        resamples: draws of as many articles as there are.
+        document_N: article of each token, -1 if unknown: then there are no intervals.
+        resamples: number of draws of as many articles as there are.
         seed: of the draws.
     """
 
@@ -110,11 +110,11 @@ class Articles:
         self.draw_RD = draws
 
     def change(self, model_N: np.ndarray, base_N: np.ndarray, member_N: np.ndarray) -> MetricResult:
-        """Return by how many percent the perplexity of a group (bool) is another under ``model_N`` than ``base_N``.
+        """Return the change in percent of a group's perplexity (bool) under ``model_N`` compared with ``base_N``.
 
         Args:
             model_N, base_N: log-probabilities in nats.
-            member_N: the group, with one token at least.
+            member_N: the group, with at least one token.
         """
         fall_D = np.bincount(self.place_N[member_N], (model_N - base_N)[member_N], minlength=self.count)
         tokens_D = np.bincount(self.place_N[member_N], minlength=self.count)
@@ -129,7 +129,7 @@ class Articles:
 
 
 def _percent(nats: Any) -> Any:
-    """Return the change of a perplexity whose tokens are likelier by so many nats on average."""
+    """Return the change of a perplexity whose tokens gain this many nats on average."""
     return 100 * np.expm1(-nats)
 
 
@@ -138,8 +138,8 @@ class ClassCount:
     """One class in one split.
 
     Attributes:
-        class_name, split: which.
-        tokens: how many.
+        class_name, split: the class and the split.
+        tokens: number of tokens.
         share: of all tokens of the split.
         members: size of the class vocabulary (of the training split).
         first: tokens without an earlier member in their document.
@@ -156,7 +156,7 @@ class ClassCount:
 def class_counts(
     table: ClassTable, occurrences: Mapping[str, Occurrences], totals: Mapping[str, int]
 ) -> list[ClassCount]:
-    """Count every class, and all together ("all"), in every split; ``totals`` are the tokens of the splits."""
+    """Count every class, and all classes together ("all"), in every split; ``totals`` are the tokens of the splits."""
     counts = []
     for split, found in occurrences.items():
         for number, members in enumerate(table.classes):
@@ -169,7 +169,7 @@ def class_counts(
 
 
 def unknown_members(datamodule: Any, recognisers: Iterable[Recogniser], split: str) -> int:
-    """Return how many tokens of a split would be in a class but are not in the vocabulary: ``<unk>`` for all models."""
+    """Return how many tokens of a split would be in a class but are out of vocabulary: ``<unk>`` for all models."""
     known, members = frozenset(datamodule.vocabulary.tokens), tuple(recognisers)
 
     @functools.cache
@@ -190,7 +190,7 @@ def counts_table(counts: list[ClassCount]) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Probability of metric values: observed shares of occurrences and what the micro-model expects there.
+    """Probability of metric values: observed shares of occurrences and the micro-model's expectation.
 
     Attributes:
         edges: of the bins, one more than there are values.
@@ -205,7 +205,7 @@ class Curve:
 def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray) -> Curve:
     """Return how often metric values in the bins ``edges`` occur, and how often the micro-model expects them.
 
-    Both are taken over the same occurrences (of many, an evenly spaced sample): the expectation is the mean of the
+    Both are taken over the same occurrences (or an evenly spaced sample of them): the expectation is the mean of the
     micro-model's distributions after their previous members, binned by the metric.
     """
     keys_NJ = model.metric.keys(occurrences.evidence)
@@ -227,12 +227,12 @@ def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray
 
 
 class NSLMEvaluation(Callback):
-    """Record what the models say of validation text, after epochs and at the end, and of test text at the end.
+    """Record the models' results on validation text, after epochs and at the end, and on test text at the end.
 
     Args:
-        total: what the tokens of all classes are called: numbers, places.
+        total: name of the tokens of all classes: numbers, places.
         rarity: lower bounds of the groups by count in training text (Fig. 3).
-        patience: training has converged, and stops, when so many validations in a row have brought no better
+        patience: training has converged, and stops, when this many validations in a row have not improved
             ``val/perplexity`` (sec. 5.2: "all models converged within 20 training epochs").
 
     Attributes:
@@ -243,8 +243,8 @@ class NSLMEvaluation(Callback):
             ``val/perplexity`` of the final model; ``grid/...`` and ``micro_model/...`` (see ``Selection.results``);
             ``inside/<split>/<micro-model>/<group>`` perplexities of the member given its class;
             ``change/test/<model>/<base>/<group>`` in percent, its interval over articles.
-        history: ``val/perplexity`` of the epochs that were validated; ``train/nnlm`` and ``train/tag`` of all (means of
-            the steps, nats per token).
+        history: ``val/perplexity`` of the validated epochs; ``train/nnlm`` and ``train/tag`` of all (means over steps,
+            nats per token).
     """
 
     def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:
@@ -256,13 +256,13 @@ class NSLMEvaluation(Callback):
         self._steps = 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the best pairs of the grid search; the record has all."""
+        """Print the best pairs of the grid search; the record has all of them."""
         selection = getattr(pl_module, "selection", None)
         if selection is not None and trainer.is_global_zero:
             Console(soft_wrap=True, highlight=False).print(selection.table(most=SHOWN), markup=False)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sum up anew."""
+        """Reset the sums."""
         self._sums, self._steps = dict.fromkeys(CURVES, 0.0), 0
 
     def on_train_batch_end(
@@ -274,18 +274,18 @@ class NSLMEvaluation(Callback):
         self._steps += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the epoch's means: a curve of training even where no epoch is validated."""
+        """Store the epoch's means: a training curve even if no epoch is validated."""
         for name, total in self._sums.items():
             mean = float(total) / max(1, self._steps)
             self.history.setdefault(f"train/{name}", []).append([trainer.current_epoch + 1, mean])
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a module that is none of ours."""
+        """Refuse a module that is not an NSLM."""
         if not isinstance(pl_module, NSLMModule):
             raise UserError(f"callback nslm_evaluation: {type(pl_module).__name__} is no NSLM; remove the callback")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the results of the validation text that the module was tuned on; at the end of the run test text too."""
+        """Store the results on the validation text, on which the module was tuned; at the end also on test text."""
         module: Any = pl_module
         (scores,) = module.validation
         self.evaluate(trainer, module, scores, "val")
@@ -310,7 +310,7 @@ class NSLMEvaluation(Callback):
                 yield module.test_step(trainer.strategy.batch_to_device(batch), index)
 
     def evaluate(self, trainer: Trainer, module: Any, scores: TokenScores, split: str) -> None:
-        """Put the perplexities and errors of a split into ``results``."""
+        """Store the perplexities and errors of a split in ``results``."""
         count_V = np.bincount(
             datamodule_of(trainer).prepare().ids("train"),
             minlength=len(module.vocabulary),
@@ -337,7 +337,7 @@ class NSLMEvaluation(Callback):
             self._errors(scores, inside_N, f"{split}/{{}}/{members.name}", unit)
 
     def _perplexities(self, where: str, log_prob_N: np.ndarray, groups: Mapping[str, np.ndarray]) -> None:
-        """Keep the perplexity of one model in every group that has tokens."""
+        """Store the perplexity of one model for every group that has tokens."""
         metric = ClassPerplexity(groups=list(groups), sync_on_compute=False)
         metric.update(torch.from_numpy(log_prob_N), torch.from_numpy(np.stack(list(groups.values()), 1)))
         for group, result in metric.named().items():
@@ -359,7 +359,7 @@ class NSLMEvaluation(Callback):
         return groups
 
     def inside_groups(self, scores: TokenScores, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return the groups into which the tokens of a class are divided, [N] bool each."""
+        """Return the groups of the tokens of a class, [N] bool each."""
         groups = {name: scores.class_N == number for number, name in enumerate(names)} | {
             self.total: scores.class_N >= 0
         }
@@ -368,7 +368,7 @@ class NSLMEvaluation(Callback):
         return groups | parts
 
     def _errors(self, scores: TokenScores, inside_N: np.ndarray, name: str, unit: str) -> None:
-        """Keep median and mean absolute error of the best guesses at the member."""
+        """Store median and mean absolute error of the best guesses at the member."""
         for column, guesser in enumerate(GUESSERS):
             error_N = scores.error_NG[inside_N, column]
             error_N = error_N[~np.isnan(error_N)]
@@ -383,26 +383,26 @@ class NSLMEvaluation(Callback):
         return {"history": self.history, "sums": sums, "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what there was before the interruption."""
+        """Restore the state before the interruption."""
         self.history = state_dict["history"]
         self._sums, self._steps = dict(state_dict["sums"]), state_dict["steps"]
 
 
 class ClassReport(Callback):
-    """At the end of a run (``trainer.validate``), count the classes and compare densities with what was observed.
+    """At the end of a run (``trainer.validate``), count the classes and compare densities with the observations.
 
     Args:
-        curves: class -> ``{metric, low, high}``: whole values of the metric at which densities are given; classes that
-            the run does not have are passed over.
+        curves: class -> ``{metric, low, high}``: whole values of the metric at which densities are reported; classes
+            that the run lacks are skipped.
 
     Attributes:
         results: ``count/<split>/<class>`` and ``share/<split>/<class>`` (of all tokens; "all" for all classes);
-            ``unknown/<split>/all``: class tokens that are ``<unk>``, as training text has none of them;
+            ``unknown/<split>/all``: class tokens that are ``<unk>`` because training text lacks them;
             ``density/<class>/<observed or density>/<value>``: the share of training occurrences at a metric value, and
-            what the best micro-model with that metric and density expects there.
+            the expectation of the best micro-model with that metric and density.
 
-    Raises:
-        UserError: a curve of a metric that the class was not fitted with.
+            Raises:
+                UserError: a curve for a metric with which the class was not fitted.
     """
 
     def __init__(self, *, curves: Mapping[str, Mapping[str, Any]]) -> None:
@@ -411,7 +411,7 @@ class ClassReport(Callback):
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report what the module's micro-models were fitted to."""
+        """Report the data behind the module's micro-models."""
         if trainer.state.fn != "validate":
             return
         module, datamodule = cast("NSLMModule", pl_module), datamodule_of(trainer)
@@ -441,7 +441,7 @@ class ClassReport(Callback):
         for trial in trials:
             if trial.metric == settings["metric"] and f"density/{name}/{trial.density}/{low}" not in self.results:
                 curve = density_curve(trial.model, occurrences, edges)
-                # so many rows would otherwise be kept until the process ends
+                # otherwise this many rows would stay cached until the process ends
                 trial.model.forget()
                 for series, column in ((trial.density, curve.fitted), ("observed", curve.observed)):
                     for value, share in zip(range(low, high + 1), column, strict=True):

@@ -1,8 +1,8 @@
 """Output layers shared by NNLM, HNLM and NSLM: words, class tags, and members within a class (Eq. 2 to 4).
 
-A word has one row for both vocabularies: the NNLM's softmax runs over all words, the tag softmax over one tag a class
-and the words that are in no class where the token stands. So all models have equal parameters (sec. 5.2: 50 million
-for the medium LSTM leave no room for a second table).
+A word has one row for both vocabularies: the NNLM's softmax runs over all words, the tag softmax over one tag per class
+and the words that are in no class in the token's context. So all models have equal parameters (sec. 5.2: 50 million for
+the medium LSTM leave no room for a second table).
 
 Shape letters: N positions, X some of them, D hidden size, V words, C classes, S left-context states, O words in no
 class in any state, M words in some class, R class members, class by class, K members of one class, J sampled words,
@@ -25,7 +25,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
-BLOCK = 64  # positions whose whole vocabulary is computed at a time
+BLOCK = 64  # number of positions whose whole vocabulary is computed at a time
 Rows = tuple[Tensor, Tensor]
 Costs = tuple[Tensor, Tensor, Tensor]
 FAST = ("auto", "off")
@@ -39,8 +39,8 @@ class HeadScores:
         nnlm_N: log P(w), softmax over all words (Eq. 2).
         tag_N: log P(c(w)), or of the word itself outside the classes (first factor of Eq. 3 and 4).
         within_N: log P(w | c(w)), neural (second factor of Eq. 3); 0 outside the classes.
-        mass_N: log of all that the NNLM gives to members of c(w) (the single-task P(c) of the AWD-LSTM experiments);
-            outside the classes that of the word.
+        mass_N: log of the NNLM's total probability of the members of c(w) (the single-task P(c) of the AWD-LSTM
+            experiments); outside the classes that of the word.
     """
 
     nnlm_N: Tensor
@@ -50,12 +50,12 @@ class HeadScores:
 
 
 class ClassHeads(nn.Module, ABC):
-    """Rows of class tags, and rows of their own for members within their class; derived classes have those of words.
+    """Rows of class tags, and separate rows for members within their class; derived classes add those of words.
 
     Args:
         dim: hidden size D.
         table: classes of the vocabulary; at least one must have members.
-        init_range: rows start uniform in [-init_range, init_range], biases at 0.
+        init_range: rows are initialised uniformly in [-init_range, init_range], biases at 0.
 
     Raises:
         UserError: no word of the vocabulary is in any class.
@@ -92,7 +92,7 @@ class ClassHeads(nn.Module, ABC):
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
 
-        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        A word in a class in its context is -inf in the second, a class that does not exist there in the third.
         """
 
     @abstractmethod
@@ -102,14 +102,14 @@ class ClassHeads(nn.Module, ABC):
     def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
         """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each.
 
-        ``all`` is their sum, the only one that is sure to have a gradient.
+        ``all`` is their sum, the only one that always has a gradient.
         """
         both, nnlm, tag = self.costs(hidden_ND, target_N, state_N)
         within = -self.within(hidden_ND, target_N, state_N).sum()
         return {"nnlm": nnlm, "tag": tag, "within": within, "all": both + within}
 
     def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
-        """Return the class of each target where it stands, -1 for none."""
+        """Return the class of each target in its context, -1 for none."""
         return self.class_of_SV[state_N, target_N]
 
     def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Tensor:
@@ -136,12 +136,12 @@ class ClassHeads(nn.Module, ABC):
 
     @staticmethod
     def tag_or_word(tags_NC: Tensor, own_N: Tensor, class_N: Tensor) -> Tensor:
-        """Return the score of the class's tag where there is a class, else that of the word itself, [N]."""
+        """Return the score of the class's tag if there is a class, else of the word itself, [N]."""
         tag_N = tags_NC.gather(1, class_N.clamp(min=0).unsqueeze(1)).squeeze(1)
         return torch.where(class_N >= 0, tag_N, own_N)
 
     def tags(self, hidden_ND: Tensor, state_N: Tensor) -> Tensor:
-        """Return logits [N, C]; a class that does not exist in a state has -inf."""
+        """Return logits [N, C]; -inf for a class that does not exist in a state."""
         tags_NC = linear(hidden_ND, self.tag_CD, self.tag_bias_C1)
         return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
 
@@ -153,7 +153,7 @@ def rows(count: int, dim: int, init_range: float) -> tuple[nn.Parameter, nn.Para
 
 
 def linear(hidden_ND: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return logits in float32, whatever precision the product is computed in."""
+    """Return logits in float32, whatever the precision of the product."""
     return F.linear(hidden_ND, weight).float() + bias.squeeze(1)
 
 
@@ -162,10 +162,10 @@ class OutputHeads(ClassHeads):
 
     Args:
         dim, table, init_range: see ``ClassHeads``.
-        samples: words that a sampled softmax draws (Jean et al. 2015); None trains the full softmax.
-        sparse: a sampled softmax gives sparse gradients (plain SGD takes them, Adam does not).
+        samples: number of words drawn by a sampled softmax (Jean et al. 2015); None trains the full softmax.
+        sparse: a sampled softmax gives sparse gradients (plain SGD accepts them, Adam does not).
         fast: ``auto`` trains the full softmax by ``BothSoftmaxes``, ``off`` by the plain form; costs and gradients are
-            equal but for rounding.
+            equal up to rounding.
 
     Raises:
         UserError: no word of the vocabulary is in any class, ``samples`` is not positive, or no such ``fast``.
@@ -193,7 +193,7 @@ class OutputHeads(ClassHeads):
         self.samples, self.sparse, self.fast = samples, sparse, fast
 
     def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
-        """Create one row per word, and note which are in no class."""
+        """Create one row per word, and find the words in no class."""
         in_class_V = torch.from_numpy(table.any_class_V)
         parts = (in_class_V.logical_not().nonzero().squeeze(1), in_class_V.nonzero().squeeze(1))
         column_V = torch.empty(len(in_class_V), dtype=torch.long)
@@ -208,8 +208,8 @@ class OutputHeads(ClassHeads):
     def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
         """Return summed negative log-probabilities in nats: of NNLM and tag together, and of each; () each.
 
-        With ``samples``, the denominators are unbiased estimates: the target, and words drawn by a log-uniform law (the
-        vocabulary is sorted by frequency) over their expected counts.
+        With ``samples``, the denominators are unbiased estimates: the target, plus words drawn log-uniformly (the
+        vocabulary is sorted by frequency) divided by their expected counts.
         """
         if self.samples is not None and self.samples < len(self.column_V):
             nnlm, tag = self._sampled(hidden_ND, target_N, state_N)
@@ -220,11 +220,11 @@ class OutputHeads(ClassHeads):
         return nnlm + tag, nnlm, tag
 
     def plain(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the costs of NNLM and tag, () each, as the equations have them."""
+        """Return the costs of NNLM and tag, () each, as in the equations."""
         words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         own_N = words_NV.gather(1, target_N.unsqueeze(1)).squeeze(1)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
-        # one sum: a state without classes has only -inf tags, and their own log-sum would have no gradient
+        # one sum: a state without classes has only -inf tags, whose separate log-sum would have no gradient
         total_N = torch.cat((outside_NV, tags_NC), 1).logsumexp(1)
         chosen_N = self.tag_or_word(tags_NC, own_N, self.class_of(target_N, state_N))
         return (words_NV.logsumexp(1) - own_N).sum(), (total_N - chosen_N).sum()
@@ -238,7 +238,7 @@ class OutputHeads(ClassHeads):
     def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
         drawn_J, log_count_V = self._draw()
         count = len(drawn_J)
-        # a step touches a few thousand rows, not the whole table
+        # a step touches only a few thousand rows of the table
         touched = torch.cat((drawn_J, target_N))
         row_XD, bias_X1 = (
             F.embedding(touched, table, sparse=self.sparse) for table in (self.word_VD, self.word_bias_V1)
@@ -278,7 +278,7 @@ class OutputHeads(ClassHeads):
     def _score(
         self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, rows: tuple[Rows, Rows]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return nnlm, tag and mass of a few positions: what is in the processor's cache is read again for free."""
+        """Return nnlm, tag and mass of a few positions, whose logits stay in the processor's cache."""
         class_N = self.class_of(target_N, state_N)
         outside_NO, member_NM = (linear(hidden_ND, *part) for part in rows)
         own_N = self._own(outside_NO, member_NM, target_N)
@@ -286,7 +286,7 @@ class OutputHeads(ClassHeads):
         tags_NC = self.tags(hidden_ND, state_N)
         outside_N = outside_NO.logsumexp(1)
         total_N = torch.logaddexp(outside_N, member_NM.logsumexp(1))
-        # members of a class that is not there in this state stand for themselves
+        # members of a class that does not exist in this state stand for themselves
         free_N = member_NM.masked_fill(class_NM >= 0, -torch.inf).logsumexp(1)
         tagged_N = torch.logaddexp(torch.logaddexp(outside_N, free_N), tags_NC.logsumexp(1))
         mass_N = own_N.clone()
@@ -296,7 +296,7 @@ class OutputHeads(ClassHeads):
         return own_N - total_N, self.tag_or_word(tags_NC, own_N, class_N) - tagged_N, mass_N - total_N
 
     def _ready(self, ids: Tensor) -> Rows:
-        """Return rows and biases of some words, in the precision products are computed in (once, not a block)."""
+        """Return rows and biases of some words in the precision of the products (converted once, not per block)."""
         weight, kind = self.word_VD[ids], self.word_VD.device.type
         if torch.is_autocast_enabled(kind):
             weight = weight.to(torch.get_autocast_dtype(kind))
@@ -315,7 +315,7 @@ class OutputHeads(ClassHeads):
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
 
-        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        A word in a class in its context is -inf in the second, a class that does not exist there in the third.
         """
         words_NV, tags_NC = self._words(hidden_ND), self.tags(hidden_ND, state_N)
         outside_NV = words_NV.masked_fill(self.class_of_SV[state_N] >= 0, -torch.inf)
@@ -344,7 +344,7 @@ def make_heads(
     """Return the heads with a full, a sampled (``samples``) or an adaptive softmax (``cutoffs``).
 
     Raises:
-        UserError: both are asked for; see also ``OutputHeads`` and ``AdaptiveHeads``.
+        UserError: both are set; see also ``OutputHeads`` and ``AdaptiveHeads``.
     """
     if cutoffs is None:
         return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
@@ -357,9 +357,9 @@ class AdaptiveHeads(ClassHeads):
     """Words by ``torch.nn.AdaptiveLogSoftmaxWithLoss``; the vocabulary must be sorted by frequency, as ours are.
 
     Args:
-        dim, table, init_range: see ``ClassHeads``; the words start as torch makes them.
+        dim, table, init_range: see ``ClassHeads``; the words have torch's initial values.
         cutoffs: first ids of the clusters, ascending.
-        shrink: rows of a cluster have so many times fewer dimensions than those before.
+        shrink: factor by which the dimension of the rows falls from one cluster to the next.
 
     Raises:
         UserError: no word of the vocabulary is in any class, or cut-offs that do not ascend inside the vocabulary.
@@ -380,7 +380,7 @@ class AdaptiveHeads(ClassHeads):
         super().__init__(dim=dim, table=table, init_range=init_range)
 
     def make_words(self, dim: int, table: ClassTable, init_range: float) -> None:
-        """Create short list and clusters, and note which of them the tagged vocabulary does not have in each state."""
+        """Create short list and clusters, and find which words the tagged vocabulary lacks in each state."""
         self.words = nn.AdaptiveLogSoftmaxWithLoss(dim, self.edges[-1], self.edges[1:-1], self.shrink)
         inside_SV = self.class_of_SV >= 0
         dead = [inside_SV[:, low:high].all(1, keepdim=True) for low, high in itertools.pairwise(self.edges[1:])]
@@ -405,7 +405,7 @@ class AdaptiveHeads(ClassHeads):
     def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C].
 
-        A word that is in a class where it stands is -inf in the second, a class that does not exist there in the third.
+        A word in a class in its context is -inf in the second, a class that does not exist there in the third.
         """
         words_NH, tagged_NH, tags_NC = self._heads(hidden_ND, state_N)
         inside_NV, short = self.class_of_SV[state_N] >= 0, self.edges[1]
@@ -415,7 +415,7 @@ class AdaptiveHeads(ClassHeads):
             open_NE = logits_NE.masked_fill(inside_NV[:, low:high], -torch.inf)
             words.append(words_NH[:, place : place + 1] + logits_NE.log_softmax(1))
             outside.append(tagged_NH[:, place : place + 1] + open_NE.log_softmax(1))
-        # a cluster without an open word has no softmax
+        # a cluster without any open word has no softmax
         return torch.cat(words, 1), torch.cat(outside, 1).masked_fill(inside_NV, -torch.inf), tags_NC
 
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
@@ -424,7 +424,7 @@ class AdaptiveHeads(ClassHeads):
         return torch.cat([self._words(block)[:, ids_K] for block in hidden_ND.split(BLOCK)]).log_softmax(1)
 
     def _words(self, hidden_ND: Tensor) -> Tensor:
-        """Return log P of all words under the NNLM, [N, V]; torch's ``log_prob`` keeps the precision of the states."""
+        """Return log P of all words under the NNLM, [N, V]; torch's ``log_prob`` would keep the states' dtype."""
         head_NH = self.words.head(hidden_ND).float().log_softmax(1)
         parts = [network(hidden_ND).float().log_softmax(1) for network in self.words.tail]
         shares = head_NH[:, self.edges[1] :].split(1, 1)
@@ -438,7 +438,7 @@ class AdaptiveHeads(ClassHeads):
         return head_NH.log_softmax(1), *joint.split((open_NH.shape[1], tags_NC.shape[1]), 1)
 
     def _clusters(self) -> Iterator[tuple[int, int, int, nn.Module]]:
-        """Yield the place beside the short list, the first id, the one behind the last, and the network of each."""
+        """Yield the index after the short list, the first id, the end id and the network of each cluster."""
         for number, (edges, network) in enumerate(
             zip(itertools.pairwise(self.edges[1:]), self.words.tail, strict=True)
         ):

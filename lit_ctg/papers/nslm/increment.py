@@ -1,4 +1,4 @@
-"""Table 7, "Numbers and the Softmax Bottleneck": an LSTM learns f(i) = i + 1 as words; a micro-model knows it.
+"""Table 7, "Numbers and the Softmax Bottleneck": an LSTM learns f(i) = i + 1 on words; a micro-model knows it.
 
 Shape letters: B pairs, T positions, D hidden size, V vocabulary, N pairs of a split.
 """
@@ -22,10 +22,10 @@ from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import class_perplexity, select
 
-BLOCK = 1 << 24  # scores at a time
+BLOCK = 1 << 24  # scores computed at a time
 IN_CHUNKS = nn.LinearCrossEntropyOptions(batch_chunk_size=128)
-MOST_PAIRS = 500  # on which micro-models are chosen and tried: all are alike
-MOST_SCORED = 10_000  # pairs on which the LSTM is scored; of more than that, an evenly spaced sample
+MOST_PAIRS = 500  # pairs on which micro-models are chosen and tested: all are alike
+MOST_SCORED = 10_000  # maximum pairs on which the LSTM is scored; beyond that, an evenly spaced sample
 SPLITS = ("train", "val", "test")
 
 
@@ -47,9 +47,9 @@ class IncrementDataModule(SentenceDataModule):
     """n pairs (i, i + 1), i from 0; some are held out for validation and as many for test ("unseen").
 
     Args:
-        n: pairs in all.
+        n: total number of pairs.
         held_out: share of each of the two held-out parts.
-        batch_size: pairs in a batch; None: a fiftieth of n, 50 at least.
+        batch_size: pairs in a batch; None: a fiftieth of n, at least 50.
         seed: of the split and of the training order.
         num_workers: processes that read batches.
 
@@ -81,7 +81,7 @@ class IncrementDataModule(SentenceDataModule):
     def dataset(self, split: str) -> SentenceBatches:
         """Return the pairs of a split as sentences of two words."""
         pairs_N2 = self.pairs(split)
-        # no word stands for padding: all sentences are equally long
+        # no padding word: all sentences are equally long
         return SentenceBatches(pairs_N2, torch.full((len(pairs_N2),), 2), pad_id=-1, extras={}, crop=False)
 
     def fingerprint(self) -> Fingerprint:
@@ -105,7 +105,7 @@ class IncrementModule(LitLanguageModel):
         vocabulary: the integers.
         dim: of the embedding and the LSTM.
         learning_rate: of Adam.
-        embedding_file: text file of vectors (GloVe's format) that embeddings start from; None: random.
+        embedding_file: text file of vectors (GloVe's format) that initialise the embeddings; None: random.
     """
 
     def __init__(self, *, vocabulary: Any, dim: int, learning_rate: float, embedding_file: str | None = None) -> None:
@@ -158,9 +158,9 @@ class IncrementModule(LitLanguageModel):
 
 
 def micro_model_perplexities(datamodule: Any) -> tuple[dict[str, float], str]:
-    """Choose a micro-model for the class of all integers and return its perplexity a split, and what it is.
+    """Choose a micro-model for the class of all integers; return its perplexity per split and its description.
 
-    Every word is a number, so P_tag is 1 and NSLM is the micro-model. Of large splits an evenly spaced sample is tried.
+    Every word is a number, so P_tag is 1 and NSLM is the micro-model. Large splits are sampled at even spacing.
     """
     number = PatternRecogniser(
         name="number", pattern=r"\d+", metrics=("difference",), densities=("multinomial", "gaussian", "mixture")
@@ -184,11 +184,12 @@ class IncrementTrial(Callback):
     """Measure after every epoch on unseen (test) pairs, and everything at the end.
 
     Args:
-        stop_at_loss: training ends when the last batch of an epoch costs at most this (nats): all pairs are learned.
+        stop_at_loss: training ends when the last batch of an epoch costs at most this (nats), i.e. all pairs are
+            learned.
 
     Attributes:
         results: ``increment/train``, ``increment/accuracy`` (of trained pairs), ``increment/unseen``,
-            ``increment/unseen_best`` (of the untrained model and all epochs: what early stopping would report),
+            ``increment/unseen_best`` (over the untrained model and all epochs: what early stopping would report),
             ``increment/uniform`` (a guess without a model), ``increment/nslm_train``, ``increment/nslm_unseen``.
         history: ``increment/unseen``, [epoch, perplexity]; epoch 0 is the untrained model.
     """
@@ -200,12 +201,12 @@ class IncrementTrial(Callback):
         self.history: dict[str, list[list[float]]] = {"increment/unseen": []}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the untrained model."""
+        """Test the untrained model."""
         if trainer.global_step == 0:
             self._note(0, trainer, pl_module)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model of this epoch, or at the end of the run everything."""
+        """Test the model of this epoch, or at the end of the run everything."""
         if trainer.state.fn == "fit":
             self._note(trainer.current_epoch + 1, trainer, pl_module)
         else:
@@ -214,7 +215,7 @@ class IncrementTrial(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop when the pairs are learned."""
         learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)
-        # all of several processes stop, or none: each has seen other pairs
+        # either all processes stop or none: each has seen different pairs
         if trainer.strategy.reduce_boolean_decision(learned, all=True):
             trainer.should_stop = True
 
@@ -223,7 +224,7 @@ class IncrementTrial(Callback):
         return {"history": self.history}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the epochs before an interruption."""
+        """Restore the epochs before an interruption."""
         self.history = state_dict["history"]
 
     def _score(self, split: str, trainer: Trainer, module: Any) -> tuple[float, float, int]:

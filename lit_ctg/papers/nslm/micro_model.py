@@ -1,11 +1,11 @@
 """Micro-models (Eq. 1, Eq. 4): a metric function and a density, normalised over the vocabulary of a class.
 
-A metric function gives one number for each member of a class, given what came before (sec. 3.3). It first reduces the
-evidence to a key (the previous member, the quantity to convert); places with the same key have the same values. A
-density gives unnormalised log-weights of members from those numbers, fitted to training text, over a base (log_base_K,
+A metric function gives one number for each member of a class, given the preceding text (sec. 3.3). It first reduces the
+evidence to a key (the previous member, the quantity to convert); positions with the same key have the same values. A
+density, fitted to training text, turns those numbers into unnormalised log-weights of members, over a base (log_base_K,
 mean weight 1): zeros, or the class's unigram.
 
-Shape letters: N places or occurrences, U distinct keys, J numbers of a key, K members, M distinct observations,
+Shape letters: N positions or occurrences, U distinct keys, J numbers of a key, K members, M distinct observations,
 G components, P parts of a blend.
 """
 
@@ -27,17 +27,17 @@ from lit_ctg.papers.nslm.classes import ClassMembers, UnitTable
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 
 MAX_RELATIVE_ERROR = 0.05
-BLOCK = 1 << 22  # values computed at a time
+BLOCK = 1 << 22  # number of values computed at a time
 
 
 class MetricFunction(abc.ABC):
-    """A scalar for every member of a class; subclass it for a metric of your own and add it to ``METRICS``.
+    """A scalar for every member of a class; subclass it for your own metric and add it to ``METRICS``.
 
     Attributes:
-        name: what recognisers list.
-        kind: what the values are, so that a density knows whether it can take them: ``scalar``, ``count``, ``flag``
+        name: in the lists of recognisers.
+        kind: type of the values, by which a density decides whether it accepts them: ``scalar``, ``count``, ``flag``
             (0 or 1) or ``distance`` (negative squared, in a plane: a Gaussian of them has mean zero).
-        attributes: how many numbers describe a member of the classes it is for; 0: any.
+        attributes: number of attributes of the members it needs; 0: any.
     """
 
     name: ClassVar[str]
@@ -45,20 +45,20 @@ class MetricFunction(abc.ABC):
     attributes: ClassVar[int] = 1
 
     def fit(self, members: ClassMembers, index_N: np.ndarray) -> MetricFunction:
-        """Take the class and its training occurrences (places among the members); returns itself."""
+        """Take the class and its training occurrences (indices of members); returns itself."""
         self.members = members
         return self
 
     @abc.abstractmethod
     def keys(self, evidence: Evidence) -> np.ndarray:
-        """Return keys_NJ (float64); a row with NaN has no value of this metric (a first occurrence)."""
+        """Return keys_NJ (float64); a row with NaN has no value under this metric (a first occurrence)."""
 
     @abc.abstractmethod
     def values(self, keys_UJ: np.ndarray) -> np.ndarray:
         """Return values_UK of all members for keys without NaN."""
 
     def value_of(self, keys_NJ: np.ndarray, index_N: np.ndarray) -> np.ndarray:
-        """Return values_N of one member a key; override it where that needs no row of all members."""
+        """Return values_N of one member per key; override it where that does not need the row of all members."""
         values_N = np.empty(len(keys_NJ))
         unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
         where_N = where_N.reshape(-1)
@@ -71,7 +71,7 @@ class MetricFunction(abc.ABC):
 
 
 class _Unary(MetricFunction):
-    """A metric of the member alone: one key for all places."""
+    """A metric of the member alone: one key for all positions."""
 
     def keys(self, evidence: Evidence) -> np.ndarray:
         return np.zeros((len(evidence), 1))
@@ -134,7 +134,7 @@ class Euclidean(_Binary):
 
 
 class GreatCircle(_Binary):
-    """Negative squared great-circle distance, in squared degrees of arc (an option beside the paper's Euclidean)."""
+    """Negative squared great-circle distance, in squared degrees of arc (our alternative to the paper's Euclidean)."""
 
     name, kind, attributes = "great_circle", "distance", 2
 
@@ -153,11 +153,11 @@ def arc(from_D: np.ndarray, to_D: np.ndarray) -> np.ndarray:
 
 
 class Convert(MetricFunction):
-    """1 for a member that is the quantity before it in another unit, 0 for others.
+    """1 for a member that is the preceding quantity in another unit, 0 for others.
 
-    The unit after the number is not known yet, so a member counts as correct if it is, rounded at its own last digit
-    that is not a trailing zero, the amount in any other unit of the quantity; whole hundreds and the like may be off
-    by 5% at most. ``60 cm ( [24]``: 23.6 in.
+    The unit after the number is not yet known, so a member is correct if it equals the amount in any other unit of the
+    quantity, rounded at the member's last digit that is not a trailing zero; whole hundreds and the like may be off by
+    5% at most. ``60 cm ( [24]``: 23.6 in.
     """
 
     name, kind = "convert", "flag"
@@ -185,7 +185,7 @@ class Convert(MetricFunction):
 
 
 def last_digit(token: str) -> float:
-    """Return what the last digit that is not a trailing zero counts: 0.01 for "1.25", 1 for "24", 100 for "1,200"."""
+    """Return the value of the last digit that is not a trailing zero: 0.01 for "1.25", 1 for "24", 100 for "1,200"."""
     digits = token.replace(",", "")
     if "." in digits:
         return 10.0 ** -len(digits.partition(".")[2])
@@ -197,22 +197,22 @@ METRICS: dict[str, type[MetricFunction]] = {
 }
 
 
-# integers are known to half a unit: no component is narrower than a uniform on [-1/2, 1/2]
+# integers are precise to half a unit: no component is narrower than a uniform on [-1/2, 1/2]
 LEAST_VARIANCE = 1 / 12
 EM_STEPS = 200
-EM_TOLERANCE = 1e-5  # of a weight
+EM_TOLERANCE = 1e-5  # minimum weight
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a density is fitted to.
+    """The data to which a density is fitted.
 
     Attributes:
         x_N: metric values of the occurrences, at least one.
         kind: of the metric (``MetricFunction.kind``).
-        x_UK: the values of all members for (a sample of) the keys that occur.
-        row_M, index_M, count_M: the distinct pairs of key and member among the occurrences with those keys, and how
-            often each occurs.
+        x_UK: the values of all members for (a sample of) the occurring keys.
+        row_M, index_M, count_M: the distinct pairs of key and member among the occurrences with those keys, and their
+            counts.
         log_base_K: see above.
     """
 
@@ -226,11 +226,11 @@ class Training:
 
 
 class Density(abc.ABC):
-    """Weights from metric values; subclass it for a density of your own and name it by its dotted path.
+    """Weights from metric values; subclass it for your own density and name it by its dotted path.
 
     Attributes:
-        name: what recognisers list.
-        kinds: kinds of metric it can take (``MetricFunction.kind``).
+        name: in the lists of recognisers.
+        kinds: kinds of metric it accepts (``MetricFunction.kind``).
         grid: constructor arguments that the grid search tries, by name.
     """
 
@@ -248,11 +248,11 @@ class Density(abc.ABC):
 
     @abc.abstractmethod
     def parameters(self) -> dict[str, Any]:
-        """Return what was fitted, as plain values to be read by people."""
+        """Return the fitted parameters as human-readable plain values."""
 
 
 class Unigram(Density):
-    """Weight proportional to the metric value (a frequency) plus ``smoothing``; the base plays no part."""
+    """Weight proportional to the metric value (a frequency) plus ``smoothing``; the base is ignored."""
 
     name, kinds = "unigram", frozenset({"count"})
     grid = {"smoothing": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
@@ -271,10 +271,10 @@ class Unigram(Density):
 
 
 class Multinomial(Density):
-    """A table: how often each metric value occurred, shared by the members that have it, and smoothing.
+    """A table: how often each metric value occurred, shared by the members that have it, plus smoothing.
 
     Args:
-        smoothing: weight of what the table has not seen, for each member in proportion to the base.
+        smoothing: weight added to every member in proportion to the base.
     """
 
     name, kinds = "multinomial", frozenset({"scalar", "count", "distance", "flag"})
@@ -302,7 +302,7 @@ class Multinomial(Density):
 
 
 class Gaussian(Density):
-    """A normal density of the metric value; of squared distances an isotropic one in the plane with mean zero."""
+    """A normal density of the metric value; for squared distances an isotropic one in the plane with mean zero."""
 
     name = "gaussian"
 
@@ -321,19 +321,19 @@ class Gaussian(Density):
 
 
 def _exponent(x_UK: np.ndarray, mean: float, variance: float, planar: bool) -> np.ndarray:
-    """Return the log of a Gaussian that is 1 at its top."""
+    """Return the log of a Gaussian scaled to a maximum of 1."""
     return (x_UK if planar else -((x_UK - mean) ** 2)) / (2 * variance)
 
 
 class GaussianMixtureDensity(Density):
-    """A mixture of Gaussians, each normalised over the class vocabulary by itself.
+    """A mixture of Gaussians, each normalised separately over the class vocabulary.
 
-    Means and deviations come from EM on the metric values; of squared distances the means are zero and the deviations
+    Means and deviations come from EM on the metric values; for squared distances the means are zero and the deviations
     a ladder from near to far. The weights come from EM on the exact likelihood: members are points, some crowded and
-    some alone, and a weight for the continuous density would not be one for them.
+    some isolated, and a weight for the continuous density would not suit them.
 
     Args:
-        components: how many, at most the number of distinct values.
+        components: their number, at most the number of distinct values.
     """
 
     name = "mixture"
@@ -373,10 +373,10 @@ class GaussianMixtureDensity(Density):
 
 @lru_cache(maxsize=8)
 def _gaussians(values: bytes, components: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and variances [G] by EM on float64 values; kept, because every base of a grid asks for them."""
+    """Return means and variances [G] by EM on float64 values; cached, because every base of a grid needs them."""
     x_N = np.frombuffer(values)
     mixture = GaussianMixture(components, reg_covar=LEAST_VARIANCE, max_iter=EM_STEPS, random_state=0)
-    # scikit-learn wants two values at least
+    # scikit-learn needs at least two values
     mixture.fit(np.resize(x_N, max(2, len(x_N)))[:, None])
     return mixture.means_[:, 0], mixture.covariances_[:, 0, 0]
 
@@ -389,11 +389,11 @@ def _ladder(square_N: np.ndarray, components: int) -> np.ndarray:
 
 
 def mixture_weights(log_NG: np.ndarray, count_N: np.ndarray | None = None) -> np.ndarray:
-    """Return the weights, by EM, that make a mixture of given log-probabilities (N places, G parts) most likely.
+    """Return the weights, by EM, that make a mixture of given log-probabilities (N observations, G parts) most likely.
 
     Args:
-        log_NG: of what was observed, under each part.
-        count_N: how often; once each by default.
+        log_NG: of the observations, under each part.
+        count_N: their counts; by default once each.
     """
     share_N = np.full(len(log_NG), 1 / len(log_NG)) if count_N is None else count_N / count_N.sum()
     prob_NG = np.exp(log_NG - log_NG.max(axis=1, keepdims=True))
@@ -409,9 +409,9 @@ def mixture_weights(log_NG: np.ndarray, count_N: np.ndarray | None = None) -> np
 
 
 class Binary(Density):
-    """The share of training occurrences whose value is 1 (correct), and the rest; each is shared by its members.
+    """The share of training occurrences whose value is 1 (correct), and the remainder, each divided among its members.
 
-    Where no member is correct, the rest has all.
+    Where no member is correct, the others have everything.
     """
 
     name, kinds = "binary", frozenset({"flag"})
@@ -436,7 +436,7 @@ class Binary(Density):
 
 
 def _shared(log_base_K: np.ndarray, chosen_UK: np.ndarray) -> np.ndarray:
-    """Return the base's log-probabilities among the chosen members of each row; of others anything finite."""
+    """Return the base's log-probabilities among the chosen members of each row; any finite value for others."""
     total_U1 = (chosen_UK * np.exp(log_base_K)).sum(1, keepdims=True)
     return log_base_K - np.log(np.where(total_U1 > 0, total_U1, 1))
 
@@ -446,22 +446,22 @@ DENSITIES: dict[str, type[Density]] = {
 }
 
 
-MEMO_BYTES = 1 << 28  # normalised rows that are kept
-FIT_CELLS = 1 << 19  # weights of the keys a density is fitted with
+MEMO_BYTES = 1 << 28  # maximum of cached normalised rows
+FIT_CELLS = 1 << 19  # maximum of weights (keys times members) that a density is fitted with
 BASES = ("uniform", "unigram")
 
 
 class MicroModel:
-    """P_MM(w | class, what came before).
+    """P_MM(w | class, preceding text).
 
     Where the metric has no value (a first occurrence in the document, nothing to convert) the smoothed unigram of the
-    class takes its place; a member never seen in training has the weight that smoothing gives it.
+    class replaces it; a member never seen in training has the weight of the smoothing.
 
     Args:
         metric, density: the pair.
         fallback_smoothing: added to each member's count in the unigram.
-        base: ``uniform`` (the paper) or ``unigram`` (ours): the density is multiplied with the class's unigram before
-            it is normalised (near *and* frequent), a multinomial is smoothed towards it.
+        base: ``uniform`` (the paper) or ``unigram`` (ours): the density is multiplied by the class's unigram before
+            normalisation (near *and* frequent), a multinomial is smoothed towards it.
 
     Raises:
         UserError: no such base.
@@ -480,7 +480,7 @@ class MicroModel:
         """Fit to the training occurrences of the class; returns itself.
 
         Raises:
-            UserError: there are none, or the metric needs other attributes than the members have.
+            UserError: there are none, or the metric needs attributes that the members lack.
         """
         if not len(occurrences):
             raise UserError(f"class '{members.name}' does not occur in training text: leave it out or give more text")
@@ -500,14 +500,14 @@ class MicroModel:
         keys_NJ = self.metric.keys(occurrences.evidence)
         usable_N = ~np.isnan(keys_NJ).any(1)
         x_N = self.metric.value_of(keys_NJ[usable_N], occurrences.index_N[usable_N])
-        # nothing to fit: the class never occurs twice in a document, so it is never asked for either
+        # nothing to fit: the class never occurs twice in a document, so the density is never used
         self.fitted = len(x_N) > 0
         if self.fitted:
             self.density.fit(self._training(x_N, keys_NJ[usable_N], occurrences.index_N[usable_N]))
         return self
 
     def _training(self, x_N: np.ndarray, keys_NJ: np.ndarray, index_N: np.ndarray) -> Training:
-        """Put together what a density is fitted to; of many keys a fixed random sample is computed in full."""
+        """Return the data for fitting a density; with many keys, a fixed random sample is computed in full."""
         unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
         most = max(1, FIT_CELLS // len(self.members))
         chosen_U = np.arange(len(unique_UJ))
@@ -528,7 +528,7 @@ class MicroModel:
         return self._rows(unique_UJ)[where_N.reshape(-1)]
 
     def log_prob_of(self, index_N: np.ndarray, evidence: Evidence) -> np.ndarray:
-        """Return log_probs_N (float64) of one member at each place."""
+        """Return log_probs_N (float64) of one member at each position."""
         keys_NJ = self.metric.keys(evidence)
         log_probs_N = np.empty(len(keys_NJ))
         unique_UJ, where_N = np.unique(keys_NJ, axis=0, return_inverse=True)
@@ -543,7 +543,7 @@ class MicroModel:
         return log_probs_N
 
     def _rows(self, keys_UJ: np.ndarray) -> np.ndarray:
-        """Return the normalised rows of distinct keys, from memory where they are kept."""
+        """Return the normalised rows of distinct keys, from the cache if possible."""
         names = [tuple(key) for key in keys_UJ.tolist()]
         missing = [place for place, name in enumerate(names) if name not in self._memo]
         rows_UK = np.empty((len(names), len(self.members)))
@@ -569,20 +569,20 @@ class MicroModel:
         return rows_UK
 
     def forget(self) -> None:
-        """Free the kept rows; they are computed anew when they are asked for."""
+        """Free the cached rows; they are recomputed when needed."""
         self._memo.clear()
 
     def describe(self) -> dict[str, Any]:
-        """Return the pair and what was fitted, as plain values."""
+        """Return the pair and its fitted parameters as plain values."""
         fitted = self.density.parameters() if self.fitted else {}
         return {"class": self.members.name, "metric": self.metric.name, "density": self.density.name,
                 "base": self.base, "fallback_smoothing": self.fallback_smoothing, **fitted}  # fmt: skip
 
 
 class Repeat:
-    """Same as previous, before a micro-model (ours): a share for the previous member, the rest by the micro-model.
+    """Repetition combined with a micro-model (ours): a share for the previous member, the rest by the micro-model.
 
-    P(w) = repeat where w is the previous member, else (1 - repeat) P_MM(w) / (1 - P_MM(previous)). Without a previous
+    P(w) = repeat if w is the previous member, else (1 - repeat) P_MM(w) / (1 - P_MM(previous)). Without a previous
     member in the document it is the micro-model alone. Over a unigram it needs neither values nor coordinates.
 
     Args:
@@ -628,17 +628,17 @@ class Repeat:
         return log_probs_N
 
     def _others(self, log_previous_X: np.ndarray) -> np.ndarray:
-        """Return by what the micro-model's log-probabilities of the other members rise or fall."""
-        # an inner model that is sure of the previous member leaves the others next to nothing
+        """Return the change of the micro-model's log-probabilities of the other members."""
+        # an inner model that is certain of the previous member leaves almost nothing for the others
         rest_X = np.maximum(-np.expm1(log_previous_X), np.finfo(np.float64).tiny)
         return np.log1p(-self.repeat) - np.log(rest_X)
 
     def forget(self) -> None:
-        """Free the kept rows."""
+        """Free the cached rows."""
         self.inner.forget()
 
     def describe(self) -> dict[str, Any]:
-        """Return the pair and what was fitted, as plain values."""
+        """Return the pair and its fitted parameters as plain values."""
         names = {"metric": self.metric_name, "density": self.density_name}
         return self.inner.describe() | names | {"repeat": self.repeat}
 
@@ -647,7 +647,7 @@ class Blend:
     """A mixture of micro-models of one class (the paper's outlook: several densities for one class).
 
     Args:
-        models: fitted, of one class.
+        models: fitted models of one class.
         weight_P: their weights, summing to 1; models with a weight below ``least`` are dropped.
     """
 

@@ -1,6 +1,6 @@
 """NSLM: one multi-task language model with the heads of NNLM, HNLM, CRNN and NSLM (sec. 3, 5.3).
 
-Top to bottom: mixtures in log space; what every model says about each token; the module, which owns the method (heads,
+Top to bottom: mixtures in log space; every model's scores of each token; the module, which owns the method (heads,
 table of classes, micro-models, weight of the mixture) with ``log_probs``, ``score`` and ``tune``; plain SGD.
 
 Shape letters: B streams, T positions, N counted positions, X some of them, D hidden size, V vocabulary, C classes,
@@ -45,9 +45,9 @@ _logger = logging.getLogger(__name__)
 
 EARTH_RADIUS_KM = 6371.0  # mean radius
 FINAL = "val/perplexity"
-CARRIED = "nslm_carried"  # in checkpoints: what goes from step to step
+CARRIED = "nslm_carried"  # key in checkpoints of the state carried from step to step
 MODELS = ("nnlm", "hnlm", "crnn", "nslm_alone", "nslm")
-# whose best guess at the member is measured
+# models whose best guess at the member is measured
 GUESSERS = ("nnlm", "hnlm", "nslm", "mixture")
 
 
@@ -61,7 +61,7 @@ def mix(log_a_N: np.ndarray, log_b_N: np.ndarray, weight_b: float) -> np.ndarray
 
 
 def likeliest_weight(log_a_N: np.ndarray, log_b_N: np.ndarray) -> float:
-    """Return the weight of b in [0, 1] under which the tokens are likeliest (the cost is convex in it)."""
+    """Return the weight of b in [0, 1] that makes the tokens most likely (the cost is convex in it)."""
 
     def cost(weight: float) -> float:
         return -float(np.mean(mix(log_a_N, log_b_N, weight)))
@@ -72,7 +72,7 @@ def likeliest_weight(log_a_N: np.ndarray, log_b_N: np.ndarray) -> float:
 
 
 def with_cache(log_model_N: np.ndarray, log_cache_N: np.ndarray, weight: float) -> np.ndarray:
-    """Return the mixture with the cache; NaN in ``log_cache_N`` marks an empty cache, which gets no weight."""
+    """Return the mixture with the cache; NaN in ``log_cache_N`` marks an empty cache, which gets weight 0."""
     empty_N = np.isnan(log_cache_N)
     mixed_N = mix(log_model_N, np.where(empty_N, -np.inf, log_cache_N), weight)
     return np.where(empty_N, log_model_N, mixed_N)
@@ -80,19 +80,19 @@ def with_cache(log_model_N: np.ndarray, log_cache_N: np.ndarray, weight: float) 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """One row a target, float64 log-probabilities in nats.
+    """One row per target, float64 log-probabilities in nats.
 
     Attributes:
         target_N: token ids.
-        class_N: their classes where they stand, -1 for none.
-        document_N: their documents, -1 where batches do not say.
+        class_N: their classes in their context, -1 for none.
+        document_N: their documents, -1 if batches do not say.
         first_N: no earlier member of the class in the document (False outside the classes).
         repeat_N: the member is the previous one of its class in the document (False outside the classes).
         nnlm_N, tag_N, mass_N: see ``HeadScores``.
         within_N, characters_N, micro_N: log P(w | c) of HNLM, character RNN (NaN: not computed) and micro-model; 0
             outside the classes.
         cache_N: log P of the neural cache; NaN where it is empty.
-        error_NG: distance of the best guess at the member (years, km, ...) from the target, a column for each of
+        error_NG: distance of the best guess at the member (years, km, ...) from the target, one column for each of
             ``GUESSERS``; NaN outside the classes and where members have no numbers.
         reference_NR: log P(w | c) of each of ``REFERENCES``; 0 outside the classes.
     """
@@ -117,19 +117,20 @@ class TokenScores:
 
     @classmethod
     def join(cls, parts: Sequence[TokenScores]) -> TokenScores:
-        """Put the rows of several batches one behind the other."""
+        """Concatenate the rows of several batches."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def models(self, weight: float, reference_weights: Mapping[str, float] = {}) -> dict[str, np.ndarray]:
         """Return log P(w) of each model, [N]: the columns of Tables 2 and 3.
 
-        ``nslm_alone`` is Eq. 4; ``nslm`` its mixture with the NNLM, the paper's final model; ``summed`` has P(c) summed
-        over the NNLM's members instead of a tag's; ``nslm_<reference>`` is the final model with a simpler micro-model.
+        ``nslm_alone`` is Eq. 4; ``nslm`` is its mixture with the NNLM, the paper's final model; ``summed`` sums P(c)
+        over the NNLM's members instead of using a tag; ``nslm_<reference>`` is the final model with a simpler
+        micro-model.
 
         Args:
             weight: of Eq. 4 in the mixture.
-            reference_weights: the same for those of ``REFERENCES`` that are wanted.
+            reference_weights: the same for the requested ones of ``REFERENCES``.
         """
         alone_N = self.tag_N + self.micro_N
         models = {
@@ -163,7 +164,7 @@ def distance(guess_XD: np.ndarray, truth_XD: np.ndarray) -> np.ndarray:
 
 
 def _documents(batch: Batch) -> np.ndarray:
-    """Return the document of each target of a batch, [B, T]; -1 where it does not say."""
+    """Return the document of each target of a batch, [B, T]; -1 if the batch does not say."""
     if "document_BT" in batch:
         return batch["document_BT"].cpu().numpy()
     return np.full(batch["target_ids_BT"].shape, -1)
@@ -175,9 +176,9 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 @dataclass
 class Stream:
-    """State of the network, what stood before, and the neural cache; None at the beginning.
+    """State of the network, the preceding contexts, and the neural cache; None at the beginning.
 
-    In generation also each row's weight of Eq. 4 in the mixture; None: the module's.
+    In generation it also has each row's weight of Eq. 4 in the mixture; None: the module's.
     """
 
     state: Any = None
@@ -193,13 +194,13 @@ class Stream:
 
     @classmethod
     def of_plain(cls, kept: Mapping[str, Any]) -> Stream:
-        """Return a stream that goes on where ``plain`` was asked for."""
+        """Return a stream that continues where ``plain`` was called."""
         state = None if kept["state"] is None else tuple(kept["state"])
         contexts = None if kept["contexts"] is None else Carry(*(part.numpy() for part in kept["contexts"]))
         return cls(state, contexts)
 
     def enter(self, batch: Batch) -> None:
-        """Forget everything before rows that are no streams, or other streams: they begin anew each time."""
+        """Forget everything if the rows are not streams, or are different streams: those start afresh each time."""
         reset = batch.get("reset_B")
         if reset is None or self.contexts is None or len(self.contexts.document_B) != len(reset):
             self.state = self.contexts = self.cache = None
@@ -213,37 +214,37 @@ class NSLMModule(LitLanguageModel):
         backbone: a ``RecurrentBackbone`` (its state is carried through streams), or any causal stack whose
             ``forward(embedded_BTD)`` gives hidden states.
         classes: name -> recogniser.
-        class_file: YAML with classes of one's own (``read_classes``): see ``before_others``.
+        class_file: YAML with the user's own classes (``read_classes``): see ``before_others``.
         within_documents: the previous member of a class must be in the same document (needs ``data.documents``); False:
             anywhere earlier in the text.
         init_range: of embeddings and output rows.
         samples: words of the sampled softmax in training; None for the full one. Evaluation is always exact.
         cutoffs: of an adaptive softmax (``AdaptiveHeads``) instead.
-        sum_over_time: the cost of a step is the sum over its T positions, mean over the streams (Zaremba et al.), so
-            that the rate means what it meant there; False: mean over positions.
+        sum_over_time: the cost of a step is the sum over its T positions and the mean over the streams (Zaremba et
+            al.), so that the learning rate has the same meaning as there; False: mean over positions.
         optimizer: sgd (rate times ``rate_decay`` each epoch after ``constant_epochs``) or adamw (warm-up and cosine).
         learning_rate, rate_decay, constant_epochs: of sgd.
         warmup_fraction, weight_decay: of adamw.
         character_dim: hidden size of the character RNNs, 0 for none.
-        character_every: steps whose class tokens are gathered for one step of the character RNNs.
+        character_every: number of steps whose class tokens make one step of the character RNNs.
         character_rate: their rate, in units of ``learning_rate`` (for the mean cost of a class token, a sum over its
             characters: more than 1 diverges).
         renormalise_characters: the character RNN's probabilities are renormalised over the class vocabulary.
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
         bases, blend, repeat: see ``select``.
-        fast: see ``OutputHeads``; ``off`` also gives all gradients densely where the softmax is full.
+        fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
-        embedding_file: text file of vectors that embeddings start from (Table 5).
-        corpus: the data module; classes that do not occur in its training text are left out with a message. None: none
-            is.
+        embedding_file: text file of vectors that initialise the embeddings (Table 5).
+        corpus: the data module; classes that do not occur in its training text are left out with a message. None: all
+            stay.
 
     Attributes:
         table: classes over the vocabulary.
         micro_models: the chosen micro-model of each class, in the table's order; None until ``choose_micro_models``.
-        mixture_weight: the present weight, a tensor that checkpoints keep.
+        mixture_weight: the current weight, a tensor stored in checkpoints.
         reference_weights: the same for the simpler micro-models of ``REFERENCES``.
-        validation: scores of the validation text so far; of all of it, in one, once its epoch is over.
+        validation: scores of the validation text so far; joined into one once its epoch is over.
 
     Raises:
         UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
@@ -301,7 +302,7 @@ class NSLMModule(LitLanguageModel):
         own = {} if class_file is None else read_classes(class_file)
         self.recognisers = before_others(own, classes)
         self.within_documents, self.sum_over_time = within_documents, sum_over_time
-        # of the training text, where it was read for the table's sake; gone after the micro-models are chosen
+        # of the training text, if it was read for the table; dropped once the micro-models are chosen
         self._read: Occurrences | None = None
         self.table = class_table(vocabulary.tokens, self.recognisers) if corpus is None else self._table_of(corpus)
         self.tracker = ContextTracker(self.table)
@@ -315,7 +316,7 @@ class NSLMModule(LitLanguageModel):
         self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
         sampled = samples is not None or cutoffs is not None
-        # a step meets a few hundred words
+        # a step sees a few hundred words
         sparse = optimizer == "sgd" and (sampled or fast == "auto")
         grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
@@ -354,7 +355,7 @@ class NSLMModule(LitLanguageModel):
             self.choose_micro_models(datamodule_of(self.trainer))
 
     def choose_micro_models(self, datamodule: Any) -> Selection:
-        """Fit every candidate pair to training text, keep the best of each class on validation text (sec. 3.3)."""
+        """Fit every candidate pair to training text, and keep the best of each class on validation text (sec. 3.3)."""
         train = self._read if self._read is not None else self.occurrences(datamodule, "train")
         self._read, validation = None, self.occurrences(datamodule, "val")
         self.selection = select(self.table, train, validation, bases=self.bases, blend=self.blend, repeat=self.repeat)
@@ -362,7 +363,7 @@ class NSLMModule(LitLanguageModel):
         return self.selection
 
     def occurrences(self, datamodule: Any, split: str, table: ClassTable | None = None) -> Occurrences:
-        """Return the class tokens of a split, with what came before; of ``table`` instead of the module's own."""
+        """Return the class tokens of a split with their evidence; of ``table`` instead of the module's own."""
         packed = datamodule.prepare()
         begin_N = packed.table(split, "begin") if self.within_documents else np.zeros(1, dtype=np.int64)
         return Occurrences.from_documents(packed.ids(split), begin_N, self.table if table is None else table)
@@ -384,7 +385,7 @@ class NSLMModule(LitLanguageModel):
         return torch.cat((self.embedding(ids), self.grounded_VG[ids]), -1)
 
     def contexts(self, batch: Batch, stream: Stream) -> Contexts:
-        """Return what stands before the targets of a stretch; the stream goes on behind it."""
+        """Return the contexts of a stretch's targets, and advance the stream."""
         reset = batch.get("reset_B")
         document = batch.get("document_BT") if self.within_documents else None
         if self.within_documents and document is None:
@@ -400,7 +401,7 @@ class NSLMModule(LitLanguageModel):
         return contexts
 
     def _run(self, batch: Batch, stream: Stream) -> tuple[Tensor, Contexts]:
-        """Return hidden states of a stretch and what stands before its targets; the stream goes on behind it."""
+        """Return the hidden states of a stretch and the contexts of its targets, and advance the stream."""
         stream.enter(batch)
         embedded_BTD = self.embed(batch["input_ids_BT"])
         if isinstance(self.backbone, RecurrentBackbone):
@@ -411,7 +412,7 @@ class NSLMModule(LitLanguageModel):
         return hidden_BTD, self.contexts(batch, stream)
 
     def forward(self, batch: Batch) -> LMOutput:
-        """Score every position by the final mixture; the rows of the batch are taken as texts that begin here."""
+        """Score every position by the final mixture; the rows of the batch are treated as texts that start here."""
         hidden_BTD, contexts = self._run(batch, Stream())
         return LMOutput(self.log_probs(hidden_BTD, contexts, ("nslm",))["nslm"], hidden_BTD)
 
@@ -428,12 +429,12 @@ class NSLMModule(LitLanguageModel):
 
         Args:
             hidden_BTD: states of the positions.
-            contexts: what stands before the token after each.
+            contexts: of the token after each.
             names: of ``MODELS`` (see ``TokenScores.models``).
-            weight_B: of Eq. 4 in the mixture of each row; None: the present weight in all.
+            weight_B: of Eq. 4 in the mixture of each row; None: the current weight in all.
 
-        Raises:
-            UserError: the micro-models are asked for and are not fitted yet.
+            Raises:
+                UserError: the micro-models are needed and not yet fitted.
         """
         hidden_ND = hidden_BTD.flatten(0, 1)
         state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_ND.device)
@@ -472,8 +473,8 @@ class NSLMModule(LitLanguageModel):
         """Return exact log-probabilities of the targets of the next stretch of the evaluation streams.
 
         Args:
-            batch: as the data module makes it.
-            characters: whether the character RNNs are asked too.
+            batch: from the data module.
+            characters: whether to include the character RNNs.
         """
         stream = self.streams["evaluation"]
         hidden_BTD, contexts = self._run(batch, stream)
@@ -489,11 +490,11 @@ class NSLMModule(LitLanguageModel):
         """Return the scores of a batch's counted targets, row by row.
 
         Args:
-            batch: as the data module makes it.
+            batch: from the data module.
             hidden_BTD: states of its positions.
-            contexts: what stands before the token after each.
+            contexts: of the token after each.
             cache_N: log-probabilities of the neural cache.
-            characters: whether the character RNNs are asked too.
+            characters: whether to include the character RNNs.
         """
         mask_BT = batch["mask_target_BT"]
         counted_BT = mask_BT.cpu().numpy()
@@ -536,7 +537,7 @@ class NSLMModule(LitLanguageModel):
         evidence: Evidence,
         characters: bool,
     ) -> None:
-        """Fill in what is said about the targets of one class."""
+        """Fill in the scores of the targets of one class."""
         assert self.micro_models is not None and self.selection is not None, "choose_micro_models comes first"
         members, each_X = self.table.classes[number], np.arange(len(rows_X))
         index_X = self.table.index_CV[number, scores.target_N[rows_X]]
@@ -560,7 +561,7 @@ class NSLMModule(LitLanguageModel):
                 scores.error_NG[rows_X, column] = distance(guess_XD, attributes_KD[index_X])
 
     def tune(self, scores: TokenScores) -> None:
-        """Set the weight of Eq. 4 in the mixture to what makes these tokens likeliest, unless it was given."""
+        """Set the weight of Eq. 4 in the mixture to make these tokens most likely, unless it was given."""
         if not self.tuned:
             return
         self.mixture_weight.fill_(likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N))
@@ -570,12 +571,12 @@ class NSLMModule(LitLanguageModel):
     # training ------------------------------------------------------------------------------------------------------
 
     def on_train_epoch_start(self) -> None:
-        """Begin the text anew, so that a run resumed here equals an uninterrupted one."""
+        """Restart the text, so that a run resumed here equals an uninterrupted one."""
         self.streams["train"] = Stream()
         self.characters.forget()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what is carried from step to step, so that a run goes on inside an epoch."""
+        """Add the state carried from step to step, so that a run can resume within an epoch."""
         gathered = [
             (hidden_XD, torch.from_numpy(class_X), torch.from_numpy(index_X))
             for hidden_XD, class_X, index_X in self.characters.gathered
@@ -583,11 +584,11 @@ class NSLMModule(LitLanguageModel):
         checkpoint[CARRIED] = {"stream": self.streams["train"].plain(), "gathered": gathered}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take it up again; an epoch that begins forgets it."""
+        """Restore it; the start of an epoch drops it."""
         self._carried = checkpoint.get(CARRIED)
 
     def on_train_start(self) -> None:
-        """Go on inside the epoch, on the device that training is on."""
+        """Resume within the epoch, on the training device."""
         if self._carried is None or self.trainer.fit_loop.epoch_loop.batch_progress.current.ready == 0:
             return
         kept, self._carried = self.transfer_batch_to_device(self._carried, self.device, 0), None
@@ -603,7 +604,7 @@ class NSLMModule(LitLanguageModel):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cost of a step, and nats per token of NNLM and tag, nats per class token of the others.
 
-        All heads have weight 1; character RNNs learn from the states, which do not learn from them.
+        All heads have weight 1; character RNNs learn from the states, but send no gradient to them.
         """
         hidden_BTD, contexts = self._run(batch, self.streams["train"])
         mask_BT = batch["mask_target_BT"]
@@ -625,7 +626,7 @@ class NSLMModule(LitLanguageModel):
         return {"loss": loss, **losses}
 
     def configure_optimizers(self) -> Any:
-        """SGD with a rate that falls after some epochs (sec. 5.2), or AdamW."""
+        """SGD with a rate that decays after some epochs (sec. 5.2), or AdamW."""
         if self.optimizer_name == "adamw":
             return adamw_warmup_cosine(
                 self.parameters(),
@@ -646,27 +647,27 @@ class NSLMModule(LitLanguageModel):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip by the norm of all gradients, sparse ones included; character RNNs are networks of their own."""
+        """Clip by the norm of all gradients, including sparse ones; character RNNs are clipped separately."""
         if gradient_clip_val is not None:
             clip_apart(self, self.characters, gradient_clip_val)
 
     # evaluation ----------------------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self) -> None:
-        """Begin the text anew."""
+        """Restart the text."""
         self.streams["evaluation"], self.validation = Stream(), []
 
     def on_test_epoch_start(self) -> None:
-        """Begin the text anew."""
+        """Restart the text."""
         self.streams["evaluation"] = Stream()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return ``TokenScores``: what all models but the character RNNs say about the targets of the next stretch."""
+        """Return ``TokenScores`` of all models except the character RNNs for the targets of the next stretch."""
         self.validation.append(self.score(batch, characters=False))
         return self.validation[-1]
 
     def on_validation_epoch_end(self) -> None:
-        """Tune the mixture on the text that was just scored; log its perplexity and its weight."""
+        """Tune the mixture on the text just scored; log its perplexity and weight."""
         scores = TokenScores.join(self.validation)
         self.validation = [scores]
         self.tune(scores)
@@ -674,7 +675,7 @@ class NSLMModule(LitLanguageModel):
         self.log_dict({FINAL: exp_or_inf(-final_N.mean()), "val/mixture_weight": float(self.mixture_weight)})
 
     def test_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return ``TokenScores``: what all models say about the targets of the next stretch."""
+        """Return ``TokenScores`` of all models for the targets of the next stretch."""
         return self.score(batch, characters=bool(self.characters))
 
     # generation (a StepModel of decoding/loop.py) ------------------------------------------------------------------
@@ -707,7 +708,7 @@ def sgd_with_decay(
 
 
 def clip_apart(whole: nn.Module, apart: Iterable[nn.Module], largest: float) -> None:
-    """Clip each of some parts by the norm of its own gradients, and all else together."""
+    """Clip each of some parts by the norm of its own gradients, and everything else together."""
     parts = list(apart)
     own = {parameter for part in parts for parameter in part.parameters()}
     clip_by_norm((parameter for parameter in whole.parameters() if parameter not in own), largest)
@@ -716,7 +717,7 @@ def clip_apart(whole: nn.Module, apart: Iterable[nn.Module], largest: float) -> 
 
 
 def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
-    """Scale all gradients so that their joint norm is at most ``largest``; torch's own function refuses sparse ones."""
+    """Scale all gradients so that their joint norm is at most ``largest``; torch's function refuses sparse ones."""
     grads = []
     for parameter in parameters:
         if parameter.grad is not None:

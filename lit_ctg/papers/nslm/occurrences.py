@@ -1,4 +1,4 @@
-"""Where class tokens stand in text, and what a micro-model may look at there: only what came before.
+"""Occurrences of class tokens in text, and the evidence that a micro-model may use there: only preceding text.
 
 Shape letters: B rows, T positions, C classes, N occurrences, W window.
 """
@@ -17,12 +17,12 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a micro-model knows at N places, for one class.
+    """A micro-model's evidence at N positions, for one class.
 
     Attributes:
-        previous_N: the most recent earlier member of the class in the same document (its place among the members),
+        previous_N: the most recent earlier member of the class in the same document (its index among the members),
             -1 where there is none.
-        source_value_N, source_unit_N: the quantity to convert (``UnitTable`` place), NaN and -1 where there is none.
+        source_value_N, source_unit_N: the quantity to convert (``UnitTable`` index), NaN and -1 where there is none.
     """
 
     previous_N: np.ndarray
@@ -33,12 +33,12 @@ class Evidence:
         return len(self.previous_N)
 
     def where(self, chosen_N: np.ndarray) -> Evidence:
-        """Return what is known at some of the places (bool or numbers)."""
+        """Return the evidence at some of the positions (bool or indices)."""
         return Evidence(self.previous_N[chosen_N], self.source_value_N[chosen_N], self.source_unit_N[chosen_N])
 
     @classmethod
     def of_previous(cls, previous: Sequence[int] | np.ndarray) -> Evidence:
-        """Return evidence of previous members alone."""
+        """Return evidence of only previous members."""
         previous_N = np.asarray(previous)
         return cls(previous_N, np.full(len(previous_N), np.nan), np.full(len(previous_N), -1))
 
@@ -48,10 +48,10 @@ class Occurrences:
     """Class tokens of a text (targets), in order.
 
     Attributes:
-        position_N: places of the targets in the (flattened) text.
+        position_N: positions of the targets in the (flattened) text.
         class_N: their classes.
-        index_N: their places among the members of their class.
-        evidence: what came before; ``previous_N`` counts members of the occurrence's own class.
+        index_N: their indices among the members of their class.
+        evidence: at each of them; ``previous_N`` refers to members of the occurrence's own class.
     """
 
     position_N: np.ndarray
@@ -67,7 +67,7 @@ class Occurrences:
         return self.where(self.class_N == number)
 
     def where(self, chosen_N: np.ndarray) -> Occurrences:
-        """Return some of the occurrences (bool or places)."""
+        """Return some of the occurrences (bool or indices)."""
         part = self.evidence.where(chosen_N)
         return Occurrences(self.position_N[chosen_N], self.class_N[chosen_N], self.index_N[chosen_N], part)
 
@@ -76,8 +76,8 @@ class Occurrences:
         """Find the class tokens of a text.
 
         Args:
-            ids_T: token ids of documents one behind the other.
-            begin_N: where documents begin (an end may follow), ascending.
+            ids_T: token ids of concatenated documents.
+            begin_N: where documents begin (optionally followed by the end), ascending.
             table: the classes.
         """
         tracker, parts, carry = ContextTracker(table), [], None
@@ -92,7 +92,7 @@ class Occurrences:
 
     @classmethod
     def join(cls, parts: Sequence[Occurrences]) -> Occurrences:
-        """Put occurrences one behind the other."""
+        """Concatenate occurrences."""
 
         def together(name: str) -> np.ndarray:
             return np.concatenate([getattr(part, name) for part in parts] or [np.empty(0, dtype=int)])
@@ -108,11 +108,11 @@ def occurring(
 ) -> tuple[ClassTable, Occurrences, list[str]]:
     """Return the table of the classes that occur in a text, their occurrences, and the names of the other classes.
 
-    A class that is left out gives its tokens back: after a month a number is a plain number again where no day occurs.
+    The tokens of an omitted class return to other classes: if no day occurs, a number after a month is a plain number.
 
     Args:
         tokens: the vocabulary, by id.
-        recognisers: the classes that are asked for.
+        recognisers: the requested classes.
         find: returns the occurrences of a table's classes in the text.
 
     Raises:
@@ -133,7 +133,7 @@ def occurring(
 
 @dataclass(frozen=True)
 class Contexts:
-    """What stands before each target of a batch.
+    """The contexts of each target of a batch.
 
     Attributes:
         table: the classes.
@@ -149,7 +149,7 @@ class Contexts:
     source_unit_BT: np.ndarray
 
     def evidence(self, number: int, chosen_BT: np.ndarray) -> Evidence:
-        """Return the evidence for one class at the chosen places (bool), row by row."""
+        """Return the evidence for one class at the chosen positions (bool), row by row."""
         previous_N = self.previous_BTC[chosen_BT][:, number]
         return Evidence(previous_N, self.source_value_BT[chosen_BT], self.source_unit_BT[chosen_BT])
 
@@ -170,7 +170,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Carry:
-    """What a batch hands to the next one of the same streams: last tokens, last members, last document."""
+    """State from one batch to the next of the same streams: last tokens, last members, last document."""
 
     history_BW: np.ndarray
     previous_BC: np.ndarray
@@ -178,7 +178,7 @@ class Carry:
 
 
 class ContextTracker:
-    """Reads the inputs of streams batch by batch and says what stands before each target.
+    """Reads the inputs of streams batch by batch and returns the contexts of each target.
 
     Args:
         table: the classes, with their left contexts.
@@ -189,7 +189,7 @@ class ContextTracker:
         self.window = max((context.window for context in table.contexts), default=0)
 
     def start(self, rows: int) -> Carry:
-        """Return the carry of streams that have just begun."""
+        """Return the initial carry of streams."""
         history_BW = np.full((rows, self.window), -1)
         return Carry(history_BW, np.full((rows, len(self.table)), -1), np.full(rows, -1))
 
@@ -200,13 +200,13 @@ class ContextTracker:
         carry: Carry | None = None,
         reset_B: np.ndarray | None = None,
     ) -> tuple[Contexts, Carry]:
-        """Return what stands before the target at each position (the token after the input there), and the carry.
+        """Return the contexts of the target at each position (the token after the input there), and the carry.
 
         Args:
             input_BT: token ids.
             document_BT: document of each target; members of an earlier document are forgotten. None: one document.
-            carry: of the batch before; None at the start of streams.
-            reset_B: rows whose stream begins anew.
+            carry: of the previous batch; None at the start of streams.
+            reset_B: rows whose stream restarts.
         """
         input_BT = np.asarray(input_BT, dtype=np.int64)
         carry = self.start(len(input_BT)) if carry is None else carry
@@ -242,7 +242,7 @@ class ContextTracker:
         rows, length = input_BT.shape
         place_T = np.arange(length)
         before_BT = np.concatenate([carry.document_B[:, None], document_BT[:, :-1]], axis=1)
-        # a stream that has just begun (-1) is in the document of its first target
+        # a new stream (-1) is in the document of its first target
         changed_BT = (document_BT != before_BT) & (before_BT >= 0)
         start_BT = np.maximum.accumulate(np.where(changed_BT, place_T + 1, 0), axis=1)
         previous_BTC = np.empty((rows, length, len(self.table)), dtype=np.int64)

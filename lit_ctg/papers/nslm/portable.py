@@ -26,7 +26,7 @@ class NNLMConfig(PortableConfig):
 
 
 class NNLMForCausalLM(PortableLM):
-    """Embedding (with grounded dimensions, where it has some), LSTM or GPT-2 stack, an output row a word (Eq. 2)."""
+    """Embedding (with any grounded dimensions), LSTM or GPT-2 stack, and one output row per word (Eq. 2)."""
 
     config_class = NNLMConfig
 
@@ -65,7 +65,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return the NNLM of a run.
 
     Raises:
-        UserError: the model of Table 7, an adaptive softmax, or another backbone.
+        UserError: the model of Table 7, an adaptive softmax, or an unsupported backbone.
     """
     if not isinstance(module, NSLMModule):
         raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")

@@ -1,6 +1,6 @@
 """The exhaustive grid {metric function, density} per class on validation text (sec. 3.3), and a blend of all pairs.
 
-Shape letters: N places, P pairs of the grid.
+Shape letters: N positions, P pairs of the grid.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from lit_ctg.papers.nslm.occurrences import Occurrences
 
 AnyModel = MicroModel | Repeat | Blend
 BLEND = "blend"
-# simpler micro-models than the chosen one, which say where a gain comes from: how frequent members are; the same as
-# before, without values or coordinates; the best pair with one Gaussian; the best pair that measures something
+# simpler micro-models than the chosen one, to locate the source of a gain: how frequent members are; repetition,
+# without values or coordinates; the best pair with one Gaussian; the best pair that measures something
 REFERENCES = ("unigram", "repeat", "gaussian", "metric")
-NAMES = ("class", "metric", "density", "base")  # of what a micro-model describes: no parameters
+NAMES = ("class", "metric", "density", "base")  # keys of a micro-model's description that are not parameters
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trial:
     Attributes:
         class_name, metric, density, base: what was tried.
         parameters: the density's constructor arguments.
-        perplexity: of the members inside their class, on validation occurrences; NaN where there are none.
+        perplexity: of the members within their class, on validation occurrences; NaN where there are none.
         n: validation occurrences.
         model: the fitted micro-model.
     """
@@ -59,7 +59,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """The pair (and the base, where it is not the paper's) as it is named in records."""
+        """The name of the pair (and of the base, if it is not the paper's) in records."""
         return _label(self.metric, self.density, self.base)
 
 
@@ -70,9 +70,9 @@ class Selection:
     Attributes:
         models: the chosen micro-model of each class, in the order of the class table.
         trials: every cell of the grid, in the order tried.
-        blends: perplexity inside the class, on validation occurrences, of the classes that have a blend; its weights
-            were found on the same.
-        references: what each class's micro-model is compared with, by name of ``REFERENCES`` and class.
+        blends: perplexity within the class, on validation occurrences, of the classes that have a blend, whose weights
+            were found on the same text.
+        references: the simpler micro-models for comparison, by name of ``REFERENCES`` and class.
     """
 
     models: dict[str, AnyModel]
@@ -81,7 +81,7 @@ class Selection:
     references: dict[str, dict[str, AnyModel]] = field(default_factory=dict)
 
     def best(self, class_name: str) -> list[Trial]:
-        """Return the best trial of every (metric, density, base) of a class, the best first."""
+        """Return the best trial of every (metric, density, base) of a class, in order of quality."""
         best: dict[str, Trial] = {}
         for trial in self.trials:
             if trial.class_name == class_name and not trial.perplexity >= _perplexity_of(best.get(trial.label)):
@@ -89,7 +89,7 @@ class Selection:
         return sorted(best.values(), key=lambda trial: trial.perplexity)
 
     def table(self, most: int | None = None) -> str:
-        """Return the grid as lines of text, what is used of each class first and starred, ``most`` pairs a class."""
+        """Return the grid as lines of text, ``most`` pairs per class, the ones in use first and starred."""
         lines = [f"{'class':<12}{'metric/density':<34}{'perplexity':>12}{'n':>8}"]
         for name in self.models:
             rows = [(trial.label, trial.perplexity, trial.n) for trial in self.best(name)[:most]]
@@ -103,9 +103,9 @@ class Selection:
     def results(self) -> dict[str, dict[str, Any]]:
         """Return run-record entries.
 
-        ``grid/<class>/<metric>/<density>`` and ``grid/<class>/blend``: perplexity inside the class, validation text.
-        ``micro_model/<class>/<metric>/<density>/<what>``: what is used: its ``share`` of the blend (1: a pair alone)
-        and its fitted parameters; ``<what>/0``, ``<what>/1`` where there are several.
+        ``grid/<class>/<metric>/<density>`` and ``grid/<class>/blend``: perplexity within the class, validation text.
+        ``micro_model/<class>/<metric>/<density>/<what>``: for the pairs in use, the ``share`` of the blend (1: a pair
+        alone) and the fitted parameters; ``<what>/0``, ``<what>/1`` where there are several.
         """
         results = {}
         for name, model in self.models.items():
@@ -158,15 +158,15 @@ def select(
 ) -> Selection:
     """Fit every pair of every class to training text and keep the best on validation text.
 
-    A class without occurrences in validation text keeps its smoothed unigram. Smoothing and numbers of components are
-    part of the grid.
+    A class without occurrences in validation text keeps its smoothed unigram. The grid includes smoothing and numbers
+    of components.
 
     Args:
         table: the classes, with their candidates.
         train, validation: class tokens of the two splits.
         bases: see ``MicroModel``.
-        blend: instead of one pair, all pairs of a class mixed, with weights by EM on validation text (ours).
-        repeat: try every pair behind "same as previous", too (ours; see ``Repeat``).
+        blend: instead of one pair, mix all pairs of a class, with weights by EM on validation text (ours).
+        repeat: also try every pair combined with repetition (ours; see ``Repeat``).
 
     Raises:
         UserError: a class does not occur in training text.
@@ -192,7 +192,7 @@ def select(
 def _class_trials(
     members: ClassMembers, train: Occurrences, validation: Occurrences, bases: Sequence[str], repeat: bool
 ) -> list[Trial]:
-    """Try all pairs of one class; the smoothing of the unigram, which all fall back on, is chosen first."""
+    """Try all pairs of one class, after choosing the smoothing of the unigram that all fall back on."""
     unigrams = []
     for smoothing in Unigram.grid["smoothing"]:
         pair = Frequency(), Unigram(smoothing)
@@ -209,7 +209,7 @@ def _class_trials(
             density = density_type(**parameters)
             trials.append(_trial(members, train, validation, metric_type(), density, smoothing, base, parameters))
     if repeat:
-        # of the unigrams only the one that all fall back on
+        # among the unigrams only the one that all fall back on
         trials += [_repeating(trial, train, validation) for trial in [trials[0], *trials[len(unigrams) :]]]
     return trials
 
@@ -226,13 +226,13 @@ def _trial(
 ) -> Trial:
     model = MicroModel(metric, density, fallback_smoothing=smoothing, base=base).fit(train, members)
     perplexity = class_perplexity(model, validation)
-    # a grid has many models: only those that are used later may keep their rows
+    # a grid has many models: only those used later may keep their rows
     model.forget()
     return Trial(members.name, metric.name, density.name, base, parameters, perplexity, len(validation), model)
 
 
 def _repeating(trial: Trial, train: Occurrences, validation: Occurrences) -> Trial:
-    """Return the trial of "same as previous" before the micro-model of another."""
+    """Return the trial of repetition combined with the micro-model of another trial."""
     assert isinstance(trial.model, MicroModel)
     model = Repeat(trial.model).fit(train)
     perplexity = class_perplexity(model, validation)
@@ -241,10 +241,10 @@ def _repeating(trial: Trial, train: Occurrences, validation: Occurrences) -> Tri
 
 
 def _references(trials: list[Trial], train: Occurrences) -> dict[str, AnyModel]:
-    """Return the micro-models of ``REFERENCES``; the smoothed unigram stands for what a class has no pair for."""
+    """Return the micro-models of ``REFERENCES``; the smoothed unigram replaces those without a pair."""
     unigram = trials[0].model
     assert isinstance(unigram, MicroModel)
-    # as in the paper: no base, nothing mixed, nothing before it
+    # as in the paper: no base, no blend, no repetition
     pairs = [t for t in trials if isinstance(t.model, MicroModel) and t.base == "uniform" and t.metric != "frequency"]
     pairs = sorted((t for t in pairs if not np.isnan(t.perplexity)), key=lambda trial: trial.perplexity)
     gaussian = [trial.model for trial in pairs if trial.density == "gaussian"]
@@ -265,6 +265,6 @@ def class_perplexity(model: AnyModel, occurrences: Occurrences) -> float:
 
 
 def fit_blend(models: Sequence[MicroModel | Repeat], validation: Occurrences) -> Blend:
-    """Return the mixture of micro-models whose weights EM finds on validation occurrences."""
+    """Return a mixture of micro-models with weights by EM on validation occurrences."""
     log_NP = np.stack([model.log_prob_of(validation.index_N, validation.evidence) for model in models], axis=1)
     return Blend(models, mixture_weights(log_NP))

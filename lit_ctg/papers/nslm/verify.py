@@ -1,4 +1,4 @@
-"""What the records of NSLM say twice: groups from their classes, first and later occurrences, shares, counts."""
+"""Redundant numbers in NSLM's records: groups from their classes, first and later occurrences, shares, counts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Semantic fusion on text of your own: a bank of features, fused at the embedding of any causal backbone.
+"""Semantic fusion on your own text: a bank of features, fused at the embedding of any causal backbone.
 
-The method is that of ``model.py`` (Eq. 2-8) with the bank of ``bank.py`` in place of the clauses' 22 features. On a
+The method is that of ``model.py`` (Eq. 2-8) with the bank of ``bank.py`` instead of the clauses' 22 features. On a
 frozen pretrained model only fusion and auxiliary head are trained: an adapter at the embedding.
 
 Shape letters: B rows, T positions, N counted positions, F features, D hidden size, V vocabulary.
@@ -38,7 +38,7 @@ from lit_ctg.papers.semantic_fusion.model import (
     uniformizer_loss,
 )
 
-EMBEDDING_STD = 0.02  # of GPT-2
+EMBEDDING_STD = 0.02  # GPT-2's
 
 
 @dataclass
@@ -53,8 +53,8 @@ class TextState:
 class TextFusionModule(FusionModule):
     """A language model over a causal backbone with the feature channel (``fusion``), or without (its baseline).
 
-    A backbone that has ``embed`` and ``head_weight`` (a Hugging Face model) brings its embedding and head; the fusion
-    then begins as the identity: an untrained adapter leaves a pretrained model as it is. Else both are one matrix here.
+    A backbone with ``embed`` and ``head_weight`` (a Hugging Face model) has its own embedding and head; the fusion then
+    starts as the identity: an untrained adapter does not change a pretrained model. Otherwise both are one matrix here.
 
     Training never shows a held-out word of the lexicon: in a row, what comes from the first one on is not counted.
 
@@ -66,14 +66,14 @@ class TextFusionModule(FusionModule):
         gate: Eq. 3; False is h0 = e + u.
         feature_dropout: see ``model.drop_and_replace``; 1 never trains the channel as a control.
         label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
-        uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes alike.
+        uniformizer_classes: classes of the lexicon whose words (those of one token) Eq. 8 makes uniform.
         uniformizer_words: ``"all"`` words of a class or the ``"trained"`` ones.
         learning_rate, weight_decay, warmup_fraction, warmup_from_zero, decay_matrices_only: see
             ``adamw_warmup_cosine``.
         seed: of the weights and of the channel's draws.
 
     Raises:
-        UserError: a share outside [0, 1], an unknown class, a feature that does not fit the corpus or looks ahead.
+        UserError: a share outside [0, 1], an unknown class, a feature that looks ahead or does not fit the corpus.
     """
 
     held_out_words: Tensor
@@ -147,7 +147,7 @@ class TextFusionModule(FusionModule):
         self.register_buffer("held_out_words", torch.tensor(held, dtype=torch.long), persistent=False)
 
     def _class_ids(self, name: str, lexicon: Lexicon, *, trained: bool) -> Tensor:
-        """Return the tokens that are a word of a class."""
+        """Return the tokens that are words of a class."""
         members = [word for word in lexicon.of_class(name) if not (trained and word in lexicon.held_out)]
         spellings = [self.bank.finder.spellings[lexicon.words.index(word)] for word in members]
         return torch.tensor(sorted({ids[0] for some in spellings for ids in some if len(ids) == 1}), dtype=torch.long)
@@ -173,7 +173,7 @@ class TextFusionModule(FusionModule):
         return hidden @ self.head_weight.T
 
     def forward(self, batch: Batch) -> LMOutput:
-        """Score every position; features are the text's own, no control."""
+        """Score every position, with the text's own features and no control."""
         features_BTF = self.bank(batch["input_ids_BT"]) if self.fusion else None
         hidden_BTD = self.backbone(self._embed(batch["input_ids_BT"], features_BTF))
         scores_BTV = self._logits(hidden_BTD)
@@ -190,7 +190,7 @@ class TextFusionModule(FusionModule):
     # training ------------------------------------------------------------------------------------------------------
 
     def trained_mask(self, batch: Batch) -> Tensor:
-        """Return which targets training counts: those before the first held-out word of the row, [B, T] bool."""
+        """Return the targets that count in training: those before the first held-out word of the row, [B, T] bool."""
         mask_BT = batch["mask_target_BT"]
         if not len(self.held_out_words):
             return mask_BT
@@ -221,7 +221,7 @@ class TextFusionModule(FusionModule):
         hidden_ND = self.backbone(self._embed(ids_BT, controlled_BTF))[counted_BT]
         target_N = batch["target_ids_BT"][counted_BT]
         logits_NV = self._logits(hidden_ND)
-        if not len(target_N):  # every row begins with a held-out word
+        if not len(target_N):  # when every row begins with a held-out word
             return {"loss": logits_NV.sum() * 0.0}
         losses = {"token_loss": token_loss(logits_NV, target_N, label_smoothing=self.label_smoothing)}
         loss = losses["token_loss"]
@@ -257,7 +257,7 @@ class TextFusionModule(FusionModule):
 
 @dataclass(frozen=True, kw_only=True)
 class LexiconText(GeneratedText):
-    """A text and the lexicon words it goes on with, after the prompt, in order.
+    """A text and the lexicon words in its continuation, in order.
 
     Attributes:
         hits: the words.
@@ -273,7 +273,7 @@ class LexiconText(GeneratedText):
 
 
 class TextDecoding:
-    """Sampling settings for text, as ``conf/decoding/semantic_fusion_text.yaml`` gives them.
+    """Sampling settings for text, as in ``conf/decoding/semantic_fusion_text.yaml``.
 
     Args:
         temperature: > 0.
@@ -295,7 +295,7 @@ class TextDecoding:
         self.grammar = None if grammar is None else load_grammar(grammar)
 
     def generator(self, module: TextFusionModule, datamodule: Any) -> TextGenerator:
-        """Tie these settings to a model and its tokenizer."""
+        """Combine these settings with a model and its tokenizer."""
         return TextGenerator(module, self, datamodule.vocabulary)
 
 
@@ -303,7 +303,8 @@ class TextGenerator(Generator[LexiconText]):
     """Continues prompts with the feature channel set from ``control.<column of the bank>``.
 
     Raises:
-        UserError: a grammar where no token can stand for the beginning or the end of a text, or that does not fit.
+        UserError: a grammar for a tokenizer without a token for the beginning or end of a text, or one that does not
+            fit.
     """
 
     def __init__(self, module: TextFusionModule, decoding: TextDecoding, vocabulary: Any) -> None:
@@ -323,7 +324,7 @@ class TextGenerator(Generator[LexiconText]):
             raise UserError(f"{where}: the tokenizer has no token for the beginning and end of a text")
         speller = Speller(vocabulary)
         self.eos_id = self.start_id if vocabulary.eos_id is None else vocabulary.eos_id
-        self.pad_id = self.eos_id  # behind the end anything may stand
+        self.pad_id = self.eos_id  # anything may follow the end
         return compile_grammar(
             where,
             content,

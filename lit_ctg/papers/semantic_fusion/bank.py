@@ -1,7 +1,7 @@
 """A feature bank over text: small functions of the prefix, each with its control group, hindsight rule and membership.
 
-A feature is a class with ``values``; the ones here are set up in YAML (``conf/model/semantic_fusion_text.yaml``), one
-of your own is a subclass named by ``_target_``. Features may read tokens 0 .. t only: ``FeatureBank.bind`` probes each.
+A feature is a class with ``values``; the ones here are configured in YAML (``conf/model/semantic_fusion_text.yaml``),
+your own is a subclass named by ``_target_``. Features may read only tokens 0 .. t: ``FeatureBank.bind`` probes each.
 
 Shape letters: B rows, T positions, F columns of the bank, V vocabulary.
 """
@@ -28,11 +28,11 @@ HINDSIGHT = ("next", "any", "rest")
 
 
 class Reading:
-    """A batch of prefixes as features see it.
+    """A batch of prefixes as seen by features.
 
     Attributes:
         ids_BT: tokens.
-        word_BT: number of the lexicon word that ends at each position, -1 where none does.
+        word_BT: index of the lexicon word that ends at each position, or -1.
     """
 
     def __init__(self, ids_BT: Tensor, finder: WordFinder, vocabulary: Any) -> None:
@@ -43,7 +43,7 @@ class Reading:
         return self.finder(self.ids_BT)
 
     def of_words(self, values: Sequence[float]) -> Tensor:
-        """Return at each position the value (one a lexicon word) of the word that ends there, 0 where none does."""
+        """Return at each position the value (one per lexicon word) of the word that ends there, or 0."""
         return table_of(values).to(self.ids_BT.device)[self.word_BT]
 
     def before(self, values_BT: Tensor) -> Tensor:
@@ -55,10 +55,10 @@ class Feature(abc.ABC):
     """One graded property of the prefix.
 
     Args:
-        group: control group it is set with; None: it cannot be set.
-        hindsight: what would have been asked for at a position, from the row's own future: ``next`` the value where the
-            group's next event stands (after the last one: of that), ``any`` the largest of the whole row, ``rest`` the
-            mean over the positions to come.
+        group: its control group; None: it cannot be set.
+        hindsight: what a user would have asked for at a position, from the row's own future: ``next`` is the value at
+            the group's next event (or at the last one), ``any`` the largest of the whole row, ``rest`` the mean over
+            the following positions.
         membership: ``identity``, one column; ``low_med_high``, three columns (Eq. 1).
     """
 
@@ -70,7 +70,7 @@ class Feature(abc.ABC):
         self.group, self.hindsight, self.membership = group, hindsight, membership
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
-        """Look up what the feature needs of lexicon and vocabulary; ``UserError`` when it is not there."""
+        """Look up what the feature needs in lexicon and vocabulary; ``UserError`` if it is missing."""
         return None
 
     @abc.abstractmethod
@@ -83,10 +83,10 @@ class Feature(abc.ABC):
 
 
 class Graded(Feature):
-    """A graded column of the lexicon: its positive (``sign=1``) or negative part of the word that ends here.
+    """A graded column of the lexicon: the positive (``sign=1``) or negative part for the word that ends here.
 
     Args:
-        column: ``polarity``, ``strength`` or one of the file's own.
+        column: ``polarity``, ``strength`` or another of the file.
         sign: 1 or -1.
         options: see ``Feature``.
     """
@@ -125,7 +125,7 @@ class WordClass(Feature):
 
 
 class Mark(Feature):
-    """1 where one of some tokens stands, such as a question mark.
+    """1 at certain tokens, such as a question mark.
 
     Args:
         marks: texts; each must be a token.
@@ -149,11 +149,11 @@ class Mark(Feature):
 
 
 class Recent(Feature):
-    """A fading mean of a graded column over the lexicon words read so far: the mood of the text.
+    """A decaying mean of a graded column over the lexicon words so far: the mood of the text.
 
     Args:
         column, sign: see ``Graded``.
-        half_life: positions after which a word counts half.
+        half_life: number of positions after which a word counts half.
         options: see ``Feature``.
     """
 
@@ -168,7 +168,7 @@ class Recent(Feature):
 
     def values(self, reading: Reading) -> Tensor:
         value_BT, word_BT = self.graded.values(reading), (reading.word_BT >= 0).float()
-        # what is left at t of a word read at s: as one product, a step of a decoding reads whole prefixes
+        # the weight at t of a word at s, as one product, because a decoding step reads whole prefixes
         age_TT = torch.arange(value_BT.shape[1], device=value_BT.device)
         age_TT = age_TT.unsqueeze(0) - age_TT.unsqueeze(1)
         kept_TT = torch.where(age_TT >= 0, 0.5 ** (age_TT.clamp(min=0) / self.half_life), 0.0).to(value_BT)
@@ -177,7 +177,7 @@ class Recent(Feature):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a feature's columns lie in the bank."""
+    """The position of a feature's columns in the bank."""
 
     feature: Feature
     columns: slice
@@ -235,7 +235,7 @@ class FeatureBank(nn.Module):
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
-        """The features that a user can ask for: those with a group."""
+        """The features that a user can set: those with a group."""
         return tuple(
             ControlSetting(name, f"feature {name} of the group {group}", low=0.0, high=1.0)
             for group, names in self.groups.items()
@@ -243,10 +243,10 @@ class FeatureBank(nn.Module):
         )
 
     def bind(self, vocabulary: Any) -> None:
-        """Tie the bank to a tokenizer and probe every feature.
+        """Bind the bank to a tokenizer and probe every feature.
 
         Raises:
-            UserError: a feature that needs what is not there, gives other values than [B, T] in [0, 1], or looks ahead.
+            UserError: a feature that lacks what it needs, returns anything but [B, T] in [0, 1], or looks ahead.
         """
         self.vocabulary, self.finder = vocabulary, WordFinder(self.lexicon, vocabulary)
         for feature in self.features.values():
@@ -265,7 +265,7 @@ class FeatureBank(nn.Module):
                 drawn = torch.randint(len(self.vocabulary), (2,), generator=generator).tolist()
                 row += spelled[pick] if pick < len(spelled) else drawn
             rows.append(row[:16])
-        # marks too: what a feature looks ahead for may be rare
+        # include marks: a feature may look ahead for something rare
         marks = [i for feature in self.features.values() for i in getattr(feature, "ids", [])]
         for place, mark in enumerate(marks):
             rows[place % 4][15 - place // 4 % 8] = mark
@@ -305,14 +305,14 @@ class FeatureBank(nn.Module):
         return membership(value_BT.unsqueeze(-1), self.centres_3, self.temperature)
 
     def _nearest(self, value_BT: Tensor) -> Tensor:
-        """1 in the column of the nearest centre (of two, the higher: .8 is high), 0 everywhere for a value of 0."""
+        """Return 1 in the column of the nearest centre (the higher of two: .8 is high), all 0 for a value of 0."""
         middles_2 = (self.centres_3[:-1] + self.centres_3[1:]) / 2 - 1e-6  # rounding must not make .8 less than .8
         nearest_BT = torch.bucketize(value_BT, middles_2)
         chosen = nn.functional.one_hot(nearest_BT, len(LEVELS)).float()
         return chosen * (value_BT > 0).unsqueeze(-1)
 
     def hindsight(self, ids_BT: Tensor) -> Tensor:
-        """Return what would have been asked for at each position, [B, T, F]; columns outside the groups are 0."""
+        """Return what a user would have asked for at each position, [B, T, F]; columns outside the groups are 0."""
         values = self.values(ids_BT)
         wanted: dict[str, Tensor] = {}
         for name, value_BT in values.items():
@@ -331,7 +331,7 @@ class FeatureBank(nn.Module):
 
 
 def _at_next(value_BT: Tensor, event_BT: Tensor) -> Tensor:
-    """Return for each position the value at the next event strictly after it; after the last event, the value there."""
+    """Return for each position the value at the next event strictly after it, or else at the last event."""
     length = event_BT.shape[1]
     place_T = torch.arange(length, device=event_BT.device)
     here_BT = torch.where(event_BT, place_T, length)

@@ -1,10 +1,10 @@
-"""The clause corpus: its words, its probabilities, and the one sampler of its plain and its coupled variant (sec. 3.1).
+"""The clause corpus: words, probabilities, and the common sampler of its plain and coupled variants (sec. 3.1).
 
 A sentence is ``SUBJ VERB the OBJ , INTENS ADJ [CONJ PRON VERB the OBJ , INTENS ADJ] PUNCT`` between ``<bos>`` and
-``<eos>``, so 10 or 18 tokens of a vocabulary of 41. Everything that is random is drawn from a row of ``ClauseTables``.
+``<eos>``, so 10 or 18 tokens of a vocabulary of 41. All random choices are drawn from rows of ``ClauseTables``.
 
 Axis letters: N sentences, T positions, S subject, V verb, O object, I intensifier, P polarity (0 positive,
-1 negative), A adjective inside its class, C conjunction, Q punctuation mark, K outcomes of a draw.
+1 negative), A adjective within its class, C conjunction, Q punctuation mark, K outcomes of a draw.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUNCTUATION = (".", "!", "?")
 CONJUNCTIONS = ("and", "but")
 PRONOUNS = ("she", "he")
 
-# insertion order of the groups is the order of a sentence's slots; ids(group) keeps the order of the words here
+# the groups are in the order of a sentence's slots; ids(group) keeps this order of words
 GROUPS: dict[str, tuple[str, ...]] = {
     "subject": SUBJECTS,
     "verb": VERBS,
@@ -49,7 +49,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 
 
-# what `data.words` may add to: its key, the group, and what a word comes with
+# additions by `data.words`: key, group, and the attribute of a word
 _OPEN = {
     "positive": ("adjective_positive", ""),
     "negative": ("adjective_negative", ""),
@@ -61,10 +61,10 @@ _OPEN = {
 
 
 class ClauseVocabulary:
-    """Three specials and the words of the corpus (the paper's 38, and those added) in Python's sort order.
+    """Three special tokens and the words of the corpus (the paper's 38 and added ones) in Python's sort order.
 
     Args:
-        words: words beyond the paper's: ``positive``, ``negative``, ``verb``, ``object`` -> list,
+        words: additional words: ``positive``, ``negative``, ``verb``, ``object`` -> list,
             ``intensifier`` -> {word: strength}, ``subject`` -> {name: pronoun}.
         held_out: adjectives kept out of training.
 
@@ -74,11 +74,11 @@ class ClauseVocabulary:
         groups: words of each grammar group, the paper's first and in its order.
         polarity: +1 or -1 for each adjective.
         intensity: strength in (0, 1] of each intensifier (the paper's strength map).
-        pronoun_of: the pronoun that takes up each subject.
-        held_out: the adjectives that training does not show.
+        pronoun_of: the pronoun for each subject.
+        held_out: the adjectives kept out of training.
 
-    Raises:
-        UserError: a word that is there already or is no word, an unknown group, a strength or pronoun that is none.
+        Raises:
+            UserError: a word that exists already or is not a word, an unknown group, an invalid strength or pronoun.
     """
 
     def __init__(self, words: Mapping[str, Any] | None = None, held_out: Iterable[str] = ()) -> None:
@@ -103,7 +103,7 @@ class ClauseVocabulary:
         """Return the id of one token, spelled exactly.
 
         Raises:
-            UserError: not one of the tokens.
+            UserError: no such token.
         """
         if token not in self._id:
             raise UserError(f"'{token}' is not a token of the clause corpus{did_you_mean(token, self.tokens)}")
@@ -120,10 +120,10 @@ class ClauseVocabulary:
         return tuple(self._id[word] for word in self.groups[group])
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text's words and marks, without ``<bos>`` and ``<eos>``; letter case does not matter.
+        """Return the ids of a text's words and marks, without ``<bos>`` and ``<eos>``; case is ignored.
 
         Raises:
-            UserError: a word or sign that is not in the vocabulary; names it.
+            UserError: a word or mark outside the vocabulary; names it.
         """
         ids = []
         for piece in re.findall(r"[A-Za-z]+|[^\sA-Za-z]", text):
@@ -135,7 +135,7 @@ class ClauseVocabulary:
         return ids
 
     def decode(self, ids: Iterable[Any]) -> str:
-        """Return the text of some ids (ints or 0-d tensors): specials dropped, marks glued to the word before.
+        """Return the text of some ids (ints or 0-d tensors), without special tokens and with marks attached to words.
 
         Raises:
             UserError: an id outside the vocabulary.
@@ -182,7 +182,7 @@ def check_words(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse names that are not among the known ones.
 
     Raises:
-        UserError: an unknown name; says where, and the closest known one.
+        UserError: an unknown name; says where, and suggests the closest known one.
     """
     options = tuple(known)
     for word in given:
@@ -207,7 +207,7 @@ def resolve_held_out(
         vocabulary: whose adjectives.
 
     Raises:
-        UserError: not such a mapping or word; a word that is no adjective of that class; a whole class held out.
+        UserError: not such a mapping or word; a word that is not an adjective of that class; a whole class held out.
     """
     classes = {name: vocabulary.groups[f"adjective_{name}"] for name in ("positive", "negative")}
     if isinstance(held_out, str):
@@ -236,7 +236,7 @@ def resolve_held_out(
 
 
 def _shuffled(rule: str, seed: int, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Split each class at random, as the authors' code does: one generator, positive words first."""
+    """Split each class at random as in the authors' code: one generator, positive words first."""
     check_words("held_out", [rule], ["shuffled"])
     generator = random.Random(seed)
     chosen: list[str] = []
@@ -254,14 +254,14 @@ _DRAWS = 14
 
 
 def pronoun_table(vocabulary: ClauseVocabulary) -> np.ndarray:
-    """Return pronoun_SR, which pronoun takes up which subject, as a table of certain outcomes."""
+    """Return pronoun_SR, the pronoun of each subject, as a table of certain outcomes."""
     rows = [[vocabulary.pronoun_of[s] == r for r in PRONOUNS] for s in vocabulary.groups["subject"]]
     return np.array(rows, dtype=float)
 
 
 @dataclass(frozen=True)
 class ClauseTables:
-    """All probabilities of the corpus but the choice of word inside a polarity class; every last axis sums to 1.
+    """All probabilities of the corpus except the choice of word within a polarity class; every last axis sums to 1.
 
     Attributes:
         second_clause: probability that a second clause follows.
@@ -306,10 +306,10 @@ def probability(what: str, value: Any) -> float:
 
 
 def weight_row(what: str, weights: Mapping[str, float], words: Sequence[str]) -> np.ndarray:
-    """Return the probabilities (in the order of ``words``) that a mapping word -> weight stands for.
+    """Return the probabilities (in the order of ``words``) of a mapping word -> weight.
 
     Raises:
-        UserError: not a mapping, a word missing or unknown, a weight negative or no number, or all weights zero.
+        UserError: not a mapping, a word missing or unknown, a weight negative or not a number, or all weights zero.
     """
     if not isinstance(weights, Mapping) or not weights:
         raise UserError(f"{what}={weights!r}: give a weight for each of {', '.join(words)}")
@@ -334,10 +334,10 @@ def uncoupled_tables(
     punctuation_weights: Mapping[str, float],
     vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
-    """Return the paper's tables (sec. 3.1): no slot depends on another, but the pronoun on the subject.
+    """Return the paper's tables (sec. 3.1): slots are independent, except the pronoun, which depends on the subject.
 
     Raises:
-        UserError: weights or probability that are none.
+        UserError: invalid weights or probability.
     """
     groups = vocabulary.groups
     intensifier_I = weight_row("intensifier_weights", intensifier_weights, groups["intensifier"])
@@ -362,7 +362,7 @@ def uniform(words: Sequence[str]) -> np.ndarray:
 
 
 def adjectives(vocabulary: ClauseVocabulary) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the adjectives by polarity, the shorter class filled up with "" to the length A of the longer."""
+    """Return the adjectives by polarity, with the shorter class padded with "" to the length A of the longer."""
     classes = vocabulary.groups["adjective_positive"], vocabulary.groups["adjective_negative"]
     longest = max(map(len, classes))
     positive, negative = ((*words, *[""] * (longest - len(words))) for words in classes)
@@ -385,17 +385,17 @@ def generate_clauses(
     width: int,
     vocabulary: ClauseVocabulary = PAPER,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw sentences, all at once.
+    """Draw all sentences at once.
 
     Each sentence takes a fixed number of uniform variates, so the first n sentences do not depend on ``size``.
 
     Args:
         tables: the probabilities.
-        words_PA: probability of each adjective inside its class (``word_table``).
+        words_PA: probability of each adjective within its class (``word_table``).
         size: number of sentences N.
         rng: source of the variates; advanced by 14 N.
-        width: number of columns T, at least 18 (10 when no second clause can occur).
-        vocabulary: whose words stand behind the tables' outcomes.
+        width: number of columns T, at least 18 (10 if no second clause can occur).
+        vocabulary: the words of the tables' outcomes.
 
     Returns:
         ids_NT (int64, with ``<bos>`` and ``<eos>``, padded) and lengths_N (int64, 10 or 18).
@@ -462,5 +462,7 @@ def _clause_draws(
 def _draw(u_N: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the outcomes (N) that uniform variates pick from rows (K) or (N, K) by the inverse distribution."""
     cumulative = np.cumsum(rows, axis=-1)
-    cumulative = cumulative / cumulative[..., -1:]  # ends at exactly 1 > u, so an impossible last outcome stays so
+    cumulative = (
+        cumulative / cumulative[..., -1:]
+    )  # ends at exactly 1 > u, so an impossible last outcome stays impossible
     return (np.atleast_2d(cumulative) <= u_N[:, None]).sum(-1)

@@ -1,7 +1,7 @@
 """Semantic fusion's controls for any model: the feature channel, steering by a lexicon, and grammars (sec. 2).
 
-The channel is an adapter at the embedding (Eq. 2-4) and knows its model; lexicon and grammar are kept as texts and find
-their tokens in whatever tokenizer they are bound to.
+The channel is an adapter at the embedding (Eq. 2-4) and belongs to its model; lexicon and grammar are stored as text
+and find their tokens in any tokenizer that they are bound to.
 
 Shape letters: B prompts, N rows, T positions, F features, D hidden size, V vocabulary, W lexicon words, C columns.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class FeatureChannel(Control):
-    """Feeds the features of the text so far into the embedding, and the features asked for in their place.
+    """Feeds the features of the text so far into the embedding, replaced by requested features.
 
     Args:
         fuse: Eq. 2-4, trained on the model.
@@ -85,7 +85,7 @@ class FeatureChannel(Control):
         return [model.get_input_embeddings().register_forward_hook(put)]
 
     def _asked(self, values: Values) -> tuple[Tensor, Tensor]:
-        """Return the values asked for and where they stand, [B, F]; what a group does not name in it is 0."""
+        """Return the requested values and where they apply, [B, F]; unnamed features of a named group are 0."""
         column = {name: place for place, name in enumerate(self.bank.names)}
         value_BF = torch.zeros(len(values["strength"]), len(column), dtype=torch.float64)
         replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
@@ -97,7 +97,7 @@ class FeatureChannel(Control):
         return value_BF, replaced_BF
 
     def features(self, ids_NT: Tensor, newest: int) -> Tensor:
-        """Return the features [N, t, F] of the newest positions; padding is no word."""
+        """Return the features [N, t, F] of the newest positions; padding is not a word."""
         return self.bank(ids_NT)[:, -newest:]
 
     def shape(self) -> dict[str, int]:
@@ -139,7 +139,7 @@ def _feature_config(name: str, feature: Feature) -> dict[str, Any]:
     """Return a feature as plain values.
 
     Raises:
-        UserError: its class is not ours: a bundle brings no code.
+        UserError: its class is not ours: a bundle contains no code.
     """
     kind = type(feature)
     if FEATURES.get(kind.__name__) is not kind:
@@ -179,14 +179,14 @@ def _lexicon_config(lexicon: Lexicon) -> dict[str, Any]:
 class LexiconSteering(Control):
     """Raises and lowers the words of a lexicon, by their grades and classes, in any tokenizer.
 
-    The paper steers one slot of a grammar (sec. 2); here a word counts wherever it may stand. A word of several tokens
-    gains as much as one of a single token: its first token gains the mean of the words that begin so, the next one the
-    difference, and a text that leaves the way gives back what it had (the sum over a word's tokens is the word's own
-    gain, exactly).
+    The paper steers one slot of a grammar (sec. 2); here a word counts anywhere. A word of several tokens gains as much
+    as one of a single token: its first token gains the mean of the words that begin with it, the next one the
+    difference, and a text that leaves the word loses its gain again (the sum over a word's tokens is exactly the word's
+    own gain).
 
     Args:
         lexicon: words, grades, classes.
-        gain: nats a unit, where the user gives no strength.
+        gain: nats per unit, the default strength.
         name: see ``Control``.
     """
 
@@ -246,17 +246,17 @@ class LexiconSteering(Control):
 
 
 class _Gains(ScoreRule):
-    """Adds what each next token brings a row nearer to lexicon words.
+    """Adds the gain of each next token towards lexicon words.
 
     Args:
         trie: spellings of the words.
         grades_WC: see ``LexiconSteering.grades``.
-        weights_BC: of the columns, a prompt each.
+        weights_BC: of the columns, one row per prompt.
     """
 
     def __init__(self, trie: TokenTrie, grades_WC: Tensor, weights_BC: Tensor) -> None:
         self.trie, self.weights_BC = trie, weights_BC
-        # a way so far is worth the mean of the words that begin so; a word that is said, its own grade
+        # a partial word is worth the mean of the words that begin so; a complete word its own grade
         self.worth_UC, self.own_UC, self.is_end_U = trie.means(grades_WC), trie.own(grades_WC), trie.is_end
         self.begins_K, self.first_K = trie.children(0)
 
@@ -267,7 +267,7 @@ class _Gains(ScoreRule):
         goes_on_K = goes_on_V[self.begins_K]
         for row, (node, open_) in enumerate(self.trie.nodes(input_ids)):
             worth_U = self.worth_UC @ weights_NC[row]
-            # leaving the way: a word is said if the next token does not make it a longer one
+            # leaving the path: a word is complete if the next token does not make it longer
             said = float(self.own_UC[node] @ weights_NC[row]) - float(worth_U[node])
             if node:
                 gains_NV[row] = said if bool(self.is_end_U[node]) else -worth_U[node]
@@ -285,12 +285,12 @@ class _Gains(ScoreRule):
 
 
 class Grammar(Control):
-    """Lets through only what a grammar allows from the beginning of the text on.
+    """Allows only what a grammar permits from the beginning of the text.
 
     Args:
         content: of a grammar file (``papers/semantic_fusion/grammar``).
-        groups: named lists of words it may refer to, such as the classes of a lexicon.
-        agreement: feature -> word -> value it may refer to.
+        groups: named lists of words for it, such as the classes of a lexicon.
+        agreement: feature -> word -> value, for it.
         name: see ``Control``.
     """
 
@@ -349,7 +349,7 @@ class Grammar(Control):
 
 
 class _FromTheStart(ScoreRule):
-    """The mask of a grammar, with the token that begins a text put in front of rows that lack it."""
+    """The mask of a grammar, with the start token put before rows that lack it."""
 
     def __init__(self, machine: FiniteStateGrammar, start_id: int, off_B: Tensor) -> None:
         self.machine, self.start_id, self.off_B = machine, start_id, off_B
@@ -364,7 +364,7 @@ class _FromTheStart(ScoreRule):
         outside_N = ~(allowed_NV.any(1) | row_values(self.off_B, len(scores)).to(scores.device))
         if bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
-        # behind the end only padding is allowed: the row is finished, and generation pads it
+        # after the end only padding is allowed: the row is finished, and generation pads it
         free_N1 = allowed_NV[:, -1:] | ~allowed_NV.any(1, keepdim=True)
         # a model's head may have more rows than there are tokens
         allowed_NV = nn.functional.pad(allowed_NV[:, :-1], (0, scores.shape[1] - allowed_NV.shape[1] + 1), value=False)
@@ -378,13 +378,13 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
     """Return the control of a finished run: the feature channel of a model of text, the grammar of one of clauses.
 
     Raises:
-        UserError: a baseline, or features of one's own, which no bundle can carry.
+        UserError: a baseline, or the user's own features, which a bundle cannot contain.
     """
     if isinstance(module, TextFusionModule):
         if not module.fusion:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")
         control = FeatureChannel(module.fuse, module.bank)
-        control.config()  # refuses features of one's own before anything is written
+        control.config()  # refuses the user's own features before anything is written
         return control
     if isinstance(decoding, ClauseDecoding):
         vocabulary = datamodule.vocabulary

@@ -1,8 +1,8 @@
 """The clause corpora as LightningDataModules: the paper's (sec. 3.1) and a coupled one, with their exact floors.
 
-The paper's corpus draws every slot on its own, so a channel that knows what an unseen adjective means can gain nothing
-there. In the coupled one (beyond the paper; same surface grammar) what is said has consequences of known size; the
-tables are numbers in ``conf/data/clause_coupled.yaml``:
+The paper's corpus draws every slot independently, so a channel that knows what an unseen adjective means can gain
+nothing there. In the coupled one (beyond the paper; same surface grammar) earlier words have consequences of known
+size; the tables are numbers in ``conf/data/clause_coupled.yaml``:
 
 ========================  =====================  ===============================================================
 slot                      depends on             table (conf)
@@ -16,9 +16,9 @@ final mark . ! ?          intensifier and        slightly    + .75 .22 .03   - .
                                                  extremely   + .02 .96 .02   - .02 .02 .96
 ========================  =====================  ===============================================================
 
-As in the paper's corpus subject, object and conjunction are uniform, the first clause's polarity is 50/50 and its
-intensifier has the paper's weights. Held-out adjectives stand in validation *contexts*, where their polarity decides
-what follows; ``floor_given_polarity_unknown`` says exactly what not knowing it costs.
+As in the paper's corpus, subject, object and conjunction are uniform, the first clause's polarity is 50/50 and its
+intensifier has the paper's weights. Held-out adjectives occur in validation *contexts*, where their polarity determines
+what follows; ``floor_given_polarity_unknown`` is the exact cost of not knowing it.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor, entropy_fl
 
 # the paper's corpus ---------------------------------------------------------------------------------------------------
 
-# spawn keys of the seed: each split is drawn from a stream of its own
+# spawn keys of the seed: each split is drawn from its own stream
 _STREAMS = {"train": 0, "val": 1, "test": 2}
 CorpusTransform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many sentences of a split occur word for word in training."""
+    """How many sentences of a split occur verbatim in training."""
 
     count: int
     size: int
@@ -78,19 +78,19 @@ class Overlap:
 class ClauseCorpusDataModule(SentenceDataModule):
     """Sentences from probability tables, held in tensors and served in whole batches.
 
-    Training sentences use the trained adjectives only; validation and test sentences (two streams, same distribution)
-    use all ten. Batches are dicts as ``SentenceBatches`` makes them.
+    Training sentences use only the trained adjectives; validation and test sentences (two streams, same distribution)
+    use all ten. Batches are those of ``SentenceBatches``.
 
     Args:
         tables: the generator's probabilities.
-        train_size, val_size: sentences; the test split has ``val_size`` too.
-        max_length: length cap in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
+        train_size, val_size: numbers of sentences; the test split also has ``val_size``.
+        max_length: maximum length in tokens with ``<bos>`` and ``<eos>``; sentences are padded to it (at least to 19).
         batch_size: sentences in a batch.
         held_out: adjectives kept out of training, see ``resolve_held_out``.
-        seed: of the three corpora and of the training order, each a stream of its own.
-        crop: cut batches to their longest sentence.
+        seed: of the three corpora and of the training order, each its own stream.
+        crop: crop batches to their longest sentence.
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
-        words: words beyond the paper's, see ``ClauseVocabulary``.
+        words: additional words, see ``ClauseVocabulary``.
 
     Attributes:
         vocabulary: the ``ClauseVocabulary``.
@@ -99,7 +99,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
             along; called once per split, by ``setup``.
 
     Raises:
-        UserError: sizes below 1, a cap too small for the grammar, a seed or a held-out set that is none.
+        UserError: sizes below 1, a maximum length too small for the grammar, an invalid seed or held-out set.
     """
 
     splits = tuple(_STREAMS)
@@ -182,7 +182,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         return {"text": checksum(ids), "vocabulary": checksum(self.vocabulary.tokens)}
 
     def dataset(self, split: str) -> SentenceBatches:
-        """Return a split as tensors, with what ``corpus_transform`` makes of it."""
+        """Return a split as tensors, with the results of ``corpus_transform``."""
         if split not in self._datasets:
             ids_NT, lengths_N = (torch.from_numpy(array) for array in self.corpus(split))
             extras = self._corpus_transform(ids_NT, lengths_N) if self._corpus_transform else {}
@@ -205,10 +205,10 @@ class ClauseCorpusDataModule(SentenceDataModule):
         return self._floor(split, polarity_known=True)
 
     def floor_given_polarity_unknown(self, split: str = "val") -> EntropyFloor:
-        """Return the floor of the best predictor that cannot tell the polarity of held-out adjectives it has read.
+        """Return the floor of the best predictor that does not know the polarity of held-out adjectives it has read.
 
-        Its distance to ``entropy_floor`` is all that a channel which knows that polarity can gain; it is 0 where
-        nothing depends on an adjective.
+        Its distance to ``entropy_floor`` is the most that a channel with that knowledge can gain; it is 0 where nothing
+        depends on an adjective.
         """
         return self._floor(split, polarity_known=False)
 
@@ -220,8 +220,8 @@ class ClauseCorpusDataModule(SentenceDataModule):
     def sentence_nats(self, ids_NT: Any, split: str = "val", *, trained_only: bool = False) -> np.ndarray:
         """Return nats_NT, the exact -log probability of each token of given sentences (ids with bos, eos, padding).
 
-        Row sums are sentence costs; what the generator cannot produce costs +inf where it leaves the grammar.
-        ``trained_only`` puts all adjective mass on the trained words.
+        Row sums are sentence costs; a sentence outside the grammar costs +inf where it leaves it. ``trained_only`` puts
+        all adjective mass on the trained words.
         """
         check_words("split", [split], _STREAMS)
         only_PA = self._trained_PA if trained_only else None
@@ -229,7 +229,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         return sentence_nats(np.asarray(ids_NT), self.tables, words_PA, only_PA=only_PA, vocabulary=self.vocabulary)
 
     def oracle(self, split: str = "val") -> EntropyFloor:
-        """Return the generator's own cost on the *sampled* split: what the exact floor comes to on these sentences."""
+        """Return the generator's own cost on the *sampled* split: the exact floor evaluated on these sentences."""
         ids_NT, lengths_N = self.corpus(split)
         seen_NT = ~np.isin(ids_NT, self.held_out_ids)
         tokens = float(lengths_N.mean() - 1)
@@ -242,7 +242,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         return EntropyFloor(split=split, **floors)
 
     def overlap(self, split: str = "val") -> Overlap:
-        """Count the sentences of a split that occur in training (in the paper's set-up 106 of 1,200 do)."""
+        """Count the sentences of a split that occur in training (106 of 1,200 in the paper's set-up)."""
         train = {row.tobytes() for row in self.corpus("train")[0]}
         rows = self.corpus(split)[0]
         return Overlap(sum(row.tobytes() in train for row in rows), len(rows))
@@ -264,7 +264,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
 
 
 class ClauseDataModule(ClauseCorpusDataModule):
-    """The paper's corpus: every slot is drawn on its own; only the pronoun depends on what came before.
+    """The paper's corpus: every slot is drawn independently; only the pronoun depends on earlier words.
 
     Args:
         second_clause_probability: that a sentence has two clauses.
@@ -292,7 +292,7 @@ class ClauseDataModule(ClauseCorpusDataModule):
 
 
 def _check_whole(name: str, value: Any, least: int, unit: str = "") -> None:
-    """Refuse what is not a whole number from ``least`` on."""
+    """Refuse anything but a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         note = f" ({unit})" if unit else ""
         raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
@@ -311,10 +311,10 @@ def coupled_tables(
     punctuation_weights: Mapping[str, Mapping[str, Mapping[str, float]]],
     vocabulary: ClauseVocabulary = PAPER,
 ) -> ClauseTables:
-    """Return the tables that the configuration's nested weights stand for (arguments as in the data module).
+    """Return the tables of the configuration's nested weights (arguments as in the data module).
 
     Raises:
-        UserError: a word missing or unknown, weights or probabilities that are none; names the place.
+        UserError: a word missing or unknown, invalid weights or probabilities; names the place.
     """
     groups = vocabulary.groups
     intensifiers, subjects = groups["intensifier"], groups["subject"]
@@ -344,7 +344,7 @@ def coupled_tables(
 
 
 def _rows(what: str, table: Any, words: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """Return the entries of a mapping in the order of ``words``, all of which it must have, and no other."""
+    """Return the entries of a mapping in the order of ``words``, which must be exactly its keys."""
     if not isinstance(table, Mapping):
         raise UserError(f"{what}={table!r}: give an entry for each of {', '.join(words)}")
     check_words(what, table, words)
@@ -360,7 +360,7 @@ def _table(what: str, table: Any, contexts: tuple[str, ...], outcomes: tuple[str
 
 
 class ClauseCoupledDataModule(ClauseCorpusDataModule):
-    """Clauses in which what is said has consequences; interface and batches of ``ClauseDataModule``.
+    """Clauses in which earlier words have consequences; interface and batches as in ``ClauseDataModule``.
 
     Args:
         second_clause_probability: that a sentence has two clauses.

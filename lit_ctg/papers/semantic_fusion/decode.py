@@ -1,7 +1,7 @@
-"""How clauses are generated: grammar, the controls and what they do to scores, and generation (sec. 2, Appendix A).
+"""Generation of clauses: grammar, controls and their effect on scores, and generation (sec. 2, Appendix A).
 
-Each control is a pure function of scores and settings, and a score rule that finds the slot by the grammar. Numbers the
-paper states come from ``conf/decoding/semantic_fusion.yaml``. Shape suffixes: B rows, T prefix tokens, V vocabulary.
+Each control is a pure function of scores and settings, and a score rule that finds the slot by the grammar. The paper's
+numbers come from ``conf/decoding/semantic_fusion.yaml``. Shape suffixes: B rows, T prefix tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def build_grammar(name: str, vocabulary: ClauseVocabulary) -> CompiledGrammar:
     return compile_grammar(where, content, lexis)
 
 
-# controls and what they do to scores ----------------------------------------------------------------------------------
+# controls and their effect on scores ----------------------------------------------------------------------------------
 
-# what the score rules read; the feature channel can be set to more
+# controls of the score rules; the feature channel has more
 SCORE_CONTROLS = ("pos_high", "neg_high", "str_high", "str_med", "is_question")
 CONTROLS = {
     "pos_high": "a positive adjective",
@@ -65,10 +65,10 @@ CONTROLS = {
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Controls of a batch, float64 tensors ``[B]`` (or ``[1]``, meant for every row).
+    """Controls of a batch, float64 tensors ``[B]`` (or ``[1]``, for every row).
 
     Attributes:
-        polarity_B: pos_high - neg_high, in [-1, 1]; above 0 asks for a positive adjective.
+        polarity_B: pos_high - neg_high, in [-1, 1]; above 0 requests a positive adjective.
         strength_B: max(str_high, str_med).
         str_high_B, question_B: as given.
         given_B: bool, any value above 0.
@@ -115,7 +115,7 @@ def steer_adjective(
     boost: float,
     damp: float,
 ) -> Tensor:
-    """Slot ADJ: raise the asked polarity by ``boost * |polarity|``, lower the other one by ``damp * |polarity|``."""
+    """Slot ADJ: raise the requested polarity by ``boost * |polarity|``, lower the other by ``damp * |polarity|``."""
     towards_B, away_B = polarity_B.clamp(min=0), (-polarity_B).clamp(min=0)
     scores_BV = add_to_class(scores_BV, positive_ids, boost * towards_B - damp * away_B)
     return add_to_class(scores_BV, negative_ids, boost * away_B - damp * towards_B)
@@ -141,8 +141,8 @@ def steer_intensifier(
 ) -> Tensor:
     """Slot INTENS: all intensifiers gain ``gain * (offset + strength)``, as published.
 
-    It has no effect after the grammar mask: where only intensifiers are allowed, the same number added to all of
-    them leaves their distribution as it was.
+    It has no effect after the grammar mask: where only intensifiers are allowed, adding the same number to all of them
+    does not change their distribution.
     """
     return add_to_class(scores_BV, intensifier_ids, gain * (offset + strength_B))
 
@@ -152,7 +152,7 @@ def group_mixture(scores_BV: Tensor, class_BV: Tensor, *, weight: PerRow, temper
 
     Args:
         scores_BV: raw logits of the model (nothing masked, steered or penalised, as published).
-        class_BV: bool, the class C of each row; at least one id a row.
+        class_BV: bool, the class C of each row; at least one id per row.
         weight: a in [0, 1], one number or one per row.
         temperature: T > 0, one number or one per row.
     """
@@ -183,14 +183,14 @@ class MixtureNumbers:
 
 
 def sampler_held_out_rate(numbers: MixtureNumbers, *, seen: int, held_out: int, keep_crossing: bool) -> float:
-    """How often the group mixture draws a held-out word when the model gives held-out words no mass at all.
+    """Return how often the group mixture draws a held-out word when the model gives held-out words no mass at all.
 
-    Computed from the whole distribution, not sampled. Table 4's rates follow from this alone.
+    Computed from the whole distribution, not sampled. This alone implies Table 4's rates.
 
     Args:
         numbers: a, T and p of the class.
-        seen: words of the class in training, alike to the model.
-        held_out: words of the class it never saw.
+        seen: number of words of the class in training, equally likely to the model.
+        held_out: number of words of the class that it never saw.
         keep_crossing: nucleus rule, see :func:`lit_ctg.decoding.filters.nucleus`.
     """
     scores_BV = torch.tensor([[0.0] * seen + [-math.inf] * held_out], dtype=torch.float64)
@@ -201,7 +201,7 @@ def sampler_held_out_rate(numbers: MixtureNumbers, *, seen: int, held_out: int, 
 
 
 class ClauseRule(ScoreRule):
-    """What the three rules below share: the controls of the rows, the grammar's slots, the classes of tokens."""
+    """Common base of the three rules below: the controls of the rows, the grammar's slots, the classes of tokens."""
 
     def __init__(self, controls: ControlRows, grammar: FiniteStateGrammar, vocabulary: ClauseVocabulary):
         self.controls, self.grammar = controls, grammar
@@ -212,7 +212,7 @@ class ClauseRule(ScoreRule):
         self.exclamation_id, self.question_id = vocabulary.id("!"), vocabulary.id("?")
 
     def in_slot(self, input_ids: Tensor, slot: str) -> Tensor:
-        """Return ``[B, 1]`` bool: the next token fills the slot; a grammar of one's own may have no such slot."""
+        """Return ``[B, 1]`` bool: the next token fills the slot; a user's grammar may lack it."""
         if not self.grammar.has_slot(slot):
             return torch.zeros(len(input_ids), 1, dtype=torch.bool, device=input_ids.device)
         return self.grammar.in_slot(input_ids, slot).unsqueeze(1)
@@ -269,10 +269,10 @@ class Steering(ClauseRule):
 
 
 class HardControl(ClauseRule):
-    """Hard control: beyond ``threshold`` only the asked adjective class at ADJ, only "?" or "!" of the marks at PUNCT.
+    """Hard control: above ``threshold`` only the requested adjective class at ADJ, only "?" or "!" at PUNCT.
 
-    Polarity counts as pos_high - neg_high. "?" (is_question) goes before "!" (polarity and str_high). A conjunction
-    that the two-clause grammar allows where a mark may stand stays allowed.
+    Polarity is pos_high - neg_high. "?" (is_question) takes precedence over "!" (polarity and str_high). A conjunction
+    that the two-clause grammar allows in place of a mark stays allowed.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class HardControl(ClauseRule):
         return scores.masked_fill(outside_BV, -math.inf)
 
     def asked(self, scores_BV: Tensor) -> Tensor:
-        """Return ``[B, V]`` bool: the adjective class a row asks for; all False where it asks for none."""
+        """Return ``[B, V]`` bool: the adjective class that a row requests; all False if it requests none."""
         positive = self.above(self.controls.polarity_B, self.threshold, scores_BV)
         negative = self.above(-self.controls.polarity_B, self.threshold, scores_BV)
         wanted = positive & class_mask(self.positive_ids, scores_BV)
@@ -303,8 +303,8 @@ class HardControl(ClauseRule):
 class GroupMixture(HardControl):
     """At ADJ, rows under hard control draw from the group mixture of the raw scores and its nucleus (Eq. 9).
 
-    All other rows and slots go through ``otherwise``. As the mixture acts on the model's own logits, as published, this
-    rule comes first and holds the others.
+    All other rows and slots go through ``otherwise``. Because the mixture acts on the model's own logits, as published,
+    this rule comes first and contains the others.
     """
 
     def __init__(
@@ -329,19 +329,19 @@ class GroupMixture(HardControl):
         changed = self.otherwise(input_ids, scores)
         if not bool(mixed_B1.any()):
             return changed
-        some_BV = class_BV | ~mixed_B1  # rows that are not mixed need a class too, for a finite answer that is dropped
+        some_BV = class_BV | ~mixed_B1  # unmixed rows also need a class, for a finite result that is dropped
         log_q = group_mixture(scores, some_BV, weight=self._of("weight"), temperature=self._of("temperature"))
         return nucleus(log_q, self._of("top_p"), keep_crossing=self.keep_crossing).where(mixed_B1, changed)
 
     def _of(self, name: str) -> Tensor:
-        """One of the mixture's numbers, for the polarity of each row."""
+        """Return one of the mixture's numbers, for the polarity of each row."""
         positive_B = self.controls.polarity_B > 0
         return torch.where(positive_B, getattr(self.positive, name), getattr(self.negative, name))
 
 
 # generation -----------------------------------------------------------------------------------------------------------
 
-# the ways a control can reach the text; "published" decoding is hard and soft together
+# the routes of a control; "published" decoding is hard and soft together
 ROUTES = ("hard", "soft", "channel")
 NUCLEUS_RULES = {"keep_crossing": True, "drop_crossing": False}
 
@@ -351,8 +351,8 @@ class GeneratedClause(GeneratedText):
     """One generated sentence (``ids`` with ``<bos>`` first) and what it realized; only words after the prompt count.
 
     Attributes:
-        polarity: ``"positive"`` or ``"negative"`` when all generated adjectives are, else ``"other"``.
-        adjective: the first generated adjective; None when there is none. ``adjective_id`` is -1 then.
+        polarity: ``"positive"`` or ``"negative"`` if all generated adjectives are, else ``"other"``.
+        adjective: the first generated adjective, or None; then ``adjective_id`` is -1.
         punctuation: the generated closing mark, or None.
         held_out: a generated adjective was kept out of training.
     """
@@ -365,23 +365,23 @@ class GeneratedClause(GeneratedText):
 
 
 class ClauseDecoding:
-    """The paper's decoding settings, as ``conf/decoding/semantic_fusion.yaml`` gives them.
+    """The paper's decoding settings, as in ``conf/decoding/semantic_fusion.yaml``.
 
-    Appendix A, and the authors' settings where it is silent.
+    They are from Appendix A, and from the authors' code where it is silent.
 
     Args:
         grammar: ``"one_clause"``, ``"two_clause"`` or the path of a YAML file, see ``grammar``.
         nucleus: ``"keep_crossing"`` (usual) or ``"drop_crossing"`` (as published).
         temperature, top_p: neutral sampling, for every token that the group mixture does not draw.
-        baseline_top_k: of the baseline model only ("fair" decoding).
+        baseline_top_k: only for the baseline model ("fair" decoding).
         penalty: repetition penalty by model, keys ``baseline`` and ``fusion``.
         penalty_window: number of last ids penalised.
         punctuation_penalty: further penalty on the last id when it is punctuation.
         steering: see :class:`SteeringNumbers`.
-        hard_threshold: control value above which hard control sets in.
+        hard_threshold: control value above which hard control applies.
         mixture: group mixture by polarity, keys ``positive`` and ``negative``, see :class:`MixtureNumbers`.
-        routes: the ways a control takes where the caller names none.
-        max_tokens: length of a text in a grammar that knows no longest sentence.
+        routes: the default routes of a control.
+        max_tokens: maximum length of a text in a grammar without a longest sentence.
 
     Raises:
         UserError: no such grammar or nucleus rule.
@@ -426,13 +426,13 @@ class ClauseDecoding:
         hard: bool,
         soft: bool,
     ) -> ScoreRule:
-        """Return the rule for a batch: mask, steer, penalise, hard control, sample settings; the mixture around them.
+        """Return the rule for a batch: mask, steering, penalty, hard control, sampling, with the mixture around them.
 
         Args:
             controls: checked controls, one per row, or one for all rows.
             grammar, vocabulary: of the corpus.
             fusion: the model has the feature channel; False gives the baseline's "fair" settings.
-            hard, soft: which control routes are on.
+            hard, soft: whether these control routes are on.
         """
         rows = ControlRows.of(controls)
         rules: list[ScoreRule] = [GrammarMask(grammar)]
@@ -465,7 +465,7 @@ class ClauseDecoding:
         )
 
     def generator(self, module: LightningModule, datamodule: Any) -> ClauseGenerator:
-        """Tie these settings to a model and its corpus (``vocabulary`` and ``held_out_ids`` of the data module)."""
+        """Combine these settings with a model and its corpus (a data module with ``vocabulary``, ``held_out_ids``)."""
         return ClauseGenerator(module, self, datamodule.vocabulary, datamodule.held_out_ids)
 
 
@@ -513,7 +513,7 @@ class ClauseGenerator(Generator[GeneratedClause]):
 
     @property
     def context(self) -> int | None:
-        return None  # a sentence ends long before the table of positions does
+        return None  # a sentence is much shorter than the table of positions
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
@@ -532,7 +532,7 @@ class ClauseGenerator(Generator[GeneratedClause]):
         """Return ``<bos>`` and the ids of a prompt that the grammar can continue.
 
         Raises:
-            UserError: a word outside the vocabulary, or one that does not fit the grammar where it stands.
+            UserError: a word outside the vocabulary, or one that does not fit the grammar at its position.
         """
         ids = [self.vocabulary.bos_id, *self.vocabulary.encode(text)]
         self.grammar.state_after(ids)
@@ -556,7 +556,7 @@ class ClauseGenerator(Generator[GeneratedClause]):
         )
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedClause:
-        """Say what the words after the prompt realised."""
+        """Return the sentence with what its words after the prompt realised."""
         tokens = [self.vocabulary.tokens[i] for i in ids]
         new = tokens[prompt_length:]
         adjectives = [token for token in new if token in self.vocabulary.polarity]

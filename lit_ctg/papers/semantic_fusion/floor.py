@@ -1,8 +1,8 @@
-"""What no causal predictor can beat on the clause corpus, and the exact probability of given sentences.
+"""Lower bounds for any causal predictor on the clause corpus, and the exact probability of given sentences.
 
 Nothing here is sampled. Every expected cost is a conditional entropy -sum p(context, outcome) log p(outcome | context)
-over a small joint table; the slots' entropies add up by the chain rule. Axis letters as in ``clause``; in addition H is
-0 for a trained and 1 for a held-out word, and Z is what a predictor sees of an adjective it has read: 0 positive,
+over a small joint table; the slots' entropies add up by the chain rule. Axis letters as in ``clause``; in addition, H
+is 0 for a trained and 1 for a held-out word, and Z is what a predictor knows of an adjective it has read: 0 positive,
 1 negative, 2 "held out, polarity unknown".
 """
 
@@ -32,7 +32,7 @@ class Floor:
     """Expected cost of one predictor on one split; per-token values are ratios of expectations.
 
     Attributes:
-        nats_per_sentence: expected -log probability of a sentence; inf if a possible word gets no mass.
+        nats_per_sentence: expected -log probability of a sentence; inf if a possible word has probability 0.
         seen_nats_per_sentence: the same without the positions whose target is a held-out adjective.
         tokens_per_sentence: expected number of counted tokens with the target mask (words, marks and ``<eos>``).
         seen_tokens_per_sentence: the same without held-out targets.
@@ -76,8 +76,9 @@ class EntropyFloor:
     Attributes:
         split: "train", "val" or "test".
         exact: the generator itself; no causal predictor has a lower overall perplexity.
-        trained_only: the generator conditioned on each adjective being a trained one: all adjective mass on the trained
-            words. No causal predictor has a lower seen-only perplexity; overall it is inf where held-out words occur.
+        trained_only: the generator conditioned on each adjective being a trained one, with all adjective mass on the
+            trained words. No causal predictor has a lower seen-only perplexity; overall it is inf where held-out words
+            occur.
     """
 
     split: str
@@ -85,7 +86,7 @@ class EntropyFloor:
     trained_only: Floor
 
     def metrics(self) -> dict[str, float]:
-        """Return the four perplexities no causal predictor can go below, by the names the run record gives them."""
+        """Return the four perplexities that no causal predictor can undercut, by their names in the run record."""
         return {
             "perplexity": self.exact.perplexity(),
             "perplexity_input_mask": self.exact.perplexity(mask="input"),
@@ -97,7 +98,7 @@ class EntropyFloor:
 def conditional_nats(joint: np.ndarray, counted_K: np.ndarray | float = 1.0) -> float:
     """Return the expected -log p(k | the other axes) in nats over the outcomes k of the last axis that are counted.
 
-    ``joint`` need not sum to 1: a factor of it is the probability that the slot occurs.
+    ``joint`` need not sum to 1: its sum is the probability that the slot occurs.
     """
     total = joint.sum(-1, keepdims=True)
     return float((xlogy(joint * counted_K, total) - xlogy(joint * counted_K, joint)).sum())
@@ -118,15 +119,15 @@ def entropy_floor(
         words_PA: probability of each adjective inside its class on this split.
         trained_PA: 1 for a trained adjective, 0 for a held-out one.
         split: its name.
-        polarity_known: False for the best predictor that cannot tell the polarity of a held-out adjective it has
-            *read*: it marginalises over it, given all else it knows. What it knows about the words to come is the same.
+        polarity_known: False for the best predictor that does not know the polarity of a held-out adjective it has
+            *read*: it marginalises over it, given everything else. Its knowledge of the following words is the same.
     """
     share_PH = np.stack([(words_PA * trained_PA).sum(1), (words_PA * (1 - trained_PA)).sum(1)], axis=1)
     view_PHZ = np.zeros((2, 2, 3))
     view_PHZ[0, :, 0] = view_PHZ[1, :, 1] = 1
     if not polarity_known:
         view_PHZ[:, 1] = (0, 0, 1)
-    read_ZP = np.einsum("ph,phz->zp", share_PH, view_PHZ)  # p(what is read | polarity of the adjective)
+    read_ZP = np.einsum("ph,phz->zp", share_PH, view_PHZ)  # p(reading | polarity of the adjective)
 
     two = tables.second_clause
     joint_CZP = np.einsum("c,p,zp->czp", tables.conjunction_C, tables.polarity_P, read_ZP)
@@ -152,7 +153,7 @@ def entropy_floor(
 
 
 def _fixed_nats(tables: ClauseTables) -> float:
-    """Return the cost of the slots whose context every predictor knows: all but adjectives and the final mark."""
+    """Return the cost of the slots whose context every predictor knows: all except adjectives and the final mark."""
     verb = conditional_nats(tables.subject_S[:, None] * tables.verb_SV)
     both = verb + conditional_nats(tables.object_O)
     first = conditional_nats(tables.subject_S) + both + conditional_nats(tables.intensifier_I)
@@ -185,17 +186,17 @@ def sentence_nats(
 ) -> np.ndarray:
     """Return nats_NT, the exact -log p(token at t | tokens before t).
 
-    Column 0 (``<bos>``) and padding cost 0, so a row's sum is the sentence's -log probability. A token that cannot
-    stand where it stands costs +inf (what follows is scored as if the group's first word had stood there); a missing
-    end costs +inf in the last column.
+    Column 0 (``<bos>``) and padding cost 0, so a row's sum is the sentence's -log probability. An impossible token
+    costs +inf (the rest is scored as if the group's first word were in its place); a missing end costs +inf in the last
+    column.
 
     Args:
         ids_NT: sentences with ``<bos>`` and ``<eos>``, padded; any T.
         tables: the generator's probabilities.
-        words_PA: probability of each adjective inside its class.
-        only_PA: if given (0/1), the predictor is the generator conditioned on its next adjective being one of these:
-            all of its adjective mass lies on them.
-        vocabulary: whose words stand behind the tables' outcomes.
+        words_PA: probability of each adjective within its class.
+        only_PA: if given (0/1), the predictor is the generator conditioned on its next adjective being one of these,
+            with all its adjective mass on them.
+        vocabulary: the words of the tables' outcomes.
     """
     width = ids_NT.shape[1]
     scorer = _Scorer(ids_NT, max(width, TWO_CLAUSES), vocabulary)
@@ -221,12 +222,12 @@ def sentence_nats(
     scorer.end(16, tables.punctuation_IPQ[second])
 
     nats_NT = scorer.nats_NT
-    nats_NT[:, width - 1] += nats_NT[:, width:].sum(1)  # 0, or +inf for an end that is not there
+    nats_NT[:, width - 1] += nats_NT[:, width:].sum(1)  # 0, or +inf for a missing end
     return nats_NT[:, :width]
 
 
 class _Scorer:
-    """Walks the slots of a batch of sentences and adds up their cost; ``where_N`` says which rows a call is about."""
+    """Walks the slots of a batch of sentences and adds up their cost; ``where_N`` selects the rows of a call."""
 
     def __init__(self, ids_NT: np.ndarray, width: int, vocabulary: ClauseVocabulary) -> None:
         self.vocabulary = vocabulary
@@ -235,7 +236,7 @@ class _Scorer:
         self.nats_NT = np.zeros(self.ids_NT.shape)
         self.where_N = np.ones(len(ids_NT), dtype=bool)
         groups = {**vocabulary.groups, "adjective": sum(adjectives(vocabulary), ())}
-        # rank_GV: place of a token in its group, -1 when it is not of that group
+        # rank_GV: index of a token in its group, -1 if it is not in that group
         self.rank = {group: self._ranks(words) for group, words in groups.items()}
 
     def _ranks(self, words: tuple[str, ...]) -> np.ndarray:
@@ -246,7 +247,7 @@ class _Scorer:
         return ranks_V
 
     def add(self, position: int, probability_N: np.ndarray) -> None:
-        """Charge -log of a probability to the rows in question."""
+        """Charge -log of a probability to the selected rows."""
         with np.errstate(divide="ignore"):
             self.nats_NT[:, position] -= np.where(self.where_N, np.log(probability_N), 0.0)
 
@@ -264,7 +265,7 @@ class _Scorer:
         return safe_N
 
     def literal(self, position: int, token: str) -> None:
-        """Charge nothing when ``token`` stands there, +inf otherwise."""
+        """Charge nothing if ``token`` is there, else +inf."""
         self.add(position, (self.ids_NT[:, position] == self.vocabulary.id(token)).astype(float))
 
     def clause(
@@ -276,7 +277,7 @@ class _Scorer:
         polarity: np.ndarray,
         adjectives_PA: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Charge ``VERB the OBJ , INTENS ADJ`` from ``start`` on; return intensifier (N) and polarity (N)."""
+        """Charge ``VERB the OBJ , INTENS ADJ`` from ``start``; return intensifier (N) and polarity (N)."""
         self.charge(start, "verb", tables.verb_SV[subject_N])
         self.literal(start + 1, "the")
         self.charge(start + 2, "object", tables.object_O)

@@ -1,7 +1,7 @@
-"""Words of your own: a graded lexicon from a file, and the tokens of any tokenizer that spell its words.
+"""Your own words: a graded lexicon from a file, and the tokens of any tokenizer that spell its words.
 
-A CSV file has the columns ``word``, ``polarity`` and, if wanted, ``strength``, ``class`` and any further graded
-columns; a YAML file maps each word to the same (or to its polarity alone)::
+A CSV file has the columns ``word``, ``polarity`` and optionally ``strength``, ``class`` and further graded columns; a
+YAML file maps each word to the same columns (or only to its polarity)::
 
     word,polarity,strength,class
     superb,1.0,,praise
@@ -27,34 +27,34 @@ from lit_ctg.files import read_yaml
 
 FOLDER = Path(__file__).parent / "words"
 NO_WORD = -1
-# range of a column; a graded column of one's own has that of polarity
+# range of a column; further graded columns have that of polarity
 _RANGES = {"strength": (0.0, 1.0)}
 _POLARITY = (-1.0, 1.0)
-# multiplier of the hash by which spellings are found; spellings found are compared id by id afterwards
+# multiplier of the hash for finding spellings, which are then compared id by id
 _BASE = 1_000_003
 
 
 def names() -> str:
-    """Return the lexicons that are here."""
+    """Return the names of the included lexicons."""
     return ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv")))
 
 
 class Lexicon:
-    """Words with graded columns and a class each.
+    """Words, each with graded columns and a class.
 
     Args:
         path: a CSV or YAML file, or the name of one of ours (``reviews``).
-        held_out: words that training must not show.
+        held_out: words kept out of training.
 
     Attributes:
         words: lower case, in the order of the file.
-        columns: name -> W numbers; always ``polarity`` and ``strength`` (0 where the file says nothing).
+        columns: name -> W numbers; always ``polarity`` and ``strength`` (0 by default).
         classes: class of each word, "" for none.
         held_out: the words kept out of training.
 
-    Raises:
-        UserError: no such file, a word that is missing or there twice, a value that is no number or out of range, a
-            word to hold out that is not in the file; names file and line or word.
+        Raises:
+            UserError: no such file, an empty or repeated word, a value that is not a number or out of range, a held-out
+                word that is not in the file; names file and line or word.
     """
 
     def __init__(self, *, path: str, held_out: Iterable[str] = ()) -> None:
@@ -100,7 +100,7 @@ class Lexicon:
         classes: Sequence[str],
         held_out: Iterable[str] = (),
     ) -> Lexicon:
-        """Return the lexicon of checked parts, those of another one's attributes.
+        """Return a lexicon from the checked attributes of another.
 
         Raises:
             UserError: not as many grades or classes as words.
@@ -194,20 +194,20 @@ def _read_yaml(path: Path) -> list[Row]:
 
 
 class WordFinder(nn.Module):
-    """Finds lexicon words in token ids, whatever the tokenizer: which word, if any, the prefix ends with.
+    """Finds lexicon words in token ids of any tokenizer: the word, if any, with which the prefix ends.
 
-    A word counts where its last token stands and a word begins where its first one does; a longer word that goes on is
-    none (``good`` in ``goodness`` counts until the next token shows that it goes on, as a reader of the prefix would).
+    A word counts at its last token if a word begins at its first; a longer word does not count (``good`` in
+    ``goodness`` counts until the next token shows that the word continues, as for a reader of the prefix).
 
     Args:
         lexicon: the words.
         vocabulary: a tokenizer with ``tokens``, ``encode`` and ``decode``.
 
     Attributes:
-        spellings: word number -> the id sequences it has; () for a word that the vocabulary cannot spell.
+        spellings: word index -> its id sequences; () for a word that the vocabulary cannot spell.
 
-    Raises:
-        UserError: the vocabulary can spell no word of the lexicon.
+        Raises:
+            UserError: the vocabulary cannot spell any word of the lexicon.
     """
 
     begins_V: Tensor
@@ -235,15 +235,15 @@ class WordFinder(nn.Module):
             self.register_buffer(f"words_{length}", torch.tensor(list(found.values()))[order_K], persistent=False)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """Return the number of the word that ends at each position, long [B, T]; -1 where none does."""
+        """Return the index of the word that ends at each position, long [B, T], or -1."""
         return self.spans(ids_BT)[0]
 
     def spans(self, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the number of the word that ends at each position and of how many tokens it is, long [B, T] each."""
+        """Return the index of the word that ends at each position and its number of tokens, long [B, T] each."""
         word_BT, length_BT = torch.full_like(ids_BT, NO_WORD), torch.zeros_like(ids_BT)
-        # a model's output may have more rows than its tokenizer has tokens; below 0 stands padding, which is no word
+        # a model's output may have more rows than its tokenizer has tokens; padding is below 0 and is not a word
         known_BT = ids_BT.clamp(min=0, max=len(self.begins_V) - 1)
-        # a first token that could go on an earlier word does not begin one where the token before is such a word's
+        # a first token that could continue a word does not begin one after a token of an open word
         open_BT = self.ends_open_V[known_BT] & (ids_BT >= 0)
         before_BT = nn.functional.pad(open_BT[:, :-1], (1, 0))
         fresh_BT = self.begins_V[known_BT] | ~before_BT
@@ -260,7 +260,7 @@ class WordFinder(nn.Module):
 
 
 class Speller:
-    """How a tokenizer spells words: with and without a space before them, in lower case, capitalised, in capitals."""
+    """A tokenizer's spellings of words: with and without a space before, in lower case, capitalised, in capitals."""
 
     def __init__(self, vocabulary: Any) -> None:
         self.vocabulary = vocabulary
@@ -278,19 +278,19 @@ class Speller:
         for form in dict.fromkeys((word, word.capitalize(), word.upper())):
             for text in (form,) if self.by_word else (f" {form}", form):
                 ids = tuple(int(i) for i in self.vocabulary.encode(text))
-                # some tokenizers lose the space or fold case: what comes back must be the word
+                # some tokenizers lose the space or fold case: decoding must return the word
                 if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word:
                     found.append(ids)
         return tuple(dict.fromkeys(found))
 
 
 def _open(token: str) -> bool:
-    """Return whether a word may go on behind a token: it ends in a letter or digit."""
+    """Say whether a word may continue after a token: it ends in a letter or digit."""
     return token[-1:].isalnum()
 
 
 def _hash(ids: Tensor) -> Tensor:
-    """Return one number for the last axis; int64 arithmetic wraps round, which does no harm."""
+    """Return one number for the last axis; int64 overflow wraps around harmlessly."""
     value = torch.zeros_like(ids[..., 0])
     for column in ids.unbind(-1):
         value = value * _BASE + column + 1
@@ -298,5 +298,5 @@ def _hash(ids: Tensor) -> Tensor:
 
 
 def table_of(values: Sequence[float]) -> Tensor:
-    """Return word values [W + 1] that are indexed by a word's number; the last row (-1, no word) is 0."""
+    """Return word values [W + 1] indexed by word; the last row (-1, no word) is 0."""
     return torch.tensor([*values, 0.0])

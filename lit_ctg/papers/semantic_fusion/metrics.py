@@ -24,16 +24,16 @@ from lit_ctg.figure import Drawing, heat_map
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.model import FusionOutput
 
-# perplexity of words that training showed, and after those it did not (Appendix B) ------------------------------------
+# perplexity of words seen in training, and after unseen ones (Appendix B) ------------------------------------
 
 
 class SeenOnlyPerplexity(Perplexity):
-    """Perplexity without positions whose *target* is a held-out token; NaN when none is left (Appendix B, note ii).
+    """Perplexity without positions whose *target* is a held-out token; NaN if none is left (Appendix B, note ii).
 
-    The input is not filtered (note iii): a held-out word may stand before a counted position.
+    The input is not filtered (note iii): a held-out word may precede a counted position.
 
     Args:
-        held_out_ids: the held-out token ids; left out, ``bind`` takes them from the data module.
+        held_out_ids: the held-out token ids; by default ``bind`` takes them from the data module.
         mask: as for ``Perplexity``.
     """
 
@@ -65,14 +65,14 @@ class SeenOnlyPerplexity(Perplexity):
 
 
 class AfterHeldOutPerplexity(SeenOnlyPerplexity):
-    """Seen-only perplexity over the positions whose prefix holds a held-out token (that position's input included).
+    """Seen-only perplexity over the positions whose prefix (including the position's input) has a held-out token.
 
-    Seen-only perplexity spreads the effect of an unseen word over all positions; here only those count that come after
-    one. NaN when no sentence holds one.
+    Seen-only perplexity spreads the effect of an unseen word over all positions; here only those after one count. NaN
+    if no sentence has one.
     """
 
     def update_from(self, output: Any, batch: Mapping[str, Tensor]) -> None:
-        """Take the scores, the targets and the mask narrowed to what follows a held-out token."""
+        """Take the scores, the targets and the mask restricted to positions after a held-out token."""
         ids_BT = batch["input_ids_BT"]
         held_out = ids_BT.new_tensor(self.held_out_ids or ())
         after_BT = (ids_BT.unsqueeze(-1) == held_out).any(-1).cummax(dim=1).values
@@ -89,11 +89,11 @@ class FocusCE(RatioMetric):
 
     Args:
         tokens: the focus tokens.
-        token_ids: their ids in the same order; left out, ``bind`` takes them from the data module's vocabulary.
+        token_ids: their ids in the same order; by default ``bind`` takes them from the data module's vocabulary.
         mask: as for ``Perplexity``; both count the same positions unless pad is a focus token.
 
     Raises:
-        UserError: no token, a token twice, or as many ids as tokens are not given.
+        UserError: no token, a repeated token, or not as many ids as tokens.
     """
 
     unit = "nats"
@@ -142,7 +142,7 @@ class FocusCE(RatioMetric):
         is_focus_BTK = (target_BT.unsqueeze(-1) == target_BT.new_tensor(self.token_ids)) & mask_BT.unsqueeze(-1)
         nll_BT = token_nll(scores_BTV, target_BT, is_focus_BTK.any(-1))
         is_focus_BTK = is_focus_BTK.to(nll_BT.device)
-        # not a product: an infinite nll of one token times 0 would be NaN for the others
+        # no product: an infinite nll of one token times 0 would be NaN for the others
         nll_BTK = torch.where(is_focus_BTK, nll_BT.unsqueeze(-1), 0.0)
         self.add_rows(nll_BTK.sum(1), is_focus_BTK.sum(1))
 
@@ -208,7 +208,7 @@ class SemanticMSE(RatioMetric):
 class SemanticMSEConstant(BatchMetric):
     """The error ``SemanticMSE`` has for the best constant guess: each feature's own mean over the same positions.
 
-    It equals the mean of the features' variances. A head must beat it before its error says anything.
+    It equals the mean of the features' variances. A head's error is meaningful only if it is lower.
 
     Args:
         num_features: F, the number of features.
@@ -270,14 +270,14 @@ def _mean_variance(positions: Tensor, sum_F: Tensor, sum_sq_F: Tensor) -> Tensor
     return (sum_sq_F / positions - (sum_F / positions).square()).clamp(min=0).mean()
 
 
-# what a control asked for and what came (Tables 3 and 4) --------------------------------------------------------------
+# requested and realized controls (Tables 3 and 4) --------------------------------------------------------------
 
 CLASSES = ("positive", "negative", "other")
 POSITIVE, NEGATIVE, OTHER = range(3)
 
 
 def class_of_polarity(polarity_N: Tensor | Sequence[int]) -> Tensor:
-    """Turn lexicon polarities (+1, -1, 0 for none) into class numbers (positive 0, negative 1, other 2), long (N,)."""
+    """Convert lexicon polarities (+1, -1, 0 for none) to class numbers (positive 0, negative 1, other 2), long (N,)."""
     sign_N = torch.sign(torch.as_tensor(polarity_N))
     return torch.where(sign_N > 0, POSITIVE, torch.where(sign_N < 0, NEGATIVE, OTHER))
 
@@ -323,7 +323,7 @@ class PolarityConfusion(LitMetric):
         }
 
     def plot(self, values: Sequence[Any] | None = None) -> Drawing:
-        """Draw the counts as a matrix: the present ones, or the last of ``values``."""
+        """Draw the counts as a matrix: the current ones, or the last of ``values``."""
         counts_33 = (self.compute() if values is None else torch.as_tensor(values[-1])).tolist()
         counts = {(row, column): counts_33[i][j] for i, row in enumerate(CLASSES) for j, column in enumerate(CLASSES)}
         title = type(self).__name__
@@ -337,12 +337,12 @@ def _confusion(intended_N: Tensor, realized_N: Tensor) -> Tensor:
 class OodHitRate(RateMetric):
     """Share of controlled generations whose adjective is held out (Appendix A, Metrics), with its Wilson interval.
 
-    Much of it is the sampler's doing: its uniform share alone gives about .58 / .41 under the paper's settings with
-    a model that gives held-out words nothing. So neither direction is better. A held-out adjective of the *wrong*
-    class counts too; give only the asked class's ids to count that class alone.
+    Much of it is due to the sampler: its uniform share alone gives about .58 / .41 under the paper's settings with a
+    model that gives held-out words no mass. So neither direction is better. A held-out adjective of the *wrong* class
+    also counts; pass only the ids of the requested class to count that class alone.
 
     Args:
-        held_out_ids: ids that are hits; left out, ``bind`` takes all held-out ids of the data module.
+        held_out_ids: ids that are hits; by default ``bind`` takes all held-out ids of the data module.
     """
 
     direction = "none"

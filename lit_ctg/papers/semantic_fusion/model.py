@@ -1,12 +1,13 @@
 """Semantic fusion from top to bottom: features, channel, gated fusion, losses, the LightningModule and its baseline.
 
-Published features look at the whole sentence and at fixed positions; corrected ones are functions of the tokens up to
+Published features depend on the whole sentence and on fixed positions; corrected ones are functions of the tokens up to
 their own position. A baseline is the same module with ``fusion=False``.
 
 The feature channel as a control is in the paper's text, but its code never calls it. A control names features of three
-groups; a group that is named is replaced whole at the current position (the named features get their values, the others
-of the group 0), a group that is not keeps its prefix-only features. In training a sentence's own future is the control
-(hindsight), and each group of it is dropped with probability ``feature_dropout``, so that the model also works without.
+groups; a named group is replaced as a whole at the current position (the named features get their values, the others of
+the group 0), other groups keep their prefix-only features. In training a sentence's own future is the control
+(hindsight), and each of its groups is dropped with probability ``feature_dropout``, so that the model also works
+without control.
 
 Shape letters: B, N sentences (N: packed positions in fusion and losses), T positions, P predicates (13), F features
 (22), D hidden size, V vocabulary, C words of a class.
@@ -44,11 +45,11 @@ COLUMN = {name: index for index, name in enumerate(NAMES)}
 
 
 class FusionBatch(Batch, total=False):
-    """A batch with what ``corpus_transform`` made of the whole corpus; also with ``next_`` before a name.
+    """A batch with the results of ``corpus_transform`` for the whole corpus; names may have the prefix ``next_``.
 
     Attributes:
         features_BTF: the feature bank.
-        predicates_BTP, scalars_BT3: in its place, where memberships are learned.
+        predicates_BTP, scalars_BT3: instead of it, where memberships are learned.
         hindsight_BTF: see ``hindsight``.
     """
 
@@ -59,7 +60,7 @@ class FusionBatch(Batch, total=False):
 
 
 class ClauseAnnotator(nn.Module):
-    """Turns token ids into predicates [.., 13] and the scalars [.., 3] positive, negative, strength.
+    """Maps token ids to predicates [.., 13] and the scalars [.., 3] positive, negative, strength.
 
     Args:
         vocabulary: of the clause corpus.
@@ -67,7 +68,7 @@ class ClauseAnnotator(nn.Module):
         exclamation_nudge: added to the strength where "!" counts (0.2, sec. 2 "Strength instantiation"), capped at 1.
     """
 
-    # of each token 0 or 1, [V]
+    # 0 or 1 per token, [V]
     is_noun: Tensor
     is_verb: Tensor
     is_adj: Tensor
@@ -98,7 +99,7 @@ class ClauseAnnotator(nn.Module):
         words = {index for index, token in enumerate(tokens) if token.isalpha()}
         published_nouns = words - adjectives - groups["verb"] - groups["subject"] - groups["pronoun"]
         nouns = groups["object"] | groups["subject"] if prefix_only else published_nouns
-        # what a token is, whatever stands around it
+        # properties of a token, independent of its context
         static = {
             "is_noun": nouns,
             "is_verb": groups["verb"],
@@ -126,8 +127,8 @@ class ClauseAnnotator(nn.Module):
 
         Args:
             ids_NT: tokens, ``<bos>`` first, padding last.
-            aligned_N: length of ``<bos> words <eos>`` of each sentence, also where the ids stop before ``<eos>``
-                (a prefix in generation is annotated as if it were a whole sentence); only published features read it.
+            aligned_N: length of ``<bos> words <eos>`` of each sentence, even where the ids stop before ``<eos>`` (a
+                prefix in generation is annotated as if it were a whole sentence); only published features use it.
 
         Returns:
             predicates [N, T, 13] in {0, 1} and scalars [N, T, 3] in [0, 1]; rows of padding are zero.
@@ -145,11 +146,11 @@ class ClauseAnnotator(nn.Module):
         return torch.stack(columns, dim=-1) * mask_NT1, torch.stack(scalars, dim=-1) * mask_NT1
 
     def _roles_of_tokens(self, ids_NT: Tensor) -> list[Tensor]:
-        """Subject, object, head by the slot the word fills, in both clauses."""
+        """Return subject, object and head by the slot that the word fills, in both clauses."""
         return [self.is_subject[ids_NT], self.is_object[ids_NT], self.is_head[ids_NT]]
 
     def _roles_of_positions(self, ids_NT: Tensor, aligned_N: Tensor) -> list[Tensor]:
-        """Subject, object, head at the authors' fixed positions, which slide in short prefixes."""
+        """Return subject, object and head at the authors' fixed positions, which shift in short prefixes."""
         position_T = torch.arange(ids_NT.shape[1], device=ids_NT.device)
         length_N1 = aligned_N.to(ids_NT.device).unsqueeze(1)
         subject_N1 = torch.ones_like(length_N1)
@@ -158,13 +159,13 @@ class ClauseAnnotator(nn.Module):
         return [(position_T == where_N1).float() for where_N1 in (subject_N1, object_N1, head_N1)]
 
     def _strength(self, ids_NT: Tensor, aligned_N: Tensor) -> Tensor:
-        """Intensity of the token before, plus the nudge of "!"."""
+        """Return the intensity of the previous token, plus the nudge of "!"."""
         before_NT = functional.pad(self.intensity_V[ids_NT][:, :-1], (1, 0))
         exclaims_NT = (ids_NT == self.exclamation_id).float()
         if self.prefix_only:
             nudged_NT = exclaims_NT.cummax(dim=1).values
         else:
-            # the last word of the sentence decides for all of its positions
+            # the last word of the sentence decides for all its positions
             last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0, max=ids_NT.shape[1] - 1).unsqueeze(1)
             nudged_NT = exclaims_NT.gather(1, last_N1).expand_as(exclaims_NT)
         return (before_NT + self.exclamation_nudge * nudged_NT).clamp(max=1.0)
@@ -181,13 +182,13 @@ class Memberships(nn.Module):
     Args:
         centres: of low, medium, high; ascending.
         temperature: tau.
-        learnable: temperature and centres become parameters, one set a scalar; tau stays positive and the centres
+        learnable: temperature and centres become parameters, one set per scalar; tau stays positive and the centres
             ascending whatever the optimiser does.
     """
 
     fixed_33: Tensor
     fixed_temperature_31: Tensor
-    # learned ones only
+    # only for learned ones
     first_31: Tensor
     raw_gap_32: Tensor
     raw_temperature_31: Tensor
@@ -210,7 +211,7 @@ class Memberships(nn.Module):
 
     @property
     def centres_33(self) -> Tensor:
-        """Centres, a row per scalar."""
+        """The centres, one row per scalar."""
         if not self.learnable:
             return self.fixed_33
         gaps_32 = functional.softplus(self.raw_gap_32)
@@ -218,7 +219,7 @@ class Memberships(nn.Module):
 
     @property
     def temperature_31(self) -> Tensor:
-        """Temperatures, a row per scalar."""
+        """The temperatures, one row per scalar."""
         return functional.softplus(self.raw_temperature_31) if self.learnable else self.fixed_temperature_31
 
     def forward(self, scalars: Tensor) -> Tensor:
@@ -227,7 +228,7 @@ class Memberships(nn.Module):
 
 
 def assemble(predicates: Tensor, memberships: Tensor) -> Tensor:
-    """Put predicates [.., 13] and memberships [.., 9] into the order of the bank [.., 22]."""
+    """Arrange predicates [.., 13] and memberships [.., 9] in the order of the bank [.., 22]."""
     return torch.cat([predicates[..., :LEADING], memberships, predicates[..., LEADING:]], dim=-1)
 
 
@@ -242,7 +243,7 @@ GROUPS = {
     "strength": ("str_low", "str_med", "str_high"),
     "question": ("is_question",),
 }
-# control that an intensifier counts as, by its strength: slightly (.2); moderately (.5); very (.8), extremely (1)
+# the control that corresponds to an intensifier, by strength: slightly (.2); moderately (.5); very (.8), extremely (1)
 STRENGTHS = {"str_high": 0.65, "str_med": 0.35, "str_low": 0.0}
 # smallest value of a hindsight control; the largest is 1
 LOWEST_VALUE = 0.6
@@ -250,7 +251,7 @@ LOWEST_VALUE = 0.6
 
 @dataclass(frozen=True)
 class ChannelSetting:
-    """What a batch of controls does to features: ``value_BF`` where ``replaced_BF`` is True."""
+    """The effect of a batch of controls on features: ``value_BF`` where ``replaced_BF`` is True."""
 
     value_BF: Tensor
     replaced_BF: Tensor
@@ -263,7 +264,7 @@ class ChannelSetting:
         names: Sequence[str] = NAMES,
         groups: Mapping[str, Sequence[str]] = GROUPS,
     ) -> ChannelSetting:
-        """Turn checked controls (feature name -> value), one per row, into a setting that lives where ``like`` does."""
+        """Convert checked controls (feature name -> value), one per row, to a setting on the device of ``like``."""
         column = {name: index for index, name in enumerate(names)}
         value_BF = torch.zeros(len(controls), len(names))
         replaced_BF = torch.zeros(len(controls), len(names), dtype=torch.bool)
@@ -281,11 +282,11 @@ class ChannelSetting:
 
 
 def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
-    """Return what would have been asked for at each position, [N, T, F] in {0, 1}.
+    """Return what a user would have asked for at each position, [N, T, F] in {0, 1}.
 
-    Polarity: pos_high or neg_high by the next adjective to come (after the last one: by that one). Strength: str_low,
-    str_med or str_high by the next intensifier (slightly; moderately; very, extremely). Question: is_question at every
-    position of a sentence that ends in "?".
+    Polarity: pos_high or neg_high by the next adjective (or the last one). Strength: str_low, str_med or str_high by
+    the next intensifier (slightly; moderately; very, extremely). Question: is_question at every position of a sentence
+    that ends in "?".
     """
     wanted = {"pos_high": vocabulary.ids("adjective_positive"), "neg_high": vocabulary.ids("adjective_negative")}
     strength: dict[str, list[int]] = {"str_low": [], "str_med": [], "str_high": []}
@@ -305,7 +306,7 @@ def hindsight(ids_NT: Tensor, vocabulary: ClauseVocabulary) -> Tensor:
 
 
 def _next_nonzero(said_NT: Tensor) -> Tensor:
-    """Return for each position the next nonzero entry strictly after it; after the last one, that one."""
+    """Return for each position the next nonzero entry strictly after it, or else the last one."""
     result_NT = torch.zeros_like(said_NT)
     coming_N = torch.zeros_like(said_NT[:, 0])
     for t in range(said_NT.shape[1] - 1, -1, -1):
@@ -328,16 +329,16 @@ def drop_and_replace(
     names: Sequence[str] = NAMES,
     groups: Mapping[str, Sequence[str]] = GROUPS,
 ) -> Tensor:
-    """Put hindsight controls into a training batch's features.
+    """Insert hindsight controls into a training batch's features.
 
     Per sentence and group: dropped with probability ``feature_dropout`` (features stay), else the group is replaced by
-    its hindsight control times a value uniform in [0.6, 1].
+    its hindsight control times a uniform value in [0.6, 1].
 
     Args:
         features_BTF: prefix-only features.
         hindsight_BTF: see ``hindsight``.
-        feature_dropout: in [0, 1]; 1 returns the features as they are.
-        generator: a CPU generator of its own, so that the draws move no other random stream.
+        feature_dropout: in [0, 1]; 1 returns the features unchanged.
+        generator: a separate CPU generator, so that the draws do not advance another random stream.
         names, groups: of the bank, and which of its features are set together.
     """
     if feature_dropout >= 1:
@@ -411,14 +412,14 @@ def auxiliary_loss(predicted_NF: Tensor, features_NF: Tensor) -> Tensor:
 
     Args:
         predicted_NF: logits of the auxiliary head (before the sigmoid).
-        features_NF: soft targets in [0, 1]; no gradient flows into them, or learnable memberships would make
-            themselves easy to predict.
+        features_NF: soft targets in [0, 1]; no gradient flows into them, because learnable memberships would otherwise
+            become easy to predict.
     """
     return functional.binary_cross_entropy_with_logits(predicted_NF, features_NF.detach())
 
 
 def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tensor]) -> Tensor:
-    """Eq. 8: KL(softmax of the logits inside the target's class || uniform) in nats.
+    """Eq. 8: KL(softmax of the logits within the target's class || uniform) in nats.
 
     Mean over the positions of each class, then over the classes that have any; 0 where none has.
 
@@ -438,7 +439,7 @@ def uniformizer_loss(logits_NV: Tensor, target_N: Tensor, classes: Sequence[Tens
 
 # the module -----------------------------------------------------------------------------------------------------------
 
-LONGEST = 512  # positions in the table, as the authors have
+LONGEST = 512  # positions in the table, as in the authors' code
 TARGETS = ("current", "next")
 MASKS = ("target", "input")
 UNIFORMIZED = ("all", "trained")
@@ -446,12 +447,12 @@ UNIFORMIZED = ("all", "trained")
 
 @dataclass
 class FusionOutput(LMOutput):
-    """What a model with fused features gives beside scores and hidden states; zeros where the batch holds padding.
+    """The output of a model with fused features besides scores and hidden states; zeros at padding.
 
     Attributes:
-        features_BTF: the memberships that were fused.
-        aux_BTF: what the auxiliary head predicts, after the sigmoid.
-        aux_target_BTF: what it should predict; carries no gradient.
+        features_BTF: the fused memberships.
+        aux_BTF: the auxiliary head's prediction, after the sigmoid.
+        aux_target_BTF: its target; carries no gradient.
     """
 
     features_BTF: Tensor
@@ -469,11 +470,11 @@ class GenerationState:
 
 
 class FusionModule(LitLanguageModel):
-    """How the models with a feature channel are trained.
+    """Training of the models with a feature channel.
 
     Attributes:
         seed: of the weights and of the channel's draws.
-        channel_generator: what the channel's draws come from.
+        channel_generator: generator of the channel's draws.
         optimization: arguments of ``adamw_warmup_cosine``.
     """
 
@@ -482,11 +483,11 @@ class FusionModule(LitLanguageModel):
     optimization: dict[str, Any]
 
     def on_train_epoch_start(self) -> None:
-        """Give the channel's draws a stream that depends on (seed, epoch) only."""
+        """Give the channel's draws a stream that depends only on (seed, epoch)."""
         self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with warm-up and cosine over the whole run, a step per batch."""
+        """AdamW with warm-up and cosine over the whole run, one step per batch."""
         total_steps = int(self.trainer.estimated_stepping_batches)
         return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
 
@@ -502,9 +503,8 @@ class SemanticFusionModule(FusionModule):
         causal: see ``LitLanguageModel``.
         prefix_only_features: corrected features, see ``ClauseAnnotator``.
         loss_mask: positions the loss counts: ``"target"`` (target is not pad) or ``"input"`` (the authors').
-        embedding_std, embedding_scale: of the tied embedding at initialisation, and what it is multiplied by at the
-            input.
-        feature_dropout: see ``channel.drop_and_replace``; 1 never trains the channel as a control.
+        embedding_std, embedding_scale: of the tied embedding at initialisation, and its factor at the input.
+        feature_dropout: see ``drop_and_replace``; 1 never trains the channel as a control.
         auxiliary_target: features of the ``"current"`` token (Eq. 7) or of the ``"next"`` one.
         label_smoothing, auxiliary_weight, uniformizer_weight: of Eq. 5 and 6.
         uniformizer_words: words of the classes in Eq. 8: ``"all"`` adjectives (the paper's) or the ``"trained"`` ones.
@@ -588,7 +588,7 @@ class SemanticFusionModule(FusionModule):
             words = vocabulary.groups[f"adjective_{name}"]
             ids = [vocabulary.id(w) for w in words if uniformizer_words == "all" or w not in vocabulary.held_out]
             self.register_buffer(f"{name}_ids", torch.tensor(ids), persistent=False)
-        # a generator each: baseline and fusion of one seed share the values of all parameters they share
+        # separate generators: baseline and fusion of one seed have equal initial values of all common parameters
         weight_VD = torch.empty(len(vocabulary), backbone.dim)
         nn.init.normal_(weight_VD, std=embedding_std, generator=torch.Generator().manual_seed(seed))
         self.embedding = nn.Embedding(len(vocabulary), backbone.dim, _weight=weight_VD)
@@ -613,10 +613,11 @@ class SemanticFusionModule(FusionModule):
     # features ------------------------------------------------------------------------------------------------------
 
     def corpus_transform(self, ids_NT: Tensor, lengths_N: Tensor) -> dict[str, Tensor]:
-        """Return what the features of a corpus are made of, [N, T, ..] each; called once, not per item and epoch.
+        """Return the features of a corpus or their basis, [N, T, ..] each; called once, not per item and epoch.
 
-        With fixed memberships the features themselves, with learnable ones the predicates and scalars under them.
-        Names with ``next_`` hold the features of the token after (the last column, which no batch keeps, wraps round).
+        With fixed memberships these are the features themselves, with learnable ones the underlying predicates and
+        scalars. Names with ``next_`` are the features of the next token (the last column, which no batch keeps, wraps
+        around).
         """
         if not self.fusion:
             return {}
@@ -637,7 +638,7 @@ class SemanticFusionModule(FusionModule):
         return {"features_BTF": assemble(predicates, self.memberships(scalars)) * valid_NT1}
 
     def _features(self, batch: Mapping[str, Any], prefix: str = "") -> Tensor:
-        """Return features [B, T, F] of a batch, from the corpus if it was transformed, else from its ids."""
+        """Return the features [B, T, F] of a batch, from the corpus if it was transformed, else from its ids."""
         if f"{prefix}features_BTF" in batch:
             return batch[f"{prefix}features_BTF"]
         if f"{prefix}predicates_BTP" in batch:
@@ -668,7 +669,7 @@ class SemanticFusionModule(FusionModule):
         return hidden_ND @ self.embedding.weight.T
 
     def forward(self, batch: Batch) -> LMOutput:
-        """Score every position of the input that is not padding; features are the batch's own, no control."""
+        """Score every position of the input that is not padding, with the batch's own features and no control."""
         packing = Packing.of(batch["mask_input_BT"])
         features_BTF = self._features(batch) if self.fusion else None
         hidden_ND = self._hidden(batch["input_ids_BT"], packing, features_BTF)
@@ -676,7 +677,7 @@ class SemanticFusionModule(FusionModule):
         if features_BTF is None:
             return LMOutput(scores_BTV, hidden_BTD)
         target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
-        real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships of padding are not 0
+        real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships at padding are not 0
         return FusionOutput(
             scores_BTV,
             hidden_BTD,
@@ -735,13 +736,13 @@ class SemanticFusionModule(FusionModule):
         return self._logits(hidden_BD), GenerationState(ids_BT, state.channel, cache)
 
     def _prefix_features(self, ids_BT: Tensor) -> Tensor:
-        """Features of prefixes, each annotated as a sentence that ends there (as published generation does)."""
+        """Return the features of prefixes, each annotated as a sentence that ends there, as in published generation."""
         aligned_B = (ids_BT != self.vocabulary.pad_id).sum(1) + 1
         parts = self._feature_parts(ids_BT, aligned_B)
         return self._features(parts)
 
     def _scores_of_prefix(self, ids_BT: Tensor) -> Tensor:
-        """Scores [B, V] after the last column, the whole prefix recomputed."""
+        """Return the scores [B, V] after the last column, recomputing the whole prefix."""
         valid_BT = ids_BT != self.vocabulary.pad_id
         packing = Packing.of(valid_BT)
         features_BTF = self._prefix_features(ids_BT) if self.fusion else None
@@ -750,7 +751,7 @@ class SemanticFusionModule(FusionModule):
 
 
 def _counted(packing: Packing) -> Callable[[Tensor], Tensor]:
-    """Return what drops the rows of padding from packed values, where the packing has left some in."""
+    """Return a function that drops rows of padding from packed values, if the packing has kept some."""
     if packing.valid_BT is None:
         return lambda values_N: values_N
     valid_N = packing.valid_BT.flatten()

@@ -27,13 +27,13 @@ from lit_ctg.papers.semantic_fusion.model import (
 
 
 class SemanticFusionConfig(PortableConfig):
-    """Sizes of a model, and ``words``: what its features know of the vocabulary."""
+    """Sizes of a model, and ``words``: the vocabulary information of its features."""
 
     model_type = "lit_ctg_semantic_fusion"
 
 
 class Words:
-    """The vocabulary as the annotator asks for it."""
+    """The vocabulary in the form that the annotator needs."""
 
     def __init__(self, told: Any) -> None:
         self.tokens, self.groups = list(told["tokens"]), told["groups"]
@@ -90,7 +90,7 @@ class SemanticFusionForCausalLM(PortableLM):
         hidden_BTD = self.embedding(ids_BT) * self.config.sizes["embedding_scale"]
         if self.fuse is not None:
             length = ids_BT.shape[1]
-            # features of prefixes alone do not ask for the length of the sentence
+            # prefix-only features do not need the length of the sentence
             predicates, scalars = self.annotator(ids_BT, ids_BT.new_full((len(ids_BT),), length))
             features_BTF = assemble(predicates, self.memberships(scalars))
             if not self.memberships.learnable:
@@ -104,7 +104,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return a run's model.
 
     Raises:
-        UserError: a model that sees later tokens, or fusion on other text than the clauses.
+        UserError: a model that sees later tokens, or fusion on text other than the clauses.
     """
     if not isinstance(module, SemanticFusionModule):
         raise UserError(
@@ -172,7 +172,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
 
 
 def clause_tokenizer(vocabulary: Any) -> Any:
-    """Return the fast tokenizer of the clause corpus: letter case folded, ``<bos>`` in front, unknown words refused."""
+    """Return the fast tokenizer of the clause corpus: case folded, ``<bos>`` prepended, unknown words refused."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -1,8 +1,8 @@
-"""What a trained model is put through: control trials, perplexity from prefixes alone, and the corpus's floor.
+"""Trials of a trained model: control trials, perplexity from prefixes alone, and the corpus's floor.
 
-Control-off base rates and the untrained model are ours. A model that attends to what comes later, or has features of
-it, scores well on whole sentences and cannot use that when it generates; for a causal model perplexity from prefixes
-equals the ordinary one. Shape letters: B sentences, T positions, V vocabulary.
+Control-off base rates and the untrained model are ours. A model that attends to later tokens, or has features of them,
+scores well on whole sentences but cannot use this in generation; for a causal model perplexity from prefixes equals the
+ordinary one. Shape letters: B sentences, T positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNTRAINED = "untrained/"
 
 
 class Trial(Protocol):
-    """What a generated sentence says about itself."""
+    """The attributes of a generated sentence."""
 
     text: str
     polarity: str
@@ -38,7 +38,7 @@ class Trial(Protocol):
 
 
 class Generator(Protocol):
-    """What the trials generate with, e.g. ``decode.ClauseGenerator``."""
+    """The trials' generator, e.g. ``decode.ClauseGenerator``."""
 
     has_channel: bool
 
@@ -52,27 +52,28 @@ class ControlTrial(Callback):
     """Run the trials on the untrained model and in ``trainer.validate``, which ends every run.
 
     Args:
-        n: trials for each (path, setting).
-        settings: name -> ``{control, adjective, punctuation}``: what is asked for, the polarity and the closing mark
-            that count as success (null: not asked for).
-        confusion: names of the settings that the confusion table is made of.
-        paths: name -> control routes that are on. ``off`` (none on) is the base rate of every setting: the same
-            target, without the control. Paths with ``channel`` are left out for a model without one.
-        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
-        seed: of the trials; they neither read nor move the global random state.
+        n: trials per (path, setting).
+        settings: name -> ``{control, adjective, punctuation}``: the request, and the polarity and closing mark that
+            count as success (null: not requested).
+        confusion: names of the settings in the confusion table.
+        paths: name -> active control routes. ``off`` (none) is the base rate of every setting: the same target, without
+            the control. Paths with ``channel`` are left out for a model without one.
+        decoding: an object whose ``generator(module, datamodule)`` returns the generator.
+        seed: of the trials; they neither read nor advance the global random state.
         prompt: beginning of the sentences of a few further samples for each (path, setting), Table 5; "" for none.
-        samples_kept: texts kept for each (path, setting).
-        samples_prompted: how many continue the prompt.
+        samples_kept: texts kept per (path, setting).
+        samples_prompted: how many samples continue the prompt.
 
     Attributes:
         results: run-record entries. ``control/<path>/<setting>/adjective``, ``/punctuation``, ``/ood_hit`` (a
-            held-out adjective of the asked polarity), and for each path but ``off`` ``.../adjective_gain`` and
+            held-out adjective of the requested polarity), and for each path except ``off`` ``.../adjective_gain`` and
             ``.../punctuation_gain`` (rate minus base rate, Newcombe's interval); ``control/<path>/confusion/
             <intended>/<realized>`` counts. The untrained model's have the prefix ``untrained/``.
-        samples: dicts with path, setting and text, and prompt where there was one.
+        samples: dicts with path, setting and text, and prompt if there is one.
 
-    Raises:
-        UserError: no path ``off`` with nothing on, or a confusion setting that does not exist or asks for no adjective.
+        Raises:
+            UserError: no path ``off`` without routes, or a confusion setting that does not exist or requests no
+                adjective.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ControlTrial(Callback):
             if not settings.get(name, {}).get("adjective"):
                 raise UserError(f"callback.control_trial.confusion: setting '{name}' asks for no adjective")
         self.n, self.settings, self.confusion = n, dict(settings), tuple(confusion)
-        # the base rates come first: the gains of all other paths are measured against them
+        # the base rates come first: the gains of all other paths are relative to them
         self.paths = {OFF: paths[OFF], **paths}
         self.decoding, self.seed, self.samples_kept = decoding, seed, samples_kept
         self.prompt, self.samples_prompted = prompt, samples_prompted
@@ -103,12 +104,12 @@ class ControlTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the untrained model; a resumed run has these results from its checkpoint."""
+        """Test the untrained model; a resumed run has these results from its checkpoint."""
         if trainer.global_step == 0:
             self.run(trainer, pl_module, prefix=UNTRAINED)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given (not during training)."""
+        """Test the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(trainer, pl_module)
 
@@ -118,16 +119,16 @@ class ControlTrial(Callback):
         return {"results": untrained, "samples": [s for s in self.samples if s["path"].startswith(UNTRAINED)]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the untrained model's results from before the interruption."""
+        """Restore the untrained model's results from before the interruption."""
         self.results = {**self.results, **state_dict["results"]}
         self.samples = [*state_dict["samples"], *(s for s in self.samples if not s["path"].startswith(UNTRAINED))]
 
     def run(self, trainer: Trainer, module: LightningModule, prefix: str = "") -> None:
-        """Generate all trials and fill ``results`` and ``samples`` (those of an earlier run with this prefix go).
+        """Generate all trials and fill ``results`` and ``samples``, replacing earlier ones with this prefix.
 
         Args:
-            trainer: its data module gives vocabulary and held-out ids.
-            module: the model to try.
+            trainer: its data module has vocabulary and held-out ids.
+            module: the model to test.
             prefix: before every name, ``"untrained/"`` or nothing.
         """
         datamodule = datamodule_of(trainer)
@@ -150,7 +151,7 @@ class ControlTrial(Callback):
                 self.results[f"{prefix}control/{path}/confusion/{cell}"] = result.to_dict()
 
     def _generate(self, generator: Generator, index: int, switches: Mapping[str, bool]) -> dict[str, Sequence[Trial]]:
-        """All settings of one path as one batch; no two trials share their noise."""
+        """Generate all settings of one path as one batch; no two trials share their noise."""
         names, n = list(self.settings), self.n
         controls = [{} if not any(switches.values()) else self.settings[name]["control"] for name in names]
         size = n * len(names)
@@ -164,7 +165,7 @@ class ControlTrial(Callback):
         return {name: trials[i * n : (i + 1) * n] for i, name in enumerate(names)}
 
     def _prompted(self, generator: Generator, path: str, name: str) -> list[dict[str, Any]]:
-        """A few samples that continue the prompt, under one control on one path."""
+        """Generate a few continuations of the prompt, under one control on one path."""
         on = any(self.paths[path].values())
         trials = generator.generate(
             self.samples_prompted,
@@ -177,7 +178,7 @@ class ControlTrial(Callback):
         return [{"path": path, "setting": name, "prompt": self.prompt, "text": t.text} for t in trials]
 
     def _rates(self, setting: Mapping[str, Any], trials: Sequence[Trial], datamodule: Any) -> dict[str, Any]:
-        """Metrics of one (path, setting) against the setting's target; every process runs all trials itself."""
+        """Return the metrics of one (path, setting) for the setting's target; every process runs all trials itself."""
         rates: dict[str, Any] = {}
         if asked := setting.get("adjective"):
             rates["adjective"] = ControlSuccess(sync_on_compute=False)
@@ -193,12 +194,12 @@ class ControlTrial(Callback):
     def _keep(self, name: str, rates: Mapping[str, Any], base: Mapping[str, Any]) -> None:
         for kind, rate in rates.items():
             self.results[f"{name}/{kind}"] = rate.result().to_dict()
-            if kind in base and kind != "ood_hit":  # more held-out words is no gain
+            if kind in base and kind != "ood_hit":  # more held-out words is not a gain
                 difference = against_base(rate, base[kind]).difference
                 self.results[f"{name}/{kind}_gain"] = difference.to_dict()
 
     def _confusion(self, trials: Mapping[str, Sequence[Trial]]) -> dict[str, MetricResult]:
-        """Counts ``<intended>/<realized>`` of the polarities that the confusion settings ask for."""
+        """Count ``<intended>/<realized>`` of the polarities that the confusion settings request."""
         table = PolarityConfusion(sync_on_compute=False)
         asked = {self.settings[name]["adjective"] for name in self.confusion}
         for name in self.confusion:
@@ -221,9 +222,9 @@ def prefix_scores(module: Any, ids_BT: Tensor) -> Tensor:
     """Return scores [B, T, V] of the token after each prefix, through the module's own generation steps.
 
     Args:
-        module: has ``start(batch_size, controls)`` and ``step(ids_B1, state) -> (scores_BV, state)``; sees nothing of
+        module: has ``start(batch_size, controls)`` and ``step(ids_B1, state) -> (scores_BV, state)``; it does not see
             column t + 1 when it scores column t. Sentences of a batch take each step together.
-        ids_BT: ``<bos>`` first; what the rows of finished sentences give is for the caller's mask to drop.
+        ids_BT: ``<bos>`` first; the caller's mask must drop the scores of finished sentences.
     """
     state = module.start(len(ids_BT), None)
     columns = []
@@ -249,7 +250,7 @@ class PrefixEvaluation(Callback):
         self._on = False
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See whether this validation is the one, and start from empty sums."""
+        """Check whether this is the last validation, and start from empty sums."""
         self._on = is_last_validation(trainer)
         if self._on and not (hasattr(pl_module, "start") and hasattr(pl_module, "step")):
             raise UserError(
@@ -267,7 +268,7 @@ class PrefixEvaluation(Callback):
             self.perplexity.update(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep and log the result."""
+        """Store and log the result."""
         if self._on:
             result = self.perplexity.number()
             self.results[NAME] = result.to_dict()
@@ -275,7 +276,7 @@ class PrefixEvaluation(Callback):
 
 
 def is_last_validation(trainer: Trainer) -> bool:
-    """Return whether training ends with the epoch being validated, or only validation was asked for."""
+    """Say whether training ends with the epoch being validated, or only validation was requested."""
     if trainer.sanity_checking:
         return False
     if trainer.state.fn != "fit":
@@ -292,10 +293,10 @@ def is_last_validation(trainer: Trainer) -> bool:
 
 
 class EntropyFloorCallback(Callback):
-    """Put the data module's exact floors beside the measured perplexities.
+    """Record the data module's exact floors beside the measured perplexities.
 
-    ``floor/<name>`` is what no causal predictor beats; ``floor_polarity_unknown/<name>`` what none beats that cannot
-    tell the polarity of a held-out word it has read. A data module without them (real text) gives no entries.
+    ``floor/<name>`` is a lower bound for any causal predictor; ``floor_polarity_unknown/<name>`` for any that does not
+    know the polarity of a held-out word it has read. A data module without floors (real text) gives no entries.
     """
 
     def __init__(self) -> None:
@@ -303,7 +304,7 @@ class EntropyFloorCallback(Callback):
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compute the floors once; they do not change in a run."""
+        """Compute the floors once; they do not change during a run."""
         datamodule = datamodule_of(trainer)
         if self.results:
             return
@@ -322,9 +323,9 @@ class EntropyFloorCallback(Callback):
 
 
 class MembershipRecord(Callback):
-    """Put centres and temperature of each scalar's memberships (Eq. 1) into the record.
+    """Record centres and temperature of each scalar's memberships (Eq. 1).
 
-    ``membership/<positive|negative|strength>/<low|med|high|temperature>`` are values on the scalar's scale, exact, of
+    ``membership/<positive|negative|strength>/<low|med|high|temperature>`` are exact values on the scalar's scale, from
     the weights that ``trainer.validate`` was given.
 
     Raises:
@@ -336,7 +337,7 @@ class MembershipRecord(Callback):
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the memberships off the module."""
+        """Read the memberships from the module."""
         memberships = getattr(pl_module, "memberships", None)
         if memberships is None:
             raise UserError(
@@ -356,17 +357,17 @@ class LexiconTrial(Callback):
     """Generate text under settings of the feature channel in ``trainer.validate``, and judge it by the lexicon.
 
     Args:
-        n: texts a setting, and as many without a control.
-        settings: name -> ``{control, sign}``: what is asked for, and the sign of the polarity that counts as success.
-        decoding: an object whose ``generator(module, datamodule)`` gives the generator.
+        n: texts per setting, and as many without a control.
+        settings: name -> ``{control, sign}``: the request, and the sign of the polarity that counts as success.
+        decoding: an object whose ``generator(module, datamodule)`` returns the generator.
         seed: of the trials; no two settings share their noise.
         prompt: beginning of every text.
-        samples_kept: texts kept of each setting.
+        samples_kept: texts kept per setting.
 
     Attributes:
-        results: ``control/<off|channel>/<setting>/polarity`` the share of texts whose lexicon words sum to the asked
-            sign, ``/held_out`` that with a held-out word of the asked sign; for the channel ``..._gain`` against the
-            share without a control (Newcombe's interval).
+        results: ``control/<off|channel>/<setting>/polarity`` is the share of texts whose lexicon words sum to the
+            requested sign, ``/held_out`` that of texts with a held-out word of that sign; for the channel ``..._gain``
+            relative to the share without a control (Newcombe's interval).
         samples: dicts with path, setting and text.
 
     Raises:
@@ -393,7 +394,7 @@ class LexiconTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model that ``trainer.validate`` was given."""
+        """Test the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":
             self.run(pl_module, datamodule_of(trainer))
 
@@ -428,6 +429,6 @@ class LexiconTrial(Callback):
                 difference = against_base(rate, base[kind]).difference
                 self.results[f"control/{path}/{name}/{kind}_gain"] = difference.to_dict()
         if path == "off" and any(sample["path"] == "off" for sample in self.samples):
-            return  # the same texts are the base of all settings
+            return  # the same texts are the reference of all settings
         kept = texts[: self.samples_kept]
         self.samples += [{"path": path, "setting": name, "text": text.text} for text in kept]

@@ -1,4 +1,4 @@
-"""What the records of semantic fusion say twice: rates, confusions, gains and floors, and the committed texts."""
+"""Redundant numbers in semantic fusion's records: rates, confusions, gains and floors, and the committed texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, h
 
 _CONFUSION = re.compile(r"((?:untrained/)?control/\w+)/confusion/(\w+)/(\w+)")
 _GAIN = re.compile(r"((?:untrained/)?control)/\w+/(\w+/\w+)_gain")
-# what a setting asks for: polarity of the last adjective, closing mark
+# the request of a setting: polarity of the last adjective, closing mark
 ASKED = {"positive": (POSITIVE, "!"), "negative_question": (NEGATIVE, "?"), "negative": (NEGATIVE, None)}
 
 
@@ -34,9 +34,9 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
 
 
 def _texts(record: RunRecord) -> Iterator[Recomputed]:
-    """Count what was asked for in the committed texts of every trial; those after a prompt are further ones."""
+    """Recount the requests in the committed texts of every trial; texts with a prompt are additional ones."""
     data = record.config.get("data") or {}
-    # with words of one's own the classes are others
+    # with the user's own words the classes differ
     held = None if data.get("words") or not data.get("held_out") else resolve_held_out(data["held_out"], record.seed)
     groups: dict[tuple[str, str], list[str]] = {}
     for sample in record.samples:

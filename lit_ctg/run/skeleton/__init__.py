@@ -1,8 +1,8 @@
-"""`lit-ctg new paper=<name>`: the files of a new paper, small and whole, in the places where everything looks for them.
+"""`lit-ctg new paper=<name>`: the files of a new paper, small but complete, in their proper places.
 
-The templates beside this file lie where their files will lie, with ``PAPER`` in names and ``$paper``, ``$Class`` and
-``$title`` in texts. They hold a placeholder method that trains, is tested and has a control, so that the author changes
-a paper that runs instead of starting from nothing; no existing file has to be touched.
+The templates beside this file mirror the layout of the new files, with ``PAPER`` in names and ``$paper``, ``$Class``
+and ``$title`` in texts. They hold a placeholder method that trains, is tested and has a control, so that the author
+changes a working paper instead of starting from nothing; no existing file has to be touched.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
 
     Args:
         paper: name of its folders, such as ``semantic_fusion``.
-        title: what tables and pages call it; the name with blanks by default.
+        title: its name in tables and on pages; by default the name with spaces.
         root: the checkout; the one this package runs from by default.
 
     Raises:
-        UserError: no name for a package, a paper or file that is there already, no checkout to write into.
+        UserError: not a name for a package, a paper or file that exists already, no checkout to write to.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", paper) or keyword.iskeyword(paper):
         raise UserError(f"paper={paper}: give a name of small letters, digits and _, such as paper=topic_prefix")

@@ -23,8 +23,8 @@ from lit_ctg.papers.idea_gate.corpus import LISTS, load_domain
 from lit_ctg.papers.idea_gate.metrics import span_name
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, TopicTrial, XRay, figure, first_token, look, readable
-from lit_ctg.results.pool import COUNTS
 from lit_ctg.results.spec import load_specs
+from lit_ctg.results.table import COUNTS
 from lit_ctg.run.reproduce import load_groups
 
 # topic_trial: Topic trials with a generator that writes what it is told to: places, arms, pairing, records

@@ -1,6 +1,6 @@
-"""Seven invented books: six in English, each in a voice of its own, and one in Spanish.
+"""Seven invented books: six in English, each in its own voice, and one in Spanish.
 
-What the papers can see in it: a control code (the book's name) that tells the continuation of an ambiguous line.
+It gives a paper a control code (the book's name) that determines the continuation of an ambiguous line.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ LANGUAGES: tuple[str, ...] = ("city_romance", "cuaderno")
 
 
 def documents(split: str, seed: int, size: int, *, books: Sequence[str] | None = None) -> Iterator[Document]:
-    """Chapters of the books, book after book, each of about ``size / len(books)`` white-space tokens.
+    """Yield chapters of the books, book after book, each book of about ``size / len(books)`` whitespace tokens.
 
-    The chapters of one book follow each other: numbers, days at sea and the teller's habits run on. Chapters of
-    different splits are told separately, and a chapter's text decides (by checksum) which split it may be in.
+    The chapters of one book are consecutive: numbers, days at sea and the teller's habits continue. Chapters of
+    different splits are told separately, and a checksum of a chapter's text decides which split it may be in.
 
     Args:
         split: train, validation or test.
-        seed: other seeds give other chapters.
-        size: white-space tokens over all books.
+        seed: different seeds give different chapters.
+        size: whitespace tokens over all books.
         books: names of :data:`BOOKS`; all by default.
 
     Raises:
@@ -57,7 +57,7 @@ def _chapters(split: str, seed: int, book: Book) -> Iterator[Document]:
     while True:
         number += 1
         lines = book.chapter(teller, number)
-        # the text below the heading decides, so that no chapter can be in two splits
+        # decided by the text below the heading, so that no chapter can be in two splits
         while not in_split("\n".join(lines[1:]), split):
             lines = book.chapter(teller, number)
         meta = {"chapter": number, "language": book.language}

@@ -1,6 +1,6 @@
-"""Two ways of writing of the same days: news items and blog posts.
+"""Two ways of writing about the same days: news items and blog posts.
 
-What the papers can see in it: a style code over partly shared words (companies, streets, weather, football).
+It gives a paper a style code over partly shared words (companies, streets, weather, football).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from lit_ctg.data.document import Document
 from lit_ctg.data.sample.grammar import Scene, in_split, random_for, take
 from lit_ctg.papers.control_code.sample.script_words import LEXICON, STYLES
 
-# sentences of a text after its opening, fewest and most
+# minimum and maximum sentences of a text after its opening
 _LENGTH = {"news": (6, 10), "blog": (5, 11)}
 
 
 def documents(split: str, seed: int, size: int, *, styles: Sequence[str] | None = None) -> Iterator[Document]:
-    """News items and blog posts by turns, about ``size`` white-space tokens together; ``source`` is the style.
+    """Yield news items and blog posts in turn, about ``size`` whitespace tokens in all; ``source`` is the style.
 
     Args:
-        split: train, validation or test; a checksum of the text decides, so no text is in two splits.
-        seed: other seeds give other texts.
-        size: white-space tokens over all documents.
+        split: train, validation or test; decided by a checksum of the text, so no text is in two splits.
+        seed: different seeds give different texts.
+        size: whitespace tokens over all documents.
         styles: "news", "blog" or both (default).
 
     Raises:
@@ -50,13 +50,13 @@ class _Day(Scene):
         return str(self.rng.randint(int(low), int(high)))
 
     def slot_dec(self, low: str, high: str) -> str:
-        """A decimal with one place; the bounds are in tenths."""
+        """Return a decimal with one decimal place; the bounds are in tenths."""
         whole, tenth = divmod(self.rng.randint(int(low), int(high)), 10)
         return f"{whole}.{tenth}"
 
 
 def text(rng: Random, style: str) -> Document:
-    """One item: a headline or a mood, then paragraphs of two to four sentences."""
+    """Return one item: a headline or a mood, then paragraphs of two to four sentences."""
     decks = STYLES[style]
     scene = _Day(rng, LEXICON, keep=5)
     scene.facts |= {name: rng.choice(LEXICON[name]) for name in ("firm", "goods", "town", "friend")}

@@ -1,4 +1,4 @@
-"""Drop-ins for the CPU: which kernels are used (numba, extra ``compiled``), and how: on rows side by side."""
+"""Drop-ins for the CPU: the choice of kernels (numba, extra ``compiled``), and their parallel use on rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = ("auto", "off")
 
 
 def chosen_kernels(setting: str) -> ModuleType | None:
-    """Return the module of compiled kernels; None for ``off``, and where numba is not installed.
+    """Return the module of compiled kernels; None for ``off``, or if numba is not installed.
 
     Raises:
         UserError: no such setting.
@@ -31,9 +31,9 @@ def chosen_kernels(setting: str) -> ModuleType | None:
 
 
 def over_rows(kernel: Callable[..., None], arrays: Sequence[np.ndarray], *shared: Any) -> None:
-    """Run ``kernel(*arrays, *shared)`` on consecutive rows of all arrays, side by side on torch's number of threads.
+    """Run ``kernel(*arrays, *shared)`` on consecutive rows of all arrays, in parallel on torch's number of threads.
 
-    The first array tells the number of rows; an array without rows stays so.
+    The first array determines the number of rows; an empty array stays empty.
     """
     count = len(arrays[0])
     threads = max(1, min(torch.get_num_threads(), count))
@@ -42,7 +42,7 @@ def over_rows(kernel: Callable[..., None], arrays: Sequence[np.ndarray], *shared
 
 
 def together(kernel: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
-    """Run some calls of a kernel side by side; kernels hold no lock while they run."""
+    """Run some calls of a kernel in parallel; kernels release the GIL."""
     if len(calls) == 1:
         kernel(*calls[0])
         return

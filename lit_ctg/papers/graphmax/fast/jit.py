@@ -1,4 +1,4 @@
-"""How the kernels are compiled, and the arithmetic that they share."""
+"""Compilation of the kernels, and their common arithmetic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lit_ctg.papers.graphmax.fast.keep import compiled
 
 LANES = 64
 
-# for what must be done in the order it is written
+# for operations whose order must not change
 _IN_ORDER = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 LOG2_E = np.float32(1.44269504)
-# log 2 in two parts: the first has so few digits that its multiples are exact
+# log 2 in two parts: the first has few enough digits for its multiples to be exact
 LOG2_HIGH, LOG2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 ONE, HALF = np.float32(1), np.float32(0.5)
-LEAST = np.float32(-87.3)  # the exponential of less is 0: no subnormal numbers
+LEAST = np.float32(-87.3)  # exp of anything less is 0: no subnormal numbers
 # exp(r) = 1 + r + r^2 (E2 + E3 r + ...) for |r| <= log(2) / 2, minimax
 E2, E3, E4 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
 E5, E6, E7 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
@@ -45,7 +45,7 @@ def _exponential(u) -> Callable:
         series = ((((E7 * r + E6) * r + E5) * r + E4) * r + E3) * r + E2
         power = np.int32((np.int32(whole) + EXPONENT_BIAS) << MANTISSA_BITS).view(np.float32)
         value = (series * r * r + r + ONE) * power
-        # a NaN is no less than LEAST
+        # NaN is not less than LEAST
         return np.float32(0) if u < LEAST else value
 
     def double(u):
@@ -56,7 +56,7 @@ def _exponential(u) -> Callable:
         for factorial in (3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0):
             series = series * r + 1 / factorial
         power = np.int64((np.int64(whole) + 1023) << 52).view(np.float64)
-        # a NaN is no less than LEAST
+        # NaN is not less than LEAST
         return 0.0 if u < LEAST_64 else (series * power if u == u else u)
 
     return single if u == numba.float32 else double
@@ -64,7 +64,7 @@ def _exponential(u) -> Callable:
 
 @compiled
 def highest(u_n):
-    """Return the largest entry; a NaN is passed over."""
+    """Return the largest entry; NaN is skipped."""
     # lane by lane: a single running maximum would not be vectorised
     lanes, even = np.full(LANES, -np.inf, u_n.dtype), len(u_n) // LANES * LANES
     for start in range(0, even, LANES):
@@ -100,7 +100,7 @@ def total(u_n):
 
 @compiled
 def normalized(u_n):
-    """Return u less its log sum exp, in place."""
+    """Subtract its log sum exp from u, in place."""
     top, mass = highest(u_n), 0.0
     for place in range(len(u_n)):
         mass += math.exp(u_n[place] - top)

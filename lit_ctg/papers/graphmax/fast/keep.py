@@ -1,6 +1,6 @@
-"""Where numba keeps compiled kernels: beside this package, in the user's cache, or nowhere.
+"""Where numba caches compiled kernels: beside this package, in the user's cache, or nowhere.
 
-numba keeps compiled code beside the file it comes from, looks at that file only, and raises at import where it may
+numba caches compiled code beside its source file, checks only that file for changes, and raises at import if it can
 write neither there nor in the home directory. So the folder is chosen here, under a digest of all kernel files.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import numba
 
-# sums may be taken in any order; NaN and inf keep their meaning
+# sums may be reordered; NaN and inf keep their meaning
 _SETTINGS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a kernel when it is first called; keep the code where that can be done."""
+    """Compile a kernel on its first call, and cache the code if possible."""
     folder = kept_in()
     if folder is None:
         return numba.njit(**_SETTINGS)(function)
@@ -32,9 +32,9 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def kept_in() -> Path | None:
-    """Return the folder for compiled code; None where no folder of ours can be written to.
+    """Return the folder for compiled code; None if no folder of ours is writable.
 
-    A folder that others can write to, such as /tmp, is not taken: numba unpickles what it finds.
+    A folder that others can write to, such as /tmp, is not used: numba unpickles what it finds.
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))).hexdigest()[:16]
@@ -47,6 +47,6 @@ def kept_in() -> Path | None:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 return folder
-        except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        except (OSError, RuntimeError):  # RuntimeError: no home directory
             continue
     return None

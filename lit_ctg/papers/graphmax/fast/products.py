@@ -1,6 +1,6 @@
-"""The product with M for one vector and for sixteen side by side: float32 in memory, every sum in float64.
+"""The product with M for one vector and for sixteen at a time: float32 in memory, every sum in float64.
 
-Shape suffixes: B rows, V vocabulary, L lanes (vectors side by side).
+Shape suffixes: B rows, V vocabulary, L lanes (vectors processed together).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from lit_ctg.papers.graphmax.graph import Matrices
 
 LANES = 16  # one cache line of float32
-LONG = 32  # longer rows are summed on their own, by gathers
+LONG = 32  # longer rows are summed separately, by gathers
 
 
 class SlicedRows(NamedTuple):
-    """A sparse matrix, rows sorted by length and stored 16 side by side (SELL), for products with one vector.
+    """A sparse matrix with rows sorted by length and stored 16 side by side (SELL), for products with one vector.
 
-    ``order`` are the rows of the slices, ``starts`` where a slice begins in ``columns`` and ``values``; ``alone`` are
-    the longer rows, slices of one of ``pointers``, ``alone_columns`` and ``alone_values``. Columns are 16-bit numbers
-    where they fit.
+    ``order`` lists the rows of the slices, ``starts`` is where a slice begins in ``columns`` and ``values``; ``alone``
+    lists the longer rows, each a slice of its own in ``pointers``, ``alone_columns`` and ``alone_values``. Columns are
+    16-bit numbers if they fit.
     """
 
     order: np.ndarray
@@ -44,7 +44,7 @@ class SlicedRows(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
+        """Memory in bytes."""
         return sum(part.nbytes for part in self)
 
 
@@ -99,7 +99,7 @@ def residual(order, starts, columns, values, alone, pointers, alone_columns, alo
 
 @compiled
 def _dot(columns, values, x_V):
-    # a function of its own: inside the loop over rows it would not be vectorised
+    # a separate function: inside the loop over rows it would not be vectorised
     result = 0.0
     for edge in range(len(columns)):
         result += np.float64(values[edge]) * np.float64(x_V[columns[edge]])
@@ -110,7 +110,7 @@ def _dot(columns, values, x_V):
 def _less_edges(typing, columns, values, first, last, x_VL, row, out_VL):
     """``out[row] = x[row] - sum_e values[e] x[columns[e]]`` for all lanes at once, in a vector register.
 
-    numba's own loop over lanes is not vectorised: it cannot know that ``out`` and ``x`` do not overlap.
+    numba does not vectorise a loop over lanes: it cannot know that ``out`` and ``x`` do not overlap.
     """
     signature = types.void(columns, values, types.intp, types.intp, x_VL, types.intp, out_VL)
 
@@ -154,7 +154,7 @@ def residuals(first, last, pointers, columns, values, x_VL, out_VL):
 
 
 def product(matrices: Matrices, x_BV: np.ndarray) -> np.ndarray:
-    """Return ``M x`` of each row, rounded to float32 in the middle, ``(I - A~) x``, and at the end."""
+    """Return ``M x`` of each row, rounded to float32 after ``(I - A~) x`` and at the end."""
     out_BV = np.empty_like(x_BV)
     if len(x_BV) == 1:
         middle_V = np.empty_like(x_BV[0])
@@ -171,7 +171,7 @@ def product(matrices: Matrices, x_BV: np.ndarray) -> np.ndarray:
 
 
 def _less(matrix: sp.csr_array, x_VL: np.ndarray) -> np.ndarray:
-    """Return ``x - W x``; each thread takes as many edges as the next."""
+    """Return ``x - W x``; all threads take equally many edges."""
     out_VL = np.empty_like(x_VL)
     inner = np.searchsorted(matrix.indptr, np.linspace(0, matrix.nnz, torch.get_num_threads() + 1)[1:-1])
     bounds = [0, *inner.tolist(), matrix.shape[0]]

@@ -25,7 +25,7 @@ from lit_ctg.papers.graphmax.fast.constants import (
 from lit_ctg.papers.graphmax.fast.jit import highest, normalized, write_exp
 from lit_ctg.papers.graphmax.fast.keep import compiled
 
-# Where full Newton steps do not help: the minimum on a segment.
+# The minimum on a segment, for when full Newton steps do not help.
 
 
 @compiled
@@ -63,7 +63,7 @@ def segment(log_x_n, x_n, y_n, end_x_n, end_y_n):
     return normalized(between_n)
 
 
-# A start for the model step: the problem with the diagonal of its quadratic form.
+# A start for the model step: the problem with only the diagonal of its quadratic form.
 
 
 SEPARABLE_STEPS, SEPARABLE_TOL = 30, 1e-2
@@ -182,7 +182,7 @@ def tangent(gram_KK, diagonal_n, strength, log_x_n, x_n, y_n):
 
 @compiled
 def _precondition(r_n, g_n, root_n, scale_n, weight):
-    """Take the multiple of sqrt(x) out of r, write ``D^-1 r`` into g; return their product."""
+    """Remove the multiple of sqrt(x) from r, write ``D^-1 r`` into g; return their product."""
     nu, rho = 0.0, 0.0
     for place in range(len(r_n)):
         nu += scale_n[place] * root_n[place] * r_n[place]
@@ -210,7 +210,7 @@ def newton(linear_n, gram_KK, diagonal_n, strength, log_x_n, tol):
         new_gap = _judge(linear_n, gram_KK, diagonal_n, strength, new_n, new_x_n, new_y_n)
         if not new_gap <= SURE * gap and not slope_along(x_n, new_x_n, new_n, new_y_n) <= 0:
             if not slope_along(x_n, new_x_n, log_x_n, y_n) < 0:
-                # towards softmax(y), f always falls
+                # f always decreases towards softmax(y)
                 for place in range(len(new_n)):
                     new_n[place] = y_n[place]
                 normalized(new_n)
@@ -239,7 +239,7 @@ def _judge(linear_n, gram_KK, diagonal_n, strength, log_x_n, x_n, y_n):
 
 @compiled
 def _gap(log_x_n, x_n, y_n, mass, centre):
-    """Return KL by the centred form of certificate.duality_gap, which does not cancel; the plain one far away."""
+    """Return KL by the centred form of certificate.duality_gap, which does not cancel; far away by the plain form."""
     mean, phi, lowest = 0.0, 0.0, 0.0
     for place in range(len(x_n)):
         if x_n[place] > 0:
@@ -278,7 +278,7 @@ def _candidate(gram_KK, diagonal_n, strength, log_x_n, x_n, y_n):
 # The model step of each row, from y to the next iterate (model_step.model_step).
 
 
-SCAN = 64  # tokens that are looked at together
+SCAN = 64  # tokens that are examined together
 
 
 @compiled
@@ -287,9 +287,9 @@ def model_steps(y_BV, log_x_BV, strength_B, new_BV, x_BV, hubs_K, gram_KK, diago
 
     Args:
         y_BV: ``z - 2 lambda M x`` at the last iterate, z at the start.
-        log_x_BV: the last iterate; no rows at the start.
+        log_x_BV: the last iterate; empty at the start.
         strength_B: lambda.
-        new_BV, x_BV: to write to.
+        new_BV, x_BV: the output.
         hubs_K, gram_KK, diagonal_V, extra_diagonal_V: of the operator.
         tol: gap in nats to which the reduced problems are solved.
     """
@@ -315,7 +315,7 @@ def model_steps(y_BV, log_x_BV, strength_B, new_BV, x_BV, hubs_K, gram_KK, diago
 
 @compiled
 def _extras(y_V, x_V, started, extra_diagonal_V, least, work_V):
-    """Return the tokens, hubs apart, whose own penalty would move their logit by more than ``WEIGHTY``."""
+    """Return the tokens, except hubs, whose own penalty would move their logit by more than ``WEIGHTY``."""
     scale = y_V.dtype.type(1 / write_exp(y_V, highest(y_V), work_V))
     if started:
         for place in range(len(y_V)):
@@ -332,7 +332,7 @@ def _extras(y_V, x_V, started, extra_diagonal_V, least, work_V):
 
 @compiled
 def _above(weight_V, least):
-    """Return the places of entries above ``least``."""
+    """Return the indices of entries above ``least``."""
     found, count, bound = np.empty(len(weight_V), np.int64), 0, weight_V.dtype.type(least)
     for start in range(0, len(weight_V), SCAN):
         stop, hits = min(start + SCAN, len(weight_V)), 0
@@ -375,7 +375,7 @@ def _reduced(y_V, hubs_K, extras_X, gram_KK, diagonal_V, rest_V, work_V):
 
 @compiled
 def _complete(linear_n, x_V, hubs_K, extras_X, gram_KK, diagonal_n, twice_strength):
-    """Add to the linear term what the model has of M x, in place."""
+    """Add the model's part of M x to the linear term, in place."""
     hubs = len(hubs_K)
     x_K = x_V[hubs_K]
     for row in range(hubs):
@@ -398,7 +398,7 @@ def _expand(y_V, lump, log_x_n, hubs_K, extras_X, new_V, x_V):
     for place in range(len(extras_X)):
         new_V[extras_X[place]] = log_x_n[len(hubs_K) + place]
     _subtract_log_sum(new_V, highest(new_V), x_V)
-    # once more, now that the sum is near 1: the first logarithm is rounded like the largest entry
+    # again, now that the sum is near 1: the first logarithm is rounded like the largest entry
     _subtract_log_sum(new_V, 0.0, x_V)
     write_exp(new_V, 0.0, x_V)
 

@@ -1,7 +1,7 @@
 """Sentence pairs in English and Spanish from one clause grammar that inflects both sides.
 
-What the papers can see in it: translation whose score can be checked, with agreement in gender, number, person
-and tense. Far more than a hundred million different pairs are possible.
+It gives a paper translation with a verifiable score, with agreement in gender, number, person and tense. Far more than
+a hundred million different pairs are possible.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TENSES = ("present", "past", "future")
 
 
 def documents(split: str, seed: int, size: int, *, direction: str = "es-en") -> Iterator[Document]:
-    """One document a sentence pair; ``text`` is the target and ``meta`` is ``{"source": ..., "target": ...}``.
+    """Yield one document per sentence pair; ``text`` is the target, ``meta`` is ``{"source": ..., "target": ...}``.
 
     Args:
-        split: train, validation or test; a checksum of the Spanish side decides, so no pair is in two splits.
-        seed: other seeds give other pairs.
-        size: white-space tokens of all target sentences.
+        split: train, validation or test; decided by a checksum of the Spanish side, so no pair is in two splits.
+        seed: different seeds give different pairs.
+        size: whitespace tokens of all target sentences.
         direction: "es-en" (as WMT16 ro-en, into English) or "en-es".
 
     Raises:
@@ -67,7 +67,7 @@ def _pairs(split: str, seed: int, direction: str) -> Iterator[Document]:
 
 
 def sentence(rng: Random) -> tuple[str, str]:
-    """One pair (English, Spanish): a statement, a denial, a question, or two clauses joined."""
+    """Return one pair (English, Spanish): a statement, a denial, a question, or two joined clauses."""
     tense = rng.choice(_TENSES)
     kind = rng.randrange(10)
     if kind < 2:
@@ -91,7 +91,7 @@ def _finish(text: str, mark: str) -> str:
 
 
 def _clause(rng: Random, tense: str) -> tuple[str, str]:
-    """A clause without its full stop: subject, verb, object or place, and perhaps a time before or after."""
+    """Return a clause without its full stop: subject, verb, object or place, and perhaps a time before or after."""
     if rng.randrange(6) == 0:
         return _state(rng)
     subject, subject_es, person = _subject(rng)
@@ -117,7 +117,7 @@ def _question(rng: Random, tense: str) -> tuple[str, str]:
 
 
 def _state(rng: Random) -> tuple[str, str]:
-    """How somebody or something is: "the soup is cold", "la sopa está fría"."""
+    """Return the state of somebody or something: "the soup is cold", "la sopa está fría"."""
     kind = rng.choice(tuple(STATES))
     noun = rng.choice(CLASSES[kind])
     plural = rng.randrange(3) == 0
@@ -131,7 +131,7 @@ def _state(rng: Random) -> tuple[str, str]:
 
 
 def _subject(rng: Random) -> tuple[str, str, str]:
-    """English, Spanish and person ("1s", "3p", ...) of a subject; Spanish pronouns are mostly left out."""
+    """Return English, Spanish and person ("1s", "3p", ...) of a subject; Spanish pronouns are mostly left out."""
     kind = rng.randrange(10)
     if kind < 3:
         english, spanish, person = rng.choice(PRONOUNS)
@@ -149,7 +149,7 @@ def _subject(rng: Random) -> tuple[str, str, str]:
 
 
 def _predicate(rng: Random) -> tuple[Verb, str, str]:
-    """A verb and what follows it (with a leading blank) in both languages."""
+    """Return a verb and its complement (with a leading space) in both languages."""
     verb, kind = rng.choice(FRAMES)
     if kind == "in":
         place, place_es, where = _place(rng)
@@ -166,7 +166,7 @@ def _predicate(rng: Random) -> tuple[Verb, str, str]:
 
 
 def _place(rng: Random) -> tuple[str, str, str]:
-    """A place in English and Spanish, and the English preposition that stands before it ("on the bridge")."""
+    """Return a place in English and Spanish, and its English preposition ("on the bridge")."""
     noun = rng.choice(CLASSES["place"])
     english, spanish = _phrase(rng, noun, False, determiner="the", adjective=rng.randrange(4) == 0)
     return english, spanish, WHERE.get(noun.spanish, "in")
@@ -175,7 +175,7 @@ def _place(rng: Random) -> tuple[str, str, str]:
 def _phrase(
     rng: Random, noun: Noun, plural: bool, *, determiner: str | None = None, adjective: bool | None = None
 ) -> tuple[str, str]:
-    """A noun phrase in both languages; the Spanish adjective follows and agrees."""
+    """Return a noun phrase in both languages; the Spanish adjective follows and agrees."""
     head = noun.english[plural]
     head_es = plural_es(noun.spanish) if plural else noun.spanish
     if adjective is None:

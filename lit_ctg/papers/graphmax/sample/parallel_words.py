@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Noun(NamedTuple):
-    """``english`` is (singular, plural); ``gender`` "m" or "f"; ``kind`` says what one can do with it."""
+    """``english`` is (singular, plural); ``gender`` is "m" or "f"; ``kind`` determines suitable verbs."""
 
     english: tuple[str, str]
     spanish: str
@@ -80,7 +80,7 @@ PEOPLE: tuple[str, ...] = (
     "Ana", "Carlos", "Lucía", "Pedro", "Elena", "Tomás", "Marta", "Javier", "Rosa", "Andrés", "Clara",
     "Diego",
 )  # fmt: skip
-# the Spanish pronoun is left out where the verb says it all
+# the Spanish pronoun is left out where the verb form suffices
 PRONOUNS: tuple[tuple[str, str, str], ...] = (
     ("I", "", "1s"),
     ("we", "", "1p"),
@@ -118,7 +118,7 @@ ADJECTIVES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# predicates of "to be" with the Spanish verb each wants
+# predicates of "to be" with the Spanish verb that each takes
 STATES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "person": (
         ("tired", "cansado", "estar"), ("sad", "triste", "estar"), ("ill", "enfermo", "estar"), ("tall",

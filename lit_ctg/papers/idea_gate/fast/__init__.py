@@ -1,1 +1,1 @@
-"""Faster forms of what ``model.py`` says plainly, with the same values and gradients."""
+"""Faster forms of the equations in ``model.py``, with the same values and gradients."""

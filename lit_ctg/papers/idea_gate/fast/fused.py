@@ -1,8 +1,8 @@
-"""Both heads and both losses in one pass over rows: no [N, V] tensor of all positions is ever made.
+"""Both heads and both losses in one pass over rows, without an [N, V] tensor of all positions.
 
-For a chunk of positions the two logits are computed, the losses and their gradients with respect to the logits
-overwrite them, and the gradients of hidden states and weights are gathered: the products are those of the straight
-computation, none is repeated. Element by element the work is done on blocks that stay in the cache.
+For a chunk of positions both logits are computed, the losses and their gradients with respect to the logits overwrite
+them, and the gradients of hidden states and weights are accumulated: the matrix products are those of the plain
+computation, none is repeated. Elementwise work is done on blocks that fit into the cache.
 
 Shape letters: N positions, n positions of a chunk, V vocabulary, D hidden size, K window.
 """
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-# bytes of one head's logits in one chunk, and logits of one block on a CPU
+# bytes of one head's logits per chunk, and logits per block on a CPU
 CHUNK = 1 << 26
 BLOCK = 1 << 16
-# fewer rows would make the products wasteful
+# with fewer rows the products would be inefficient
 LEAST_ROWS = 64
 
 
@@ -66,7 +66,7 @@ def fused_loss(
 ) -> dict[str, Tensor]:
     """Return "loss" and its parts, in nats: cross-entropy of the gated logits (Eq. 6), idea loss (Eq. 7).
 
-    The sum of the parts by ``loss_weight`` alone carries a gradient. Under autocast the products run in its type.
+    Only the weighted sum of the parts carries a gradient. Under autocast the products run in its dtype.
 
     Args:
         hidden_ND: final hidden states.
@@ -84,7 +84,7 @@ def fused_loss(
 
 
 class _FusedHeads(torch.autograd.Function):
-    """Gradients are computed with the values; backward only scales them."""
+    """Computes gradients together with the values; backward only scales them."""
 
     @staticmethod
     def forward(
@@ -118,7 +118,7 @@ class _FusedHeads(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_unused: Any) -> tuple[Tensor | None, ...]:
-        # of the sum so far: small numbers times 1 / N would be lost in half precision
+        # gradients of the sum, not the mean: small numbers times 1 / N would be lost in half precision
         scale = grad / ctx.count
         scaled = [None if value is None else value.mul_(scale.to(value.dtype)) for value in ctx.gradients]
         ctx.gradients = None
@@ -126,7 +126,7 @@ class _FusedHeads(torch.autograd.Function):
 
 
 class _Head:
-    """A linear layer over all positions, taken chunk by chunk, and the gradients gathered so far."""
+    """A linear layer over all positions, processed chunk by chunk, and its gradients so far."""
 
     def __init__(
         self, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, dtype: torch.dtype, needs: tuple[bool, ...]
@@ -137,11 +137,11 @@ class _Head:
         self.grad_bias = torch.zeros_like(bias_V) if bias_V is not None and needs[2] else None
 
     def logits(self, rows: slice) -> Tensor:
-        """Return [n, V], the bias not added."""
+        """Return [n, V] without the bias."""
         return self.hidden_ND[rows] @ self.weight_VD.T
 
     def gather(self, rows: slice, grad_nV: Tensor) -> None:
-        """Add what a chunk's gradient says about hidden states, weight and bias."""
+        """Add a chunk's gradients of hidden states, weight and bias."""
         if self.grad_hidden is not None:
             self.grad_hidden[rows] = grad_nV @ self.weight_VD
         if self.grad_weight is not None:
@@ -164,11 +164,11 @@ def _sweep(
     gate: GateSetting | None,
     ideas: Ideas | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return both losses summed over positions (float64 where there is one); the heads gather the gradients."""
+    """Return both losses summed over positions (in float64 where available); the heads accumulate the gradients."""
     count, size = len(target_N), len(token.weight_VD)
     rows = max(LEAST_ROWS, CHUNK // (size * token.hidden_ND.element_size()))
     in_cache = max(1, BLOCK // size) if target_N.device.type == "cpu" else rows
-    # Apple's accelerators have no float64
+    # Apple's GPUs have no float64
     exact = torch.float32 if target_N.device.type == "mps" else torch.float64
     token_sum, idea_sum = (torch.zeros((), dtype=exact, device=target_N.device) for _ in range(2))
     weight_V = None if ideas is None else (ideas.counted_V * ideas.loss_weight).to(_working(token.hidden_ND[:1]).dtype)
@@ -202,7 +202,7 @@ def _sweep(
 
 
 def _working(block: Tensor) -> Tensor:
-    """Return the block itself, or a float32 copy of one of half precision."""
+    """Return the block itself, or a float32 copy if it is in half precision."""
     return block.float() if block.dtype in (torch.bfloat16, torch.float16) else block
 
 
@@ -214,7 +214,7 @@ def _put_back(worked: Tensor, whole_nV: Tensor, block: slice) -> None:
 def _add_gate(z: Tensor, p: Tensor, gate: GateSetting) -> Tensor:
     """Add the gate to z in place and return its derivative with respect to the idea logits."""
     q = p + gate.epsilon
-    # d log(p + e) / dy = p (1 - p) / (p + e), nothing where the clamp holds
+    # d log(p + e) / dy = p (1 - p) / (p + e), 0 where the clamp is active
     slope = torch.addcmul(p, p, p, value=-1.0).div_(q)
     log_p = q.log_()
     slope = torch.ops.aten.threshold_backward(slope, log_p, gate.floor)

@@ -1,6 +1,6 @@
-"""Grammars as YAML, compiled to the masks of ``decoding/grammar.py``: the paper's two, and files of a user's own.
+"""Grammars as YAML, compiled to the masks of ``decoding/grammar.py``: the paper's two, and users' files.
 
-A file has a ``start`` slot and ``slots``; a slot has one way on or a list of alternatives::
+A file has a ``start`` slot and ``slots``; a slot has one continuation or a list of alternatives::
 
     start: SUBJ
     agreement: {number: {one: [dog, it], many: [dogs, they]}}   # what words agree in, beside what the corpus knows
@@ -15,7 +15,7 @@ A file has a ``start`` slot and ``slots``; a slot has one way on or a list of al
       VERB/2: {words: [sleeps, sleep], next: PUNCT/2}           # "VERB/2" is a further place of the slot VERB
       PUNCT/2: {words: ".", next: END}
 
-A state of the compiled grammar is a slot and what is remembered (``PUNCT/one``).
+A state of the compiled grammar is a slot with the remembered values (``PUNCT/one``).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Memory = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Lexis:
-    """What a grammar file may refer to.
+    """The words to which a grammar file may refer.
 
     Attributes:
         tokens: the vocabulary in id order.
-        spell: word -> the id sequences it can have (a word of several pieces has several ids); () where it has none.
+        spell: word -> its possible id sequences (a word of several pieces has several ids); () if it has none.
         groups: named lists of words.
         agreement: feature -> word -> value.
         bos_id, eos_id, pad_id: the first and the last id of a sentence, and padding.
@@ -58,19 +58,19 @@ class Lexis:
 
 @dataclass(frozen=True)
 class CompiledGrammar:
-    """Masks and the most tokens of a sentence, ``<bos>`` and ``<eos>`` counted; None where there is no longest one."""
+    """Masks and the maximum tokens of a sentence, including ``<bos>`` and ``<eos>``; None if there is no maximum."""
 
     machine: FiniteStateGrammar
     longest: int | None
 
 
 def names() -> list[str]:
-    """Return the grammars that are here."""
+    """Return the names of the included grammars."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_grammar(name: str) -> tuple[str, dict[str, Any]]:
-    """Return how to call the grammar ``name`` (one of ours, or the path of a file) and what its file says.
+    """Return the display name of the grammar ``name`` (one of ours, or a path) and the content of its file.
 
     Raises:
         UserError: no such grammar or file, or a file that is not YAML.
@@ -87,22 +87,21 @@ def load_grammar(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def compile_grammar(where: str, content: Any, lexis: Lexis) -> CompiledGrammar:
-    """Turn the content of a grammar file into masks.
+    """Compile the content of a grammar file into masks.
 
     Args:
-        where: how messages call the file.
-        content: see the module's text.
-        lexis: vocabulary, groups and agreement it refers to.
+        where: name of the file in messages.
+        content: see the module's docstring.
+        lexis: its vocabulary, groups and agreement.
 
     Raises:
-        UserError: a key, slot, group or word that does not exist, a word that leads two ways, a sentence that cannot
-            end.
+        UserError: an unknown key, slot, group or word, a word that leads to two slots, a sentence that cannot end.
     """
     return _Compiler(where, content, lexis).compile()
 
 
 class _Compiler:
-    """Walks the slots from the start, a state for each slot and memory that can be reached."""
+    """Walks the slots from the start, with one state per reachable slot and memory."""
 
     def __init__(self, where: str, content: Any, lexis: Lexis) -> None:
         self.where, self.lexis = where, lexis
@@ -168,7 +167,7 @@ class _Compiler:
         return CompiledGrammar(machine, self._longest())
 
     def _expand(self, slot: str, memory: Memory, number: int, option: Mapping[str, Any]) -> list[tuple[str, Memory]]:
-        """Add the transitions of one alternative; return where they lead."""
+        """Add the transitions of one alternative; return their targets."""
         reached: dict[Memory, list[str]] = {}
         for word in option["words"]:
             held = dict(memory)
@@ -192,7 +191,7 @@ class _Compiler:
         return targets
 
     def _arrows(self, state: str, name: str, words: list[str], target: str) -> None:
-        """Lead from ``state`` to ``target`` by any of the words, through states of their own for further pieces."""
+        """Add transitions from ``state`` to ``target`` by any of the words, with extra states for further pieces."""
         whole: list[int] = []
         for word in words:
             spellings = sorted(set(self.lexis.spell(word)))
@@ -206,7 +205,7 @@ class _Compiler:
                 for index, piece in enumerate(pieces):
                     last = index == len(pieces) - 1
                     begun = "-".join(map(str, pieces[: index + 1]))
-                    # words that begin alike share their states, wherever they lead in the end
+                    # words with a common beginning share states, wherever they lead
                     onward = target if last else f"{state.split('/')[0]}~/{state}:{begun}"
                     label = f"{at}>{piece}>{onward}"
                     self.classes[label] = (piece,)
@@ -225,7 +224,7 @@ class _Compiler:
             self.refuse(f"a sentence that comes to {stuck[-1]} cannot end: give a slot from there on next: END")
 
     def _longest(self) -> int | None:
-        """Return the number of tokens on the longest way from the start to the end, None where a way is a circle."""
+        """Return the number of tokens on the longest path from start to end, or None if there is a cycle."""
         length: dict[str, int] = {END: 0}
         under_way: set[str] = set()
 
@@ -267,7 +266,7 @@ class _Compiler:
         }
 
     def _options(self, slot: str, given: Any) -> list[dict[str, Any]]:
-        """Return the alternatives of a slot, their words spelled out."""
+        """Return the alternatives of a slot, with their words spelled out."""
         if slot.split("/")[0] in ("BOS", "EOS", END) or "~" in slot:
             self.refuse(f"slot {slot}: BOS, EOS and END are ours, and '~' may not stand in a name: call it otherwise")
         options = given if isinstance(given, list) else [given]

@@ -1,1 +1,1 @@
-"""The sample library: one module a book, each with its ``BOOK``, written in a voice of its own."""
+"""The sample library: one module per book, each with its ``BOOK``, written in its own voice."""

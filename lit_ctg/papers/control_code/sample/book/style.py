@@ -1,4 +1,4 @@
-"""What a book is made of, and how its chapters are told."""
+"""The ingredients of a book, and the telling of its chapters."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Teller(Scene):
     """A scene that lasts for a whole book: decks of sentences that run through the chapters, and a count of days.
 
     Args:
-        rng: source of chance.
-        book: whose words and sentences to use.
+        rng: random generator.
+        book: the source of words and sentences.
     """
 
     def __init__(self, rng: Random, book: Book) -> None:
@@ -25,12 +25,12 @@ class Teller(Scene):
         self.day = rng.randint(1, 200)
 
     def deal(self, *names: str) -> str:
-        """One finished sentence from each named deck, joined by blanks."""
+        """Return one finished sentence from each named deck, joined by spaces."""
         text = " ".join(self.sentence(self.decks[name].deal()[0]) for name in names)
         return contract(text) if self._language == "es" else text
 
     def sentence(self, template: str) -> str:
-        """One finished sentence; nobody whose name is a fact meets himself in it."""
+        """Return one finished sentence, in which nobody whose name is a fact meets himself."""
         self._used.clear()
         self._used.update(self.facts.values())
         return finish(self.expand(template))
@@ -48,7 +48,7 @@ class Book:
         language: ISO 639-1 code.
         lexicon: entry to words.
         decks: kind of sentence to templates.
-        chapter: writes the next chapter (number from 1) as lines.
+        chapter: writes the next chapter (numbered from 1) as lines.
     """
 
     name: str

@@ -1,12 +1,23 @@
-"""From a table's ``plot`` entry (``spec.check_plot``) and from training histories to figures."""
+"""The figures of a paper, from its tables' ``plot`` entries (``spec.check_plot``) and its training histories.
+
+`lit-ctg figure` writes them as SVG files, beside the tables and from the same records: ``headline.svg`` is the one
+picture of the paper's manifest, ``<table>.svg`` the panels of a table or figure, and ``training.svg`` the training
+curves, of the largest size that was run; those of other sizes are ``<size>_<table>.svg``. A file contains its own
+style and loads nothing; the same records give the same bytes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from html import unescape
+from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import (
@@ -18,22 +29,24 @@ from lit_ctg.figure import (
     heat_map,
     line_chart,
     read_words,
+    sheet,
     value_range,
     word_shift,
 )
-from lit_ctg.results.pool import RecordPool
-from lit_ctg.results.record import RunRecord
+from lit_ctg.files import write_atomic
+from lit_ctg.results.gather import gather
+from lit_ctg.results.record import REGIMES, RunRecord
 from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.spec import MANIFEST, unit_of
-from lit_ctg.results.table import Cell, Results, Row, Table
+from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
 
-# name of a panel -> its picture, None where no run has anything to draw
+# name of a panel -> its picture, or None where no run has anything to draw
 Panels = dict[str, str | None]
 
 
 def panels_for(table: Table) -> Panels:
-    """Return the table's figures as SVG by name, none when it asks for none."""
+    """Return the table's figures as SVG by name; empty if it asks for none."""
     if not table.spec.plot:
         return {}
     return {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}[table.spec.plot["kind"]](table)
@@ -45,7 +58,7 @@ def plots_for(table: Table) -> list[str]:
 
 
 def legend_for(table: Table) -> list[tuple[str, str]]:
-    """Return (class, words) of what the table's plots show."""
+    """Return the legend of the table's plots as (class, words)."""
     if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words"):
         return []
     drawn = _drawn(table)
@@ -222,12 +235,12 @@ def _best(cell: Cell | None) -> list[tuple[str, float]]:
 
 # --- training curves ------------------------------------------------------------------------------------------------
 
-# of each family of measures (train, val, ...) the first of these that there is, else the first by name
+# from each family of measures (train, val, ...) take the first of these that exists, else the first by name
 PREFERRED = ("perplexity", "loss", "cross_entropy")
 
 
 def curve_metrics(records: Sequence[RunRecord]) -> list[str]:
-    """Return one measure of each family that some run has at two epochs or more."""
+    """Return one measure of each family that some run recorded for two or more epochs."""
     families: dict[str, list[str]] = {}
     for name in sorted({name for r in records for name, points in r.history.items() if len(points) > 1}):
         family, _, rest = name.partition("/")
@@ -240,7 +253,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def training_curves(pool: RecordPool) -> dict[tuple[str, str], str]:
-    """Return (experiment, measure) -> SVG, a panel each, one scale a measure; runs that measured once have none."""
+    """Return (experiment, measure) -> SVG, one scale per measure; runs that measured only once have no panel."""
     found: dict[tuple[str, str], tuple[list[Line], str]] = {}
     for experiment in dict.fromkeys(name for name, _ in pool.runs):
         runs = {regime: found for (name, regime), found in pool.runs.items() if name == experiment}
@@ -268,7 +281,7 @@ def _axis_title(metric: str, unit: str) -> str:
 
 
 def has_ours(table: Table) -> bool:
-    """Tell whether a table holds a number of ours: printed ones alone are no picture."""
+    """Say whether a table has a number of ours: printed numbers alone make no picture."""
     return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
 
 
@@ -299,7 +312,7 @@ def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | No
 
 
 def _named_curves(wanted: Mapping[str, Any], pool: RecordPool) -> tuple[str, list[tuple[str, str]]] | None:
-    """Draw one measure of several experiments by epoch, in one panel."""
+    """Draw one measure of several experiments over epochs, in one panel."""
     metric, regime, lines, unit = str(wanted["metric"]), str(wanted["regime"]), [], ""
     for number, (words, experiment) in enumerate(wanted["curves"].items()):
         runs = pool.runs.get((str(experiment), regime), {})
@@ -333,3 +346,83 @@ def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, di
             if interval is not None:
                 band[float(epoch)] = interval
     return Line(regime, points, band) if len(points) > 1 else None
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+HEADLINE, TRAINING = "headline.svg", "training.svg"
+
+
+def pictures(sizes: Sequence[Results]) -> dict[str, str]:
+    """Return file name -> SVG of everything that can be drawn from a paper's records, the largest size first."""
+    found: dict[str, str] = {}
+    for results in sizes:
+        start = "" if results is sizes[0] else f"{results.size}_"
+        about = f", size {results.size}" if len(sizes) > 1 else ""
+        if HEADLINE not in found and (headline := headline_picture(results)) is not None:
+            svg, legend = headline
+            found[HEADLINE] = sheet([svg], legend, f"{results.title}: {_description(svg)}{about}")
+        for table in results.tables:
+            if has_ours(table) and (plots := plots_for(table)):
+                found[f"{start}{table.spec.name}.svg"] = sheet(plots, legend_for(table), table.title + about)
+        if curves := training_curves(results.pool):
+            legend = [
+                (regime, f"{REGIME_TITLES[regime].lower()} (mean over seeds, 95% interval from three on)")
+                for regime in REGIMES
+                if any(own == regime for _, own in results.pool.runs)
+            ]
+            found[start + TRAINING] = sheet(list(curves.values()), legend, f"{results.title}: training curves{about}")
+    return found
+
+
+def _description(svg: str) -> str:
+    """Return a plot's description for screen readers."""
+    return unescape(svg.split('aria-label="', 1)[1].split('"', 1)[0])
+
+
+def write(sizes: Sequence[Results], folder: Path) -> list[Path]:
+    """Write a paper's figures into ``folder``, each whole or not at all, and delete those it no longer has.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    made = pictures(sizes)
+    for name, svg in made.items():
+        write_atomic(folder / name, svg)
+    for old in folder.glob("*.svg"):
+        if old.name not in made:
+            old.unlink()
+    return [folder / name for name in made]
+
+
+def main(
+    paper: str | None = None,
+    size: str | None = None,
+    records: Sequence[str | Path] | None = None,
+    out: str | Path | None = None,
+    console: Console | None = None,
+) -> int:
+    """Write the figures of a paper, or of all into a folder each.
+
+    Args:
+        paper, size, records: see ``publish.table_command``.
+        out: the folder, by default ``outputs/figures/<paper>``; for all papers, the parent of their folders.
+        console: where to report what was written.
+
+    Raises:
+        UserError: no such paper, a damaged record, a paper without anything to draw, or a file that cannot be written.
+    """
+    shown = console or Console()
+    results, left_out = gather(paper, size, records, every_size=True)
+    every = paper in (None, "all")
+    if not every and not pictures(results):
+        raise UserError(f"{paper}: no run has anything to draw: lit-ctg reproduce paper={paper} makes the runs")
+    for name, sizes in itertools.groupby(results, key=lambda one: one.paper):
+        folder = Path(out or Path("outputs") / "figures")
+        folder = folder / name if every or out is None else folder
+        made = write(list(sizes), folder)
+        shown.print(f"{name}: {len(made)} figures in {folder}", markup=False, highlight=False, soft_wrap=True)
+    for line in left_out:
+        shown.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0

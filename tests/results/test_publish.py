@@ -1,0 +1,239 @@
+"""Where results go: the README, Every Eval Ever (whose schema they keep) and W&B (built without network)."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.results.gather import results_for
+from lit_ctg.results.publish import (
+    BEGIN,
+    END,
+    LOGGED_TABLES,
+    evaluation,
+    filled,
+    main,
+    metric_panels,
+    readme_section,
+    serialised,
+    table_command,
+    wandb_report,
+    workspace,
+)
+from lit_ctg.results.report import main as report
+from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = ROOT / "experiments"
+
+
+def test_the_readme_says_what_the_records_say() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert filled(text, EXPERIMENTS) == text, "make tables brings it up to date"
+
+
+@pytest.mark.parametrize("paper", papers(EXPERIMENTS))
+def test_headlines_name_rows_that_are_there(paper: str) -> None:
+    headline, results = load_manifest(EXPERIMENTS, paper).headline, results_for(paper, EXPERIMENTS, [])
+    for wanted in headline.rows if headline is not None else ():
+        assert results.named(wanted) is not None
+
+
+def test_a_number_is_that_of_its_table() -> None:
+    (line,) = [
+        line for line in readme_section(EXPERIMENTS).splitlines() if line.startswith("| Perplexity of the baseline |")
+    ]
+    table = (EXPERIMENTS / "semantic_fusion" / "tables.md").read_text(encoding="utf-8")
+    (row,) = [row for row in table.splitlines() if row.startswith("| Baseline, PPL | 2.249")]
+    for word in ("2.249", row.split(" | ")[2], "undecided", "impossible \\(corrected\\): below the floor"):
+        assert word in line
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A paper without any records."""
+    root = tmp_path / "experiments"
+    skip = shutil.ignore_patterns("results")
+    shutil.copytree(EXPERIMENTS / "semantic_fusion", root / "semantic_fusion", ignore=skip)
+    return root
+
+
+def test_a_paper_without_records_is_one_line(copy: Path) -> None:
+    assert [line for line in readme_section(copy).splitlines() if "none yet" in line] == readme_section(
+        copy
+    ).splitlines()[2:]
+
+
+def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path, capsys) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    assert main([str(readme), "--experiments", str(copy)]) == 0
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
+    assert "none yet" in text and "old" not in text
+    readme.write_text(f"{END}\n{BEGIN}\n", encoding="utf-8")
+    capsys.readouterr()
+    assert main([str(readme), "--experiments", str(copy)]) == 2
+    assert "once each and in this order" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"titel": "x"}, "unknown key 'titel'"),
+        ({"rows": [{"table": "table_1"}]}, "'section' is missing"),
+        ({"rows": [{"table": "tabel_1", "section": "", "label": "", "says": ""}]}, "no table 'tabel_1'.*table_1"),
+        (
+            {"rows": [{"table": "table_1", "section": "Authors' mask", "label": "Baseline, PLP", "says": ""}]},
+            "has no row.*Baseline, PPL",
+        ),
+    ],
+)
+def test_a_damaged_headline_is_one_line(change: dict, expected: str, copy: Path) -> None:
+    path = copy / "semantic_fusion" / MANIFEST
+    manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+    manifest["headline"] |= change
+    path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    with pytest.raises(UserError, match=expected):
+        for wanted in load_manifest(copy, "semantic_fusion").headline.rows:
+            results_for("semantic_fusion", copy, []).named(wanted)
+    (line,) = [line for line in readme_section(copy).splitlines() if "left out" in line]
+    assert line.startswith("semantic")
+
+
+def test_a_paper_needs_no_headline(copy: Path) -> None:
+    path = copy / "semantic_fusion" / MANIFEST
+    manifest = yaml.safe_load(path.read_text(encoding="utf-8"))
+    del manifest["headline"]
+    path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    assert "none yet" in readme_section(copy) and "left out" not in readme_section(copy)
+
+
+# required keys of eval.schema.json 0.3.0, by where they stand
+REQUIRED = {
+    (): ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "model_info", "eval_library"),
+    ("source_metadata",): ("source_type", "source_organization_name", "evaluator_relationship"),
+    ("eval_library",): ("name", "version"),
+    ("model_info",): ("name", "id", "additional_details"),
+}
+
+
+def strings(details: dict[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in details.values())
+
+
+def test_a_run_is_a_document_of_the_schema(make_record) -> None:
+    record = make_record("main", "corrected", 111)
+    record.metrics["val/perplexity"]["ci95"] = [4.5, 5.0]
+    record.metrics["nothing"] = {**record.metrics["val/perplexity"], "value": math.nan}
+    found = evaluation(record)
+    for place, keys in REQUIRED.items():
+        node = found
+        for key in place:
+            node = node[key]
+        assert set(keys) <= set(node), place
+    assert strings(found["model_info"]["additional_details"]) and strings(
+        found["source_metadata"]["additional_details"]
+    )
+    assert {"deployment_type", "model_availability"} <= set(found["model_info"]["additional_details"])
+    results = {result["evaluation_name"]: result for result in found["evaluation_results"]}
+    with_direction = {name for name, entry in record.metrics.items() if entry["direction"] != "none"}
+    assert set(results) == with_direction - {"nothing"}
+    perplexity = results["val/perplexity"]
+    assert perplexity["score_details"]["score"] == record.metrics["val/perplexity"]["value"]
+    interval = perplexity["score_details"]["uncertainty"]["confidence_interval"]
+    assert interval == {"lower": 4.5, "upper": 5.0, "confidence_level": 0.95}
+    config = perplexity["metric_config"]
+    assert (config["lower_is_better"], config["min_score"], config["max_score"]) == (True, 1.0, "Infinity")
+    assert not results["control/hard/positive/adjective"]["metric_config"]["lower_is_better"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert evaluation(record) == found, "the same record gives the same document"
+
+
+def test_the_packages_own_schema_holds(make_record) -> None:
+    schemas = pytest.importorskip("every_eval_ever.schemas", reason="every-eval-ever asks for Python 3.12")
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(schemas.__file__).parent / "eval.schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(evaluation(make_record("main", "corrected", 111)), schema)
+
+
+def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_records(("main",), seeds=(111, 112), regimes=("corrected",))
+    console = Console(file=StringIO(), width=200)
+    out = tmp_path / "eee"
+    table_command("semantic_fusion", format="eee", records=[folder], out=out, console=console)
+    names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.json"))
+    assert names == [f"semantic_fusion/main/corrected-paper-seed{seed}.json" for seed in (111, 112)]
+    assert "written: 2 runs" in console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+    with pytest.raises(UserError, match="give out=<folder>"):
+        table_command("semantic_fusion", format="eee", records=[folder])
+
+
+PAPER = "semantic_fusion"
+
+
+def test_workspace_shows_curves_and_tables() -> None:
+    results = results_for(PAPER)
+    data = json.loads(serialised(workspace(results, "me", "ours")))
+    assert (data["entity"], data["project"]) == ("me", "ours")
+    text = json.dumps(data)
+    for name in ("train/loss", "val/perplexity_seen_only", "val/focus_ce/slightly", *LOGGED_TABLES):
+        assert name in text, name
+    sections = data["spec"]["section"]["panelBankConfig"]["sections"]
+    assert [section["name"] for section in sections] == [*metric_panels(results), "tables"]
+    assert all(section["panels"] for section in sections)
+
+
+def test_report_holds_every_table_and_number() -> None:
+    results = results_for(PAPER)
+    text = serialised(wandb_report(results, "me", "ours"))
+    for table in results.tables:
+        assert table.title.split(":")[0] in text
+    assert "2.249" in text and "33 undecided" in text and "11 contradicted" in text
+
+
+@pytest.mark.parametrize("paper", papers(experiments_root()))
+def test_every_paper_has_both(paper: str, tmp_path: Path) -> None:
+    console = Console(file=StringIO())
+    assert report(paper, target="wandb", project="ours", out=tmp_path, console=console) == 0
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {f"{paper}-workspace.json", f"{paper}-report.json"}
+    assert all(json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir())
+
+
+def test_publishing_saves_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+
+    saved = []
+    for kind in (ws.Workspace, wr.Report):
+        monkeypatch.setattr(kind, "save", lambda made: saved.append((type(made).__name__, made.entity, made.project)))
+        monkeypatch.setattr(kind, "url", property(lambda made: f"at/{type(made).__name__}"))
+    console = Console(file=StringIO())
+    assert report(PAPER, target="wandb", entity="me", project="ours", console=console) == 0
+    assert saved == [("Workspace", "me", "ours"), ("Report", "me", "ours")]
+    assert "dashboard: at/Workspace" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb_workspaces.workspaces as ws
+
+    def refuse(made: object) -> None:
+        raise RuntimeError("no key\nof yours")
+
+    with pytest.raises(UserError, match="did you mean 'wandb'"):
+        report(PAPER, target="wandbb")
+    with pytest.raises(UserError, match="entity="):
+        report(PAPER, target="wandb")
+    monkeypatch.setattr(ws.Workspace, "save", refuse)
+    with pytest.raises(UserError, match="did not take the workspace of semantic_fusion: no key of yours; log in"):
+        report(PAPER, target="wandb", entity="me")
