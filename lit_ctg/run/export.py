@@ -24,7 +24,7 @@ from lit_ctg.run.standalone import standalone
 CODE = "custom_generate"  # transformers looks for it
 PRESENT = {"torch", "numpy", "transformers", "safetensors"}  # with any Hugging Face model
 # others that a control may ask for: import -> package
-PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml"}
+PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml", "entmax": "entmax"}
 _GENERATE = "lit_ctg.control.custom_generate"
 _HUB = ("save_pretrained", "from_pretrained", "push_to_hub")  # they are for bundles of an installed lit_ctg
 _ENTRY = """
