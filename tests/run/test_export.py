@@ -15,7 +15,8 @@ RUNS = (
     ("graphmax/main", (), "graphmax", True),
     ("nslm/numbers", (), "micro_models", True),
     ("idea_gate/main", (), "idea_gate", True),
-    ("semantic_fusion/main", (), "grammar", False),
+    ("semantic_fusion/main", (), "clause_channel", False),
+    ("semantic_fusion/baseline", (), "grammar", False),
     ("semantic_fusion/reviews", (), "feature_channel", True),
     ("control_code/transformer", ("model.injection=neuron",), "neuron_codes", True),
 )
@@ -37,7 +38,7 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
     names = ["README.md", "control.json", *(["control.safetensors"] if tensors else []), "run.json"]
     for folder in ("first", "second"):
         files = sorted(path.name for path in (tmp_path / folder).iterdir())
-        assert files == sorted([*names, *([] if kind == "graphmax" else ["custom_generate"])])
+        assert files == sorted([*names, "custom_generate"])
         control = Control.from_pretrained(tmp_path / folder)
         assert control.kind == kind and control.origin is not None
         assert control.origin.record == json.loads(run.read_text(encoding="utf-8"))
