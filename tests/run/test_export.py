@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from lit_ctg.control import Control
+from lit_ctg.errors import UserError
+from lit_ctg.run.export import _wanted
+from tests.controls import controls
 
 # experiment, words, kind of the control, what its safetensors hold
 RUNS = (
@@ -60,3 +63,10 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
 def test_what_cannot_be_exported_is_one_line(run_cli: Any, words: tuple[str, ...], line: str) -> None:
     code, _, err = run_cli("export", *words)
     assert code == 2 and line in err and err.count("\n") == 1, err
+
+
+def test_of_several_controls_kind_chooses() -> None:
+    some = [controls()[name] for name in ("lexicon", "grammar")]
+    assert _wanted(some[0], None) is some[0] and _wanted(some, None) is some[0] and _wanted(some, "grammar") is some[1]
+    with pytest.raises(UserError, match=r"kind=gramar.*grammar.*: this run has lexicon, grammar"):
+        _wanted(some, "gramar")

@@ -26,7 +26,7 @@ class NNLMConfig(PortableConfig):
 
 
 class NNLMForCausalLM(PortableLM):
-    """Embedding (with grounded dimensions, where it has some), LSTM or GPT-2 stack, and Eq. 2 (or an adaptive softmax)."""
+    """Embedding (with grounded dimensions, where it has some), LSTM or GPT-2 stack, Eq. 2 or an adaptive softmax."""
 
     config_class = NNLMConfig
 
