@@ -140,6 +140,10 @@ class Drawing:
         """What a notebook shows."""
         return f"<style>{style_sheet()}</style>{''.join(self.plots)}"
 
+    def _repr_svg_(self) -> str:
+        """What is kept in a notebook that was run: the first plot."""
+        return self.svg
+
     def save(self, path: Path | str) -> None:
         """Write the first plot as ``.svg``, or all of them as a page with any other name.
 
