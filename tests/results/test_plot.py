@@ -194,3 +194,16 @@ def test_no_interval_below_three_seeds(make_record, seeds: int) -> None:
     pool = RecordPool(records(make_record, dict.fromkeys(range(seeds), history)), "semantic_fusion", "paper")
     (svg,) = training_curves(pool).values()
     assert "band" not in svg
+
+
+def test_one_measure_against_another_is_a_curve_of_labelled_points(write_records) -> None:
+    """Rows of one label in two sections are a point; one that was not run is none."""
+    records = write_records(names=("main", "ablation_no_uniformizer", "uniformizer_050_trained"))
+    results = results_for("semantic_fusion", record_dirs=[records])
+    (table,) = (table for table in results.tables if table.spec.name == "table_uniformizer")
+    chart = panels_for(table)["Words never shown against perplexity, by weight"]
+    assert chart is not None and chart.count("<circle") == 3
+    for weight in ("0", "0.01", "0.5, trained words"):
+        assert f", {weight}, Perplexity" in chart  # what hovering says
+    # the last is of another condition: a point beside the curve of weights
+    assert chart.count("<polyline") == 1 and legend_for(table) == []
