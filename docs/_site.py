@@ -51,7 +51,7 @@ def relinked(text: str, page: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         mark, words, target, anchor = found.groups()
-        if not target or "://" in target or target.startswith("mailto:"):
+        if not target or "://" in target or target.startswith(("mailto:", "data:")):
             return found[0]
         there = in_site(posixpath.normpath(posixpath.join(here, target)))
         if there is None:
