@@ -1,7 +1,7 @@
 """Run a notebook of docs/ from first to last cell and keep what it printed: ``python docs/_notebook.py <notebook>``.
 
-A plain executor in place of a kernel: our notebooks have Python and text output only, so nothing else is needed. The
-cells run in a new, empty folder.
+A plain executor in place of a kernel: our notebooks have Python, text and our drawings only, so nothing else is needed.
+The cells run in a new, empty folder.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def executed(path: Path) -> dict[str, Any]:
             outputs.append({"name": "stdout", "output_type": "stream", "text": lines})
         if value is not None:
             data = {"text/plain": [repr(value)]}
+            if hasattr(value, "_repr_svg_"):
+                data = {"image/svg+xml": [value._repr_svg_()], "text/plain": [f"<{type(value).__name__}>"]}
             outputs.append({"data": data, "execution_count": number, "metadata": {}, "output_type": "execute_result"})
         cell["execution_count"], cell["outputs"] = number, outputs
     return notebook

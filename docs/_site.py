@@ -6,6 +6,7 @@ to code as they lie there. In the site they lie together; a link to what the sit
 
 from __future__ import annotations
 
+import base64
 import json
 import posixpath
 import re
@@ -50,7 +51,7 @@ def relinked(text: str, page: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         mark, words, target, anchor = found.groups()
-        if not target or "://" in target or target.startswith("mailto:"):
+        if not target or "://" in target or target.startswith(("mailto:", "data:")):
             return found[0]
         there = in_site(posixpath.normpath(posixpath.join(here, target)))
         if there is None:
@@ -100,11 +101,20 @@ def page_of(notebook: Path) -> str:
             parts.append(source)
             continue
         parts.append(f"```python\n{source}\n```")
-        printed = "".join(
-            "".join(output.get("text") or output.get("data", {}).get("text/plain", [])) for output in cell["outputs"]
-        )
-        parts += [f"```text\n{printed.rstrip()}\n```"] if printed else []
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/svg+xml" in data:
+                svg = "".join(data["image/svg+xml"]).encode()
+                parts.append(f"![{_described(svg)}](data:image/svg+xml;base64,{base64.b64encode(svg).decode()})")
+            else:
+                parts.append(f"```text\n{''.join(output.get('text') or data['text/plain']).rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _described(svg: bytes) -> str:
+    """Return what a picture says of itself to screen readers."""
+    found = re.search(r'aria-label="([^"]*)"', svg.decode())
+    return found[1].translate(str.maketrans("[]", "()")) if found else "picture"
 
 
 def on_files(files: Any, config: Any) -> Any:

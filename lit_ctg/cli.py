@@ -319,7 +319,12 @@ COMMANDS = {
             "export",
             "the control of a finished run as a folder that can be carried to a Hugging Face model",
             _export,
-            (*_RUN, Setting("ckpt_path", "the checkpoint"), Setting("out", "the new folder (required)")),
+            (
+                *_RUN,
+                Setting("ckpt_path", "the checkpoint"),
+                Setting("out", "the new folder (required)"),
+                Setting("kind", "which, where a run has several (of clauses: clause_channel or grammar)"),
+            ),
             overrides=True,
             notes=("a first word without '=' is a run directory",),
             examples=("export experiment=idea_gate/main size=smoke seed=0 out=gate", "export <run directory> out=gate"),

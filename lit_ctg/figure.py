@@ -140,6 +140,10 @@ class Drawing:
         """The form that a notebook shows."""
         return f"<style>{style_sheet()}</style>{''.join(self.plots)}"
 
+    def _repr_svg_(self) -> str:
+        """What is kept in a notebook that was run: the first plot."""
+        return self.svg
+
     def save(self, path: Path | str) -> None:
         """Write the first plot as ``.svg``, or all of them as a page under any other suffix.
 
@@ -197,12 +201,17 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: its class, points, a band of intervals ``x -> (low, high)``, and a name for a legend."""
+    """One curve: class (whose it is), points, a band of intervals ``x -> (low, high)``, and a name for a legend.
+
+    ``labels`` are words beside the points, one each: the curve is then a way through two measures (a Pareto curve), in
+    the order of its points.
+    """
 
     kind: str
     points: Sequence[Point]
     band: Mapping[float, Interval] = field(default_factory=dict)
     name: str = ""
+    labels: Sequence[str] = ()
 
 
 def value_range(lines: Sequence[Line], rules: Sequence[tuple[str, float]] = (), log: bool = False) -> Interval:
@@ -232,6 +241,7 @@ def line_chart(
     x: str = "",
     y: str = "",
     log: bool = False,
+    log_x: bool = False,
     limits: Interval | None = None,
     rules: Sequence[tuple[str, float]] = (),
     steps: Sequence[str] = (),
@@ -239,8 +249,8 @@ def line_chart(
 ) -> str:
     """Draw curves with their interval bands and labelled horizontal rules.
 
-    ``steps`` are the words on an x axis of equal steps, whose points are then at 0, 1, ...; ``about`` is put before
-    the description for screen readers.
+    ``log`` and ``log_x`` are scales, for values above 0. ``steps`` are the words on an x axis of equal steps, whose
+    points then stand at 0, 1, ...; ``about`` goes before the description for screen readers.
     """
     named = [one for one in lines if one.name]
     height, right, top, bottom = 300 + 16 * len(named), 14, 48 + 16 * len(named), 42
@@ -251,7 +261,10 @@ def line_chart(
     first, last = (0.0, max(len(steps) - 1.0, 1.0)) if steps else (xs[0], max(xs[-1], xs[0] + 1e-9))
     if not steps and xs[-1] == xs[0]:
         first, last = xs[0] - 1, xs[0] + 1
-    px = Axis(first, last, left + (24 if steps else 8), WIDTH - right - (24 if steps else 8))
+    labelled = any(one.labels for one in lines)
+    # room for words beside the outermost points
+    edge = 24 if steps or labelled else 8
+    px = Axis(first, last, left + edge, WIDTH - right - edge, log_x)
     py = Axis(low, high, height - bottom, top, log)
 
     parts = [text(4, 16, title, "title"), text(4, 34, y + (" (log scale)" if log else ""), "tick")]
@@ -262,7 +275,8 @@ def line_chart(
         parts.append(line("grid", left, py(mark), WIDTH - right, py(mark)))
         parts.append(text(left - 6, py(mark) + 4, tick_text(mark), "tick", "end"))
     places = [(px(at), words) for at, words in enumerate(steps)]
-    places = places or [(px(mark), tick_text(mark)) for mark in (xs if len(xs) <= 10 else ticks(first, last))]
+    own = xs if len(xs) <= 10 and not labelled else ticks(first, last, log_x)
+    places = places or [(px(mark), tick_text(mark)) for mark in own]
     parts += [text(at, height - bottom + 18, words, "tick", "middle") for at, words in without_collisions(places)]
     for label, value in rules:
         parts.append(line("rule", left, py(value), WIDTH - right, py(value)))
@@ -281,12 +295,39 @@ def line_chart(
         for x_at, value in shown:
             place = steps[int(x_at)] if steps else f"{x_at:g}"
             whose = one.name or one.kind.replace("_", " ")
+            if one.labels:
+                whose = f"{whose}, {one.labels[list(one.points).index((x_at, value))]}"
             hover = f"<title>{escape(f'{whose}, {x} {place}: {value:.4g}')}</title>"
             parts.append(
                 f'<circle class="dot {one.kind}" cx="{px(x_at):.1f}" cy="{py(value):.1f}" r="3.2">{hover}</circle>'
             )
-    parts.append(text((left + WIDTH - right) / 2, height - 6, x, "tick", "middle"))
+    spots = [
+        (px(at), py(value), words)
+        for one in lines
+        for words, (at, value) in zip(one.labels, one.points, strict=False)
+        if math.isfinite(value)
+    ]
+    parts += _beside(spots, (left, WIDTH - 2.0))
+    below = x + (" (log scale)" if log_x else "")
+    parts.append(text((left + WIDTH - right) / 2, height - 6, below, "tick", "middle"))
     return frame(f"{about}{title}: {y} by {x}", height, parts)
+
+
+def _beside(spots: Sequence[tuple[float, float, str]], sides: Interval) -> list[str]:
+    """Return words beside points, each where it touches no other point or words; none where there is no such place."""
+    taken = [(x - 4, x + 4, y - 4, y + 4) for x, y, _ in spots]
+    parts = []
+    for x, y, words in spots:
+        wide = LETTER * len(words)
+        for right, down in ((True, -5), (False, -5), (True, 14), (False, 14)):
+            start = x + 6 if right else x - 6 - wide
+            box = (start, start + wide, y + down - 10, y + down + 2)
+            free = all(box[1] < a or b < box[0] or box[3] < c or d < box[2] for a, b, c, d in taken)
+            if free and sides[0] <= start and start + wide <= sides[1]:
+                taken.append(box)
+                parts.append(text(x + 6 if right else x - 6, y + down, words, "tick", "start" if right else "end"))
+                break
+    return parts
 
 
 def heat_map(

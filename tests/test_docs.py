@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import re
 from pathlib import Path
@@ -78,6 +79,10 @@ def test_notebooks_are_pages(site: ModuleType) -> None:
     page = site.page_of(ROOT / "docs" / "tour.ipynb")
     assert page.startswith("# The tour") and page.count("```python") > 5 and page.count("```") % 2 == 0
     assert site.relinked("[a](tour.ipynb)", "your_data.md") == "[a](tour.md)"
+    page = site.relinked(site.page_of(ROOT / "docs" / "notebooks" / "nslm.ipynb"), "notebooks/nslm.md")
+    picture = re.search(r"!\[([^\]]*)\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", page)
+    assert picture is not None and picture[1] == "The next year: probability by year"
+    assert base64.b64decode(picture[2]).startswith(b"<svg") and "[here](../papers/nslm.md)" in page
 
 
 def test_links_hold_in_the_site(site: ModuleType) -> None:

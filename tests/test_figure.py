@@ -156,3 +156,14 @@ def test_every_text_is_escaped() -> None:
     for svg in charts:
         assert "<script" not in svg
         ElementTree.fromstring(svg)
+
+
+def test_words_beside_points_touch_nothing_and_stay_inside() -> None:
+    points = [(1.0, 1.0), (1.001, 1.0), (1.002, 1.0), (1.003, 1.0), (1000.0, 2.0)]
+    line = Line("corrected", points, labels=["first", "second", "third", "fourth", "the outermost"])
+    svg = line_chart("t", [line], x="perplexity", log_x=True)
+    words = {node.text: node for node in ElementTree.fromstring(svg).iter() if node.text in line.labels}
+    # at one place there is room for two, on the right above and below; on the left the frame is near
+    assert set(words) == {"first", "second", "the outermost"}
+    assert words["the outermost"].get("text-anchor") == "end"
+    assert "perplexity (log scale)" in svg and svg.count("<circle") == 5 and "corrected, third, perplexity" in svg

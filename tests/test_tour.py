@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import json
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from lit_ctg.config import compose
+
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+PAPERS = sorted(path.parent.name for path in (DOCS.parent / "experiments").glob("*/paper.yaml"))
+RUN = [pytest.param(path, id=path.stem, marks=pytest.mark.long) for path in NOTEBOOKS]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +43,25 @@ def test_what_is_committed_was_run(path: Path) -> None:
     assert not {place for place in ("/tmp/", "/home/", "/work/", "/root/") if place in text}
 
 
-@pytest.mark.long
+def test_every_paper_has_its_notebook() -> None:
+    assert [path.stem for path in NOTEBOOKS if path.parent.name == "notebooks"] == PAPERS
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_names_is_there(path: Path) -> None:
+    """Without running it: imports, commands and their settings."""
+    for cell in code_cells(json.loads(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse("".join(cell["source"]))):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(str(node.module))
+                assert all(hasattr(module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "run":
+                (words,) = node.args
+                if isinstance(words, ast.Constant) and str(words.value).startswith("train "):
+                    compose(shlex.split(str(words.value))[1:])
+
+
+@pytest.mark.parametrize("path", RUN)
 def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
@@ -47,6 +71,15 @@ def test_it_runs(path: Path, runner: ModuleType, monkeypatch: pytest.MonkeyPatch
         assert [output["output_type"] for output in was["outputs"]] == [
             output["output_type"] for output in now["outputs"]
         ]
+
+
+def test_a_picture_is_kept(runner: ModuleType, tmp_path: Path) -> None:
+    source = ["from lit_ctg.figure import Drawing, line_chart\n", "Drawing((line_chart('a picture', []),))"]
+    cells = [{"cell_type": "code", "source": source}]
+    (tmp_path / "one.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    (cell,) = runner.executed(tmp_path / "one.ipynb")["cells"]
+    data = cell["outputs"][0]["data"]
+    assert data["text/plain"] == ["<Drawing>"] and "a picture" in "".join(data["image/svg+xml"])
 
 
 def test_a_cell_that_fails_ends_the_run(runner: ModuleType, tmp_path: Path) -> None:

@@ -121,6 +121,14 @@ def gpt2_settings(backbone: GPT2Backbone, vocabulary: Any) -> dict[str, Any]:
     return {"vocab_size": len(vocabulary), **ends, **backbone.sizes()}
 
 
+def stack_arguments(backbone: GPT2Backbone) -> dict[str, Any]:
+    """Return the arguments that make our stack again: for a model of ours that is no stock GPT-2."""
+    own = backbone.sizes()
+    names = {"n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
+             "n_inner": "feedforward_dim", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout"}  # fmt: skip
+    return {ours: own[theirs] for theirs, ours in names.items()}
+
+
 def gpt2_state(backbone: GPT2Backbone, embedding: nn.Embedding) -> dict[str, Tensor]:
     """Return the weights of our stack under the names of ``GPT2LMHeadModel``, its head left out."""
     state = {f"transformer.{name}": value for name, value in backbone.to_hugging_face().items()}

@@ -49,7 +49,9 @@ def panels_for(table: Table) -> Panels:
     """Return the table's figures as SVG by name; empty if it asks for none."""
     if not table.spec.plot:
         return {}
-    return {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}[table.spec.plot["kind"]](table)
+    kinds = {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}
+    panels = kinds[kind](table) if (kind := table.spec.plot["kind"]) in kinds else {}
+    return panels | _pairs(table)
 
 
 def plots_for(table: Table) -> list[str]:
@@ -58,8 +60,8 @@ def plots_for(table: Table) -> list[str]:
 
 
 def legend_for(table: Table) -> list[tuple[str, str]]:
-    """Return the legend of the table's plots as (class, words)."""
-    if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words"):
+    """Return (class, words) of what the table's plots show."""
+    if not table.spec.plot or table.spec.plot["kind"] in ("matrix", "words", "pareto"):
         return []
     drawn = _drawn(table)
     legend = [("printed", "printed")] if any(_number(row) is not None for row in drawn) else []
@@ -127,6 +129,37 @@ def _lines(table: Table) -> Panels:
         else None
         for name, lines in curves.items()
     }
+
+
+def _pairs(table: Table) -> Panels:
+    """Draw one measure against another: a point a label, a curve a series and regime."""
+    panels: Panels = {}
+    for title, pair in (table.spec.plot or {}).get("pairs", {}).items():
+        across, up = (_labelled(table, str(pair[axis])) for axis in ("x", "y"))
+        found: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+        for label, row in across.items():
+            for regime in table.regimes if label in up else ():
+                x, y = _mean(row, regime), _mean(up[label], regime)
+                if x is not None and y is not None and math.isfinite(x) and math.isfinite(y):
+                    words = label if row.spec.x is None else str(row.spec.x)
+                    # points of no series are no curve
+                    found.setdefault((row.spec.series or label, regime), []).append((x, y, words))
+        lines = []
+        for number, ((_, regime), points) in enumerate(found.items()):
+            kind = regime if len({series for series, _ in found}) == 1 else f"series{number % 6}"
+            name = REGIME_TITLES[regime].lower() if len(table.regimes) > 1 else ""
+            lines.append(Line(kind, [(x, y) for x, y, _ in points], {}, name, [words for *_, words in points]))
+        far = [x for one in lines for x, _ in one.points]
+        wide = bool(far) and min(far) > 0 and max(far) > 10 * min(far)
+        panels[str(title)] = None
+        if lines:
+            names = str(pair["x"]), str(pair["y"])
+            panels[str(title)] = line_chart(str(title), lines, x=names[0], y=names[1], log_x=wide, about=_about(table))
+    return panels
+
+
+def _labelled(table: Table, section: str) -> dict[str, Row]:
+    return {row.spec.label: row for row in table.rows if row.spec.section == section}
 
 
 def _rules(rows: Sequence[Row], table: Table) -> list[tuple[str, float]]:

@@ -487,10 +487,11 @@ def _known(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
 # --- plots ----------------------------------------------------------------------------------------------------------
 
 PLOT_KEYS = {
-    "line": ("x", "y", "log", "xscale"),
+    "line": ("x", "y", "log", "xscale", "pairs"),
     "bars": ("x", "y", "log", "low", "high", "sections"),
     "matrix": ("x", "y"),
     "words": (),
+    "pareto": ("pairs",),
 }
 SCALES = ("linear", "steps")
 
@@ -510,8 +511,11 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
                                       # one chart per named section, else a single one; x or y names the measure
         {kind: matrix, x: realised, y: intended}      # one panel per series
         {kind: words}                 # best words of a section's first row against those of its others
+        {kind: pareto, pairs: {<title>: {x: <section>, y: <section>}}}
+                                      # one measure against another: rows of one label in both sections are a point,
+                                      # those of a series a curve; words beside a point: the row's x, else its label
 
-    Panels and charts of one unit share their axis.
+    A line plot takes ``pairs`` too. Panels and charts of one unit share their axis.
 
     Raises:
         UserError: unknown kind or key, a key that this kind does not use, missing sections or series, or numbers of
@@ -530,7 +534,10 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
             told = f"plot.{key} is not used by kind '{kind}'" if known else f"unknown key 'plot.{key}'"
             near = "" if known else did_you_mean(str(key), PLOT_KEYS[kind])
             raise UserError(f"{where}: {told}{near}; it uses {', '.join(PLOT_KEYS[kind]) or 'none'}")
-    {"line": _check_line, "bars": _check_bars, "matrix": _check_matrix, "words": _check_words}[kind](plot, rows, where)
+    checks = {"line": _check_line, "bars": _check_bars, "matrix": _check_matrix, "words": _check_words}
+    checks.get(kind, _check_pairs)(plot, rows, where)
+    if kind == "line" and "pairs" in plot:
+        _check_pairs(plot, rows, where)
 
 
 def _check_line(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
@@ -572,6 +579,22 @@ def _check_matrix(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> 
 def _check_words(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
     if all(row.samples is None for row in rows):
         raise UserError(f"{where}: plot.kind 'words' needs rows of samples")
+
+
+def _check_pairs(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:
+    pairs = plot.get("pairs")
+    if not isinstance(pairs, dict) or not pairs:
+        raise UserError(f"{where}: plot.pairs is a mapping <title>: {{x: <section>, y: <section>}}")
+    known = list(dict.fromkeys(row.section for row in rows))
+    for title, pair in pairs.items():
+        if not isinstance(pair, dict) or set(pair) != {"x", "y"}:
+            raise UserError(f"{where}: plot.pairs.{title} needs x and y, the sections that are held against each other")
+        for section in pair.values():
+            if section not in known:
+                raise UserError(f"{where}: plot.pairs.{title}: no section '{section}'{did_you_mean(section, known)}")
+        own, other = ({row.label for row in rows if row.section == pair[axis]} for axis in ("x", "y"))
+        if not own & other:
+            raise UserError(f"{where}: plot.pairs.{title}: no row has the same label in both sections")
 
 
 def _with_series(rows: Sequence[RowSpec], where: str) -> list[RowSpec]:

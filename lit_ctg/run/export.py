@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import save, versions
 from lit_ctg.core.batch import Vocabulary
-from lit_ctg.errors import UserError, one_line
+from lit_ctg.errors import UserError, did_you_mean, one_line
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.directory import RECORD, run_status
@@ -24,7 +25,7 @@ from lit_ctg.run.standalone import standalone
 CODE = "custom_generate"  # transformers looks for it
 PRESENT = {"torch", "numpy", "transformers", "safetensors"}  # with any Hugging Face model
 # others that a control may ask for: import -> package
-PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml"}
+PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml", "entmax": "entmax"}
 _GENERATE = "lit_ctg.control.custom_generate"
 _HUB = ("save_pretrained", "from_pretrained", "push_to_hub")  # they are for bundles of an installed lit_ctg
 _ENTRY = """
@@ -37,15 +38,17 @@ def generate(model, **arguments):
 def export(words: list[str]) -> Control:
     """Write the control of the run that ``words`` name to ``out=<folder>``; return it.
 
-    ``papers/<paper>/control.py:of_run`` says what the control of a run is.
+    ``papers/<paper>/control.py:of_run`` says what the control of a run is; where it has several, ``kind=`` chooses.
 
     Raises:
-        UserError: no ``out``, no finished run, a paper or run without a control, a folder that holds something else.
+        UserError: no ``out``, no finished run, a paper or run without a control (of that kind), a folder that holds
+            something else.
     """
-    named = [word.partition("=")[2] for word in words if word.startswith("out=")]
-    if not named or not named[-1]:
+    own = {word.partition("=")[0]: word.partition("=")[2] for word in words if word.startswith(("out=", "kind="))}
+    if not own.get("out"):
         raise UserError("lit-ctg export: give out=<folder>, where the control is to go")
-    cfg, checkpoint = compose_with_checkpoint([word for word in words if not word.startswith("out=")])
+    folder = Path(own["out"])
+    cfg, checkpoint = compose_with_checkpoint([word for word in words if not word.startswith(("out=", "kind="))])
     name = f"lit_ctg.papers.{cfg.paper}.control"
     if importlib.util.find_spec(name) is None:
         raise UserError(
@@ -58,16 +61,29 @@ def export(words: list[str]) -> Control:
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module, datamodule)
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
-    control: Control = importlib.import_module(name).of_run(module, datamodule, decoding)
+    control = _wanted(importlib.import_module(name).of_run(module, datamodule, decoding), own.get("kind"))
     tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
     control.origin = Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions())
-    save(control, Path(named[-1]))
-    left_out = write_custom_generate(control, Path(named[-1]))
+    save(control, folder)
+    left_out = write_custom_generate(control, folder)
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"exported: {control.name} ({control.kind}) to {named[-1]}", markup=False)
+    console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
     if left_out:
         console.print(f"without {CODE}: {left_out}", markup=False)
     return control
+
+
+def _wanted(found: Control | Sequence[Control], kind: str | None) -> Control:
+    """Return the control of a kind, the first where none is named.
+
+    Raises:
+        UserError: the run has none of that kind.
+    """
+    controls = [found] if isinstance(found, Control) else list(found)
+    by_kind = {control.kind: control for control in controls}
+    if kind is not None and kind not in by_kind:
+        raise UserError(f"kind={kind}{did_you_mean(kind, by_kind)}: this run has {', '.join(by_kind)}")
+    return controls[0] if kind is None else by_kind[kind]
 
 
 def write_custom_generate(control: Control, folder: Path) -> str:

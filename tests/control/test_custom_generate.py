@@ -15,10 +15,13 @@ import torch
 from lit_ctg.control import Steered
 from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.idea_gate.control import IdeaGate
 from lit_ctg.run.export import write_custom_generate
+from lit_ctg.run.standalone import standalone
 from tests.control.test_steered import ON, PROMPTS
 
+FUSION = "lit_ctg.papers.semantic_fusion.model"
 FRESH = """
 import json, sys
 sys.modules["lit_ctg"] = None  # any import of it fails
@@ -30,18 +33,21 @@ tokenizer.pad_token = tokenizer.eos_token
 prompts = tokenizer(told["prompts"], return_tensors="pt", padding=True, return_token_type_ids=False)
 for name, settings in told["settings"].items():
     made = model.generate(**prompts, custom_generate=place + "/" + name, trust_remote_code=True, settings=settings,
-                          tokenizer=tokenizer, max_new_tokens=6, pad_token_id=0, do_sample=False)
+                          tokenizer=tokenizer, max_new_tokens=8, pad_token_id=0, do_sample=True, seed=0)
     print(json.dumps([name, made.tolist()]), flush=True)
 """
 
 
 @pytest.mark.long
 def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokenizer: Any, carried_controls: Any) -> None:
-    chosen = [name for name in ON if name not in ("graphmax", "grammar")]
     made = carried_controls()
+    pull = made["graphmax"]  # Eq. 3 itself too: the whole solver
+    made["equation"] = Graphmax(pull.graph, variant="graphmax", lam=1.0, name="equation")
+    on = {**ON, "equation": {"strength": [0, 1, 40]}}
+    chosen = [name for name in on if name != "grammar"]
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    settings = {name: dict(ON[name]) for name in chosen}
+    settings = {name: dict(on[name]) for name in chosen}
     settings["idea_gate"]["alpha"] = [0, 1.5, 3]
     for name in chosen:
         made[name].save_pretrained(tmp_path / name)
@@ -55,20 +61,36 @@ def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokeniz
     )
     assert done.returncode == 0, done.stderr
     found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
-    bare = Steered(model, [], tokenizer=tokenizer).generate(list(PROMPTS[:3]), max_new_tokens=6).tolist()
+    drawn: dict[str, Any] = {"max_new_tokens": 8, "do_sample": True, "seed": 0}
+    bare = Steered(model, [], tokenizer=tokenizer).generate(list(PROMPTS[:3]), **drawn).tolist()
     for name in chosen:
         own = {f"{name}.{key}": value for key, value in settings[name].items()}
         steered = Steered(model, [made[name]], tokenizer=tokenizer)
-        assert found[name] == steered.generate(list(PROMPTS[:3]), own, max_new_tokens=6).tolist(), name
-    assert any(found[name] != bare for name in chosen) and found["idea_gate"][0] == bare[0]
+        assert found[name] == steered.generate(list(PROMPTS[:3]), own, **drawn).tolist(), name
+    assert found["idea_gate"][0] == bare[0] and found["equation"][0] == bare[0]
+    assert [name for name in chosen if found[name] == bare] == []
 
 
-def test_what_does_not_fit_is_one_line(tmp_path: Path, model: Any, carried_controls: Any) -> None:
+def two_of_a_name(*args: Any, **options: Any) -> str:
+    """What a copy of two rooms' code meets: one name, two things."""
+    return standalone("lit_ctg.papers.control_code.model", ["LONGEST"], "both", also=[(FUSION, "LONGEST")])
+
+
+def test_what_does_not_fit_is_one_line(
+    tmp_path: Path, model: Any, carried_controls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = carried_controls()
     for name in ("idea_gate", "graphmax"):
         made[name].save_pretrained(tmp_path / name)
-    assert "does not fit into one file" in write_custom_generate(made["graphmax"], tmp_path / "graphmax")
+    with monkeypatch.context() as patch:
+        patch.setattr("lit_ctg.run.export.PACKAGES", {"scipy": "scipy"})
+        assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == "its code needs entmax, scipy"
+        patch.setattr("lit_ctg.run.export.standalone", two_of_a_name)
+        assert "does not fit into one file" in write_custom_generate(made["graphmax"], tmp_path / "graphmax")
     assert not (tmp_path / "graphmax" / "custom_generate").exists()
+    assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == ""
+    needed = tmp_path / "graphmax" / "custom_generate" / "requirements.txt"
+    assert needed.read_text(encoding="utf-8").split() == ["entmax", "scipy"]
     ids = torch.ones(1, 2, dtype=torch.long)
     with pytest.raises(UserError, match="give control=<folder or hub name>"):
         generate_under(IdeaGate, model, input_ids=ids)

@@ -45,6 +45,7 @@ def test_figure_1_has_a_panel_a_model_with_printed_and_both_regimes(tables) -> N
         assert panel.count("<circle") == 18
 
 
+@pytest.mark.long
 def test_confusion_has_printed_hard_control_and_our_paths(tables) -> None:
     titles = "".join(plots_for(tables["table_3"]))
     assert titles.count("<svg") == 8
@@ -244,6 +245,7 @@ def test_files_load_and_run_nothing(results: Results) -> None:
         assert root.get("role") == "img" and root.get("aria-label"), name
 
 
+@pytest.mark.long
 def test_the_headline_is_the_panel_that_the_manifest_names(results: Results) -> None:
     table = next(table for table in results.tables if table.spec.name == "figure_1")
     panel = panels_for(table)["Fusion"]
@@ -268,7 +270,7 @@ def test_command(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     console = Console(file=StringIO())
     assert main("semantic_fusion", records=[write_records()], out="pictures", console=console) == 0
     assert (tmp_path / "pictures" / "headline.svg").is_file()
-    assert "semantic_fusion: 8 figures in pictures" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "semantic_fusion: 9 figures in pictures" in console.file.getvalue()  # type: ignore[attr-defined]
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="no run has anything to draw: lit-ctg reproduce paper=control_code"):
         main("control_code", records=[tmp_path / "none"], console=console)
@@ -287,3 +289,16 @@ def test_a_size_with_less_in_it_hides_no_other(write_records, make_record, tmp_p
     found = pictures(sizes)
     assert "Figure 1" in found["headline.svg"] and "size small" in found["headline.svg"]
     assert "small_figure_1.svg" in found and "figure_1.svg" not in found
+
+
+def test_one_measure_against_another_is_a_curve_of_labelled_points(write_records) -> None:
+    """Rows of one label in two sections are a point; one that was not run is none."""
+    records = write_records(names=("main", "ablation_no_uniformizer", "uniformizer_050_trained"))
+    results = results_for("semantic_fusion", record_dirs=[records])
+    (table,) = (table for table in results.tables if table.spec.name == "table_uniformizer")
+    chart = panels_for(table)["Words never shown against perplexity, by weight"]
+    assert chart is not None and chart.count("<circle") == 3
+    for weight in ("0", "0.01", "0.5, trained words"):
+        assert f", {weight}, Perplexity" in chart  # what hovering says
+    # the last is of another condition: a point beside the curve of weights
+    assert chart.count("<polyline") == 1 and legend_for(table) == []

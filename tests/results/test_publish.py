@@ -181,6 +181,7 @@ def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypa
 PAPER = "semantic_fusion"
 
 
+@pytest.mark.long
 def test_workspace_shows_curves_and_tables() -> None:
     results = results_for(PAPER)
     data = json.loads(serialised(workspace(results, "me", "ours")))
@@ -210,6 +211,7 @@ def test_every_paper_has_both(paper: str, tmp_path: Path) -> None:
     assert all(json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_publishing_saves_both(monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws

@@ -182,6 +182,7 @@ def test_a_manifest_needs_a_title_alone(tmp_path: Path) -> None:
 SERIES = "{label: A, metric: m, series: s, x: 1, unit: rate}"
 OTHER = "{label: B, metric: m, series: s, x: 2, unit: perplexity}"
 PLAIN = "{label: C, metric: m, section: S, unit: percent}"
+ACROSS = "{label: C, metric: n, section: U, unit: rate}"
 CHANGE = "{label: D, metric: m, section: S, unit: percent, combine: percent_change, terms: [{}, {}]}"
 TEXTS = "{label: E, samples: {where: {}}}"
 
@@ -200,6 +201,8 @@ def load(tmp_path: Path, plot: str, *rows: str) -> TableSpec:
         ("{kind: bars, x: change, sections: [S], low: 0, high: 1}", (PLAIN, SERIES)),
         ("{kind: matrix, x: a, y: b}", (SERIES.replace("x: 1", "x: 1, y: 2"),)),
         ("{kind: words}", (TEXTS,)),
+        ("{kind: pareto, pairs: {P: {x: S, y: U}}}", (PLAIN, ACROSS)),
+        ("{kind: line, x: epoch, pairs: {P: {x: S, y: U}}}", (SERIES, PLAIN, ACROSS)),
     ],
 )
 def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
@@ -228,6 +231,11 @@ def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
         ("{kind: line, x: a, xscale: log}", (SERIES,), "expected one of linear, steps"),
         ("{kind: matrix, x: a}", (SERIES,), "a matrix needs"),
         ("{kind: words}", (PLAIN,), "needs rows of samples"),
+        ("{kind: pareto}", (PLAIN,), r"plot\.pairs is a mapping <title>"),
+        ("{kind: pareto, pairs: {P: {x: S}}}", (PLAIN,), r"plot\.pairs\.P needs x and y"),
+        ("{kind: pareto, pairs: {P: {x: S, y: V}}}", (PLAIN,), "no section 'V'"),
+        ("{kind: pareto, pairs: {P: {x: S, y: U}}}", (PLAIN, ACROSS.replace("label: C", "label: Z")), "the same label"),
+        ("{kind: line, x: epoch, pairs: {P: {x: S, y: V}}}", (SERIES, PLAIN), "no section 'V'"),
     ],
 )
 def test_bad_plots_are_one_line(plot: str, rows: tuple[str, ...], message: str, tmp_path: Path) -> None:

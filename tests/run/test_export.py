@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 
 from lit_ctg.control import Control
+from lit_ctg.errors import UserError
+from lit_ctg.run.export import _wanted
+from tests.controls import controls
 
 # experiment, words, kind of the control, what its safetensors hold
 RUNS = (
     ("graphmax/main", (), "graphmax", True),
     ("nslm/numbers", (), "micro_models", True),
     ("idea_gate/main", (), "idea_gate", True),
-    ("semantic_fusion/main", (), "grammar", False),
+    ("semantic_fusion/main", (), "clause_channel", False),
+    ("semantic_fusion/baseline", (), "grammar", False),
     ("semantic_fusion/reviews", (), "feature_channel", True),
     ("control_code/transformer", ("model.injection=neuron",), "neuron_codes", True),
 )
@@ -37,7 +41,7 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
     names = ["README.md", "control.json", *(["control.safetensors"] if tensors else []), "run.json"]
     for folder in ("first", "second"):
         files = sorted(path.name for path in (tmp_path / folder).iterdir())
-        assert files == sorted([*names, *([] if kind == "graphmax" else ["custom_generate"])])
+        assert files == sorted([*names, "custom_generate"])
         control = Control.from_pretrained(tmp_path / folder)
         assert control.kind == kind and control.origin is not None
         assert control.origin.record == json.loads(run.read_text(encoding="utf-8"))
@@ -59,3 +63,10 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
 def test_what_cannot_be_exported_is_one_line(run_cli: Any, words: tuple[str, ...], line: str) -> None:
     code, _, err = run_cli("export", *words)
     assert code == 2 and line in err and err.count("\n") == 1, err
+
+
+def test_of_several_controls_kind_chooses() -> None:
+    some = [controls()[name] for name in ("lexicon", "grammar")]
+    assert _wanted(some[0], None) is some[0] and _wanted(some, None) is some[0] and _wanted(some, "grammar") is some[1]
+    with pytest.raises(UserError, match=r"kind=gramar.*grammar.*: this run has lexicon, grammar"):
+        _wanted(some, "gramar")

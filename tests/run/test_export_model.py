@@ -32,8 +32,11 @@ MODELS: dict[str, tuple[str, ...]] = {
     "lift": ("experiment=idea_gate/branch_lift", *SMALL, "model.start_from=null"),
     "plain": ("experiment=idea_gate/baseline", *SMALL),
     "graphmax": ("experiment=graphmax/main", *SMALL),
+    "bayesian": ("experiment=graphmax/bayesian", *SMALL),
+    "adaptive": ("experiment=nslm/numbers", *SMALL, "model.samples=null", "model.cutoffs=[100,300]"),
+    "text_fusion": ("experiment=semantic_fusion/reviews", *SMALL),
 }
-STOCK = ("plain", "graphmax")
+STOCK = ("plain", "graphmax", "text_fusion")
 # the same classes in another arm: tried with -m slow
 SELDOM = ("code_token", "nnlm_transformer", "fusion_baseline", "gate")
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in MODELS]
@@ -160,7 +163,6 @@ def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name
 @pytest.mark.parametrize(("words", "line"), [
     (("experiment=semantic_fusion/main", "regime=as_published", "size=smoke"), "sees the tokens that it predicts"),
     (("experiment=control_code/transformer", "regime=as_published", *SMALL), "position=batch_row"),
-    (("experiment=graphmax/bayesian", *SMALL), "Bayesian softmax"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cache: None) -> None:
     cfg, datamodule, module = built(words)
@@ -171,7 +173,7 @@ def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cac
 @pytest.mark.parametrize(("paper", "line"), [
     ("graphmax", "translates: it is no causal language model"),
     ("nslm", "Table 7"),
-    ("semantic_fusion", "is a control"),
+    ("semantic_fusion", "is no model of semantic fusion"),
     ("none", "has no portable.py"),
 ])  # fmt: skip
 def test_other_models_of_a_paper_are_refused(paper: str, line: str) -> None:

@@ -251,8 +251,8 @@ def _overwrite(solution: Solution, rows_b: Tensor, part: Solution) -> None:
 #     g_A_ij = 2 lambda (r_i g_z,j + (B g_z)_i x_j),  B = I - A~,  r = B x.
 
 
-CG_ITERATIONS = 200
-CG_TOL = {torch.float32: 1e-5, torch.float64: 1e-11}
+GRADIENT_CG_ITERATIONS = 200
+GRADIENT_CG_TOL = {torch.float32: 1e-5, torch.float64: 1e-11}
 
 
 @dataclass(frozen=True)
@@ -313,8 +313,8 @@ def pull_back(
         x_BV,
         strength_B1,
         operator.product(q_BV),
-        tol=CG_TOL[x_BV.dtype],
-        max_iterations=CG_ITERATIONS,
+        tol=GRADIENT_CG_TOL[x_BV.dtype],
+        max_iterations=GRADIENT_CG_ITERATIONS,
     )
     return q_BV - 2 * strength_B1 * solution.direction_BN
 

@@ -246,7 +246,7 @@ def _torch_csr(matrix: sp.csr_array) -> Tensor:
 # The scene graph: how often one token follows another in a small corpus, row-normalised and sparse (sec. 2.4).
 
 
-FORMAT = "lit-ctg scene graph 1"
+GRAPH_FORMAT = "lit-ctg scene graph 1"
 NORMALIZATIONS = ("row", "spectral")
 
 
@@ -484,10 +484,10 @@ class CooccurrenceGraph:
         path = Path(path)
         tensors = self.arrays()
         metadata = {
-            "format": FORMAT,
+            "format": GRAPH_FORMAT,
             "vocab_size": str(self.vocab_size),
             "information": json.dumps(self.information),
-            "sha256": _checksum(tensors),
+            "sha256": _arrays_checksum(tensors),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
@@ -510,9 +510,9 @@ class CooccurrenceGraph:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except SafetensorError as error:
             raise UserError(f"{path} is not a safetensors file ({error}): build the scene graph again") from None
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") != GRAPH_FORMAT:
             raise UserError(f"{path} is no scene graph of this version: build it again")
-        if metadata.get("sha256") != _checksum(tensors):
+        if metadata.get("sha256") != _arrays_checksum(tensors):
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
         try:
             return cls.of_arrays(tensors, int(metadata["vocab_size"]), json.loads(metadata["information"]))
@@ -601,7 +601,7 @@ def _multiply_pruned(
     return sp.vstack(blocks, format="csr"), lost
 
 
-def _checksum(tensors: dict[str, np.ndarray]) -> str:
+def _arrays_checksum(tensors: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())

@@ -23,11 +23,11 @@ from lit_ctg.papers.graphmax.model_step import (
     solve_tangent,
 )
 
-MODEL_STEPS = 8  # after that many, Newton-CG with full products takes over
-PATIENCE = 6  # a row is abandoned after this many consecutive iterates that did not lower its gap by a tenth
-LOWEST_WARM = -200.0  # a token without mass in the warm start may need some
-CG_TOL = 0.1
-CG_ITERATIONS = 40
+MODEL_STEPS = 8  # then Newton-CG with full products takes over
+PATIENCE = 6  # a row is given up after so many iterates in a row that did not lower its gap by a tenth
+LOWEST_WARM = -200.0  # a token without mass in the warm start may need some now
+NEWTON_CG_TOL = 0.1
+NEWTON_CG_ITERATIONS = 40
 
 
 class Solution(NamedTuple):
@@ -222,8 +222,8 @@ def _newton(problem: _Problem, now: _Point, tol: float) -> _Point:
         now.found_BV.exp(),
         problem.strength_B1,
         gradient_slack(now.found_BV, now.y_BV),
-        tol=CG_TOL,
-        max_iterations=CG_ITERATIONS,
+        tol=NEWTON_CG_TOL,
+        max_iterations=NEWTON_CG_ITERATIONS,
     )
     log_x_BV = newton_candidate(now.found_BV, now.y_BV, problem.strength_B1, solution)
     return _Point.at(problem, log_x_BV, solution.products_B)

@@ -397,7 +397,7 @@ class AdaptiveHeads(ClassHeads):
         nnlm_N, tag_N = self._targets(hidden_ND, target_N, state_N)
         class_N, mass_N = self.class_of(target_N, state_N), nnlm_N.clone()
         for rows_X in (class_N >= 0).nonzero().squeeze(1).split(BLOCK):
-            words_XV = self._words(hidden_ND[rows_X])
+            words_XV = self.log_words(hidden_ND[rows_X])
             same_XV = self.class_of_SV[state_N[rows_X]] == class_N[rows_X].unsqueeze(1)
             mass_N[rows_X] = words_XV.masked_fill(~same_XV, -torch.inf).logsumexp(1)
         return HeadScores(nnlm_N, tag_N, self.within(hidden_ND, target_N, state_N), mass_N)
@@ -421,10 +421,10 @@ class AdaptiveHeads(ClassHeads):
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
         """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
         ids_K = self.members(number)
-        return torch.cat([self._words(block)[:, ids_K] for block in hidden_ND.split(BLOCK)]).log_softmax(1)
+        return torch.cat([self.log_words(block)[:, ids_K] for block in hidden_ND.split(BLOCK)]).log_softmax(1)
 
-    def _words(self, hidden_ND: Tensor) -> Tensor:
-        """Return log P of all words under the NNLM, [N, V]; torch's ``log_prob`` would keep the states' dtype."""
+    def log_words(self, hidden_ND: Tensor) -> Tensor:
+        """Return log P of all words under the NNLM, [N, V]; torch's ``log_prob`` keeps the precision of the states."""
         head_NH = self.words.head(hidden_ND).float().log_softmax(1)
         parts = [network(hidden_ND).float().log_softmax(1) for network in self.words.tail]
         shares = head_NH[:, self.edges[1] :].split(1, 1)

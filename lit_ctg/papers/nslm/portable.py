@@ -13,9 +13,9 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
-from lit_ctg.network.portable import Portable, PortableConfig, PortableLM
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, stack_arguments
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone
-from lit_ctg.papers.nslm.heads import OutputHeads
+from lit_ctg.papers.nslm.heads import AdaptiveHeads
 from lit_ctg.papers.nslm.model import NSLMModule
 
 
@@ -26,7 +26,7 @@ class NNLMConfig(PortableConfig):
 
 
 class NNLMForCausalLM(PortableLM):
-    """Embedding (with any grounded dimensions), LSTM or GPT-2 stack, and one output row per word (Eq. 2)."""
+    """Embedding (with grounded dimensions, where it has some), LSTM or GPT-2 stack, Eq. 2 or an adaptive softmax."""
 
     config_class = NNLMConfig
 
@@ -36,14 +36,17 @@ class NNLMForCausalLM(PortableLM):
         self.embedding = nn.Embedding(config.vocab_size, sizes["dim"] - sizes["grounded"])
         self.register_buffer("grounded_VG", torch.zeros(config.vocab_size, sizes["grounded"]))
         self.backbone = (RecurrentBackbone if sizes["recurrent"] else GPT2Backbone)(**sizes["backbone"])
-        self.output = nn.Linear(sizes["dim"], config.vocab_size)
+        self.output: nn.Linear | nn.AdaptiveLogSoftmaxWithLoss = nn.Linear(sizes["dim"], config.vocab_size)
+        if sizes["cutoffs"]:
+            clusters = sizes["cutoffs"], sizes["shrink"]
+            self.output = nn.AdaptiveLogSoftmaxWithLoss(sizes["dim"], config.vocab_size, *clusters)
         self.finish()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.output
+    def get_output_embeddings(self) -> nn.Module | None:
+        return self.output if isinstance(self.output, nn.Linear) else None
 
     def forward(
         self,
@@ -52,40 +55,41 @@ class NNLMForCausalLM(PortableLM):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Return logits [B, T, V]."""
+        """Return logits [B, T, V], of an adaptive softmax log-probabilities."""
         return self.aligned(input_ids, attention_mask, self.scores, labels)
 
     def scores(self, ids_BT: Tensor) -> Tensor:
         """Return the logits of rows without padding on the left."""
         embedded_BTD = torch.cat((self.embedding(ids_BT), self.grounded_VG[ids_BT]), -1)
-        return self.output(self.backbone(embedded_BTD))
+        hidden_BTD = self.backbone(embedded_BTD)
+        if isinstance(self.output, nn.Linear):
+            return self.output(hidden_BTD)
+        return self.output.log_prob(hidden_BTD.flatten(0, 1)).unflatten(0, hidden_BTD.shape[:2])
 
 
 def portable(module: Any, datamodule: Any) -> Portable:
     """Return the NNLM of a run.
 
     Raises:
-        UserError: the model of Table 7, an adaptive softmax, or an unsupported backbone.
+        UserError: the model of Table 7, or another backbone.
     """
     if not isinstance(module, NSLMModule):
         raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")
     heads, backbone = module.heads, module.backbone
-    if not isinstance(heads, OutputHeads):
-        raise UserError("an adaptive softmax (model.cutoffs) is not exported: train with model.cutoffs=null")
+    adaptive = isinstance(heads, AdaptiveHeads)
     recurrent = isinstance(backbone, RecurrentBackbone)
     if recurrent:
         lstm = backbone.lstm
         parts = {"dim": backbone.dim, "layers": lstm.num_layers, "dropout": backbone.dropout.p, "init_range": 0.05}
     elif isinstance(backbone, GPT2Backbone):
-        own = backbone.sizes()
-        names = {"n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
-                 "n_inner": "feedforward_dim", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout"}  # fmt: skip
-        parts = {ours: own[theirs] for theirs, ours in names.items()}
+        parts = stack_arguments(backbone)
     else:
         raise UserError(f"a backbone of {type(backbone).__name__} is not exported: use backbone=recurrent or gpt2")
     grounded = module.grounded_VG.shape[1]
+    sizes = {"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded}
+    sizes |= {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink} if adaptive else {"cutoffs": []}
     config = NNLMConfig(
-        sizes={"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded},
+        sizes=sizes,
         vocab_size=len(module.vocabulary),
         hidden_size=backbone.dim,
         max_position_embeddings=None if recurrent else backbone.context,
@@ -93,12 +97,17 @@ def portable(module: Any, datamodule: Any) -> Portable:
     model = NNLMForCausalLM(config).eval()
     state = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     state |= {"embedding.weight": module.embedding.weight, "grounded_VG": module.grounded_VG}
-    state |= {"output.weight": heads.word_VD, "output.bias": heads.word_bias_V1.squeeze(1)}
+    if adaptive:
+        state |= {f"output.{name}": value for name, value in heads.words.state_dict().items()}
+    else:
+        state |= {"output.weight": heads.word_VD, "output.bias": heads.word_bias_V1.squeeze(1)}
     model.load_state_dict(state)
 
     def ours(ids_BT: Tensor) -> Tensor:
-        # Eq. 2 before its softmax
         hidden_BTD = backbone(module.embed(ids_BT))
+        if adaptive:
+            return heads.log_words(hidden_BTD.flatten(0, 1)).unflatten(0, ids_BT.shape)
+        # Eq. 2 before its softmax
         return nn.functional.linear(hidden_BTD, heads.word_VD) + heads.word_bias_V1.squeeze(1)
 
     about = "The neural language model of the run alone: class tags and micro-models are not in it."

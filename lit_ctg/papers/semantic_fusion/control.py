@@ -1,7 +1,7 @@
 """Semantic fusion's controls for any model: the feature channel, steering by a lexicon, and grammars (sec. 2).
 
-The channel is an adapter at the embedding (Eq. 2-4) and belongs to its model; lexicon and grammar are stored as text
-and find their tokens in any tokenizer that they are bound to.
+The channel is an adapter at the embedding (Eq. 2-4) and knows its model (a model of clauses has it built in); lexicon
+and grammar are kept as texts and find their tokens in whatever tokenizer they are bound to.
 
 Shape letters: B prompts, N rows, T positions, F features, D hidden size, V vocabulary, W lexicon words, C columns.
 """
@@ -25,10 +25,10 @@ from lit_ctg.papers.semantic_fusion import bank as banks
 from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS
-from lit_ctg.papers.semantic_fusion.decode import ClauseDecoding
+from lit_ctg.papers.semantic_fusion.decode import CONTROLS, ClauseDecoding
 from lit_ctg.papers.semantic_fusion.grammar import Lexis, compile_grammar, load_grammar
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
-from lit_ctg.papers.semantic_fusion.model import GatedFusion
+from lit_ctg.papers.semantic_fusion.model import GROUPS, NAMES, GatedFusion
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -68,7 +68,7 @@ class FeatureChannel(Control):
         like = model.get_input_embeddings().weight
         self.fuse.to(like)
         self.bank.to(like.device)
-        value_BF, replaced_BF = self._asked(values)
+        value_BF, replaced_BF = _asked(values, self.bank.names, self.bank.groups)
         strength_B = values["strength"]
 
         def put(_module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -83,18 +83,6 @@ class FeatureChannel(Control):
             return torch.where((strength_N11 > 0) & real_Nt1, fused, output)
 
         return [model.get_input_embeddings().register_forward_hook(put)]
-
-    def _asked(self, values: Values) -> tuple[Tensor, Tensor]:
-        """Return the requested values and where they apply, [B, F]; unnamed features of a named group are 0."""
-        column = {name: place for place, name in enumerate(self.bank.names)}
-        value_BF = torch.zeros(len(values["strength"]), len(column), dtype=torch.float64)
-        replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
-        for members in self.bank.groups.values():
-            places = [column[name] for name in members]
-            given_BM = torch.stack([values[name] for name in members], dim=1)
-            value_BF[:, places] = given_BM.nan_to_num(0.0)
-            replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
-        return value_BF, replaced_BF
 
     def features(self, ids_NT: Tensor, newest: int) -> Tensor:
         """Return the features [N, t, F] of the newest positions; padding is not a word."""
@@ -128,6 +116,70 @@ class FeatureChannel(Control):
         fuse = GatedFusion(dim, features, config["gate"])
         fuse.load_state_dict(tensors)
         return cls(fuse, bank)
+
+
+def _asked(values: Values, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[Tensor, Tensor]:
+    """Return the values asked for and where they stand, [B, F]; what a group does not name in it is 0."""
+    column = {name: place for place, name in enumerate(names)}
+    value_BF = torch.zeros(len(values["strength"]), len(column), dtype=torch.float64)
+    replaced_BF = torch.zeros_like(value_BF, dtype=torch.bool)
+    for members in groups.values():
+        places = [column[name] for name in members]
+        given_BM = torch.stack([values[name] for name in members], dim=1)
+        value_BF[:, places] = given_BM.nan_to_num(0.0)
+        replaced_BF[:, places] = (~given_BM.isnan()).any(1, keepdim=True)
+    return value_BF, replaced_BF
+
+
+class ClauseChannel(Control):
+    """Asks the channel of a model of clauses for features, in place of those of the text so far.
+
+    The channel with its weights is the model's own (``lit-ctg export-model``), so the control has none: it is what the
+    route ``channel`` of ``lit-ctg generate`` is for the model of a run.
+    """
+
+    kind, paper, stage = "clause_channel", "semantic_fusion", Stage.NETWORK
+    excludes = frozenset({"clause_channel", "feature_channel"})
+
+    def __init__(self, vocab_size: int, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.vocab_size = vocab_size
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        meaning = "share of the way from the features of the text to those asked for; 0: the model as it is"
+        asked = (ControlSetting(name, what, low=0.0, high=1.0) for name, what in CONTROLS.items())
+        return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *asked)
+
+    def check_model(self, model: Any) -> None:
+        super().check_model(model)
+        fuse = getattr(model, "fuse", None)
+        if fuse is None or fuse.project.in_features != len(NAMES):
+            raise UserError(
+                f"control {self.name} asks the feature channel of a model of clauses, a {type(model).__name__} has "
+                "none: use the model of its run (lit-ctg export-model)"
+            )
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        value_BF, replaced_BF = _asked(values, NAMES, GROUPS)
+
+        def put(_module: nn.Module, inputs: Any) -> Any:
+            embedded_NTD, features_NTF = inputs
+            value_N1F, replaced_N1F, strength_N1 = (
+                row_values(part_B, len(features_NTF)).unsqueeze(1).to(features_NTF.device)
+                for part_B in (value_BF, replaced_BF, values["strength"])
+            )
+            way_N1F = (replaced_N1F * strength_N1.unsqueeze(-1)).to(features_NTF)
+            asked_NTF = features_NTF + way_N1F * (value_N1F.to(features_NTF) - features_NTF)
+            return embedded_NTD, torch.where(way_N1F > 0, asked_NTF, features_NTF)
+
+        return [model.fuse.register_forward_pre_hook(put)]
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.vocab_size}
+
+    def config(self) -> dict[str, Any]:
+        return {"vocab_size": self.vocab_size}
 
 
 FEATURES: dict[str, type[Feature]] = {
@@ -374,23 +426,24 @@ class _FromTheStart(ScoreRule):
 # from runs ------------------------------------------------------------------------------------------------------------
 
 
-def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
-    """Return the control of a finished run: the feature channel of a model of text, the grammar of one of clauses.
+def of_run(module: Any, datamodule: Any, decoding: Any) -> tuple[Control, ...]:
+    """Return the controls of a finished run: the channel of a model that has one; of clauses also their grammar.
 
     Raises:
-        UserError: a baseline, or the user's own features, which a bundle cannot contain.
+        UserError: a baseline on text, or features of one's own, which no bundle can carry.
     """
     if isinstance(module, TextFusionModule):
         if not module.fusion:
             raise UserError("this run is a baseline without a channel: export one with fusion=true")
         control = FeatureChannel(module.fuse, module.bank)
-        control.config()  # refuses the user's own features before anything is written
-        return control
+        control.config()  # refuses features of one's own before anything is written
+        return (control,)
     if isinstance(decoding, ClauseDecoding):
         vocabulary = datamodule.vocabulary
-        return Grammar(
+        grammar = Grammar(
             load_grammar(decoding.grammar)[1],
             groups={name: list(words) for name, words in vocabulary.groups.items()},
             agreement={"pronoun": {**vocabulary.pronoun_of, **{pronoun: pronoun for pronoun in PRONOUNS}}},
         )
+        return (ClauseChannel(len(vocabulary)), grammar) if module.has_channel else (grammar,)
     raise UserError(f"a {type(module).__name__} has nothing to carry: export a run of semantic_fusion/main or reviews")

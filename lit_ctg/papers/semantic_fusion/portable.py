@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
-from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, gpt2_of
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
+from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.model import (
     LONGEST,
@@ -104,13 +105,12 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return a run's model.
 
     Raises:
-        UserError: a model that sees later tokens, or fusion on text other than the clauses.
+        UserError: a model that sees later tokens, or one on a pretrained backbone.
     """
+    if isinstance(module, TextFusionModule):
+        return _text_model(module)
     if not isinstance(module, SemanticFusionModule):
-        raise UserError(
-            f"a {type(module).__name__} is not exported as a model: its channel on GPT-2's stack or a frozen model is "
-            "a control (lit-ctg export)"
-        )
+        raise UserError(f"a {type(module).__name__} is no model of semantic fusion: it is not exported")
     check_causal(module)
     if module.fusion and not module.annotator.prefix_only:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "
@@ -148,6 +148,9 @@ def portable(module: Any, datamodule: Any) -> Portable:
         "bos_id": vocabulary.bos_id,
         "eos_id": vocabulary.eos_id,
     }
+    about = ""
+    if module.fusion:
+        about = "What its feature channel is asked for is a control (lit-ctg export)."
     config = SemanticFusionConfig(
         sizes=sizes,
         vocab_size=len(vocabulary),
@@ -168,7 +171,18 @@ def portable(module: Any, datamodule: Any) -> Portable:
             columns.append(scores_BV)
         return torch.stack(columns, dim=1)
 
-    return Portable(model, ours, {}, tokenizer=clause_tokenizer(vocabulary))
+    return Portable(model, ours, {}, about, clause_tokenizer(vocabulary))
+
+
+def _text_model(module: TextFusionModule) -> Portable:
+    """Return the stack of a model of text as a stock GPT-2; the channel above its embedding is a control."""
+    model = gpt2_of(module.backbone, module.embedding, module.vocabulary)
+    embedding = cast(nn.Embedding, module.embedding)
+    about = ""
+    if module.fusion:
+        about = ("These are the logits without the feature channel: that one is a control (lit-ctg export), with whose "
+                 "strength of 1 this is the model of the run.")  # fmt: skip
+    return Portable(model, lambda ids_BT: module.backbone(embedding(ids_BT)) @ embedding.weight.T, {}, about)
 
 
 def clause_tokenizer(vocabulary: Any) -> Any:

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.graph import GraphOperator, _checksum, count_bigrams
+from lit_ctg.papers.graphmax.graph import GraphOperator, _arrays_checksum, count_bigrams
 
 TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
 SIZE = 5
@@ -166,7 +166,7 @@ def crafted(path, change) -> None:
         tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
     change(tensors, metadata)
     if "sha256" in metadata:
-        metadata["sha256"] = _checksum(tensors)
+        metadata["sha256"] = _arrays_checksum(tensors)
     save_file(tensors, path, metadata=metadata)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 
+from lit_ctg.control import Steered
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
@@ -19,7 +20,9 @@ from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.semantic_fusion.adapter import TextDecoding, TextFusionModule, TextGenerator
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded
+from lit_ctg.papers.semantic_fusion.control import FeatureChannel, of_run
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
+from lit_ctg.papers.semantic_fusion.portable import portable
 from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
 
 WORDS = {"superb": 1.0, "nice": 0.8, "lousy": -1.0, "poor": -0.8}
@@ -245,3 +248,24 @@ def test_bad_controls_and_settings_are_one_line(make, vocabulary):
         make(feature_dropout=1.5)
     with pytest.raises(UserError, match="must be above 0"):
         TextDecoding(temperature=0.0, top_p=1.0, max_new_tokens=4)
+
+
+@torch.no_grad()
+def test_a_stock_gpt2_with_the_channel_is_the_model_of_text(make, vocabulary):
+    module = make().eval()
+    torch.manual_seed(3)
+    for parameter in module.parameters():
+        parameter.normal_(std=0.4)
+    made = portable(module, None)
+    (control,) = of_run(module, None, None)
+    assert isinstance(control, FeatureChannel) and type(made.model).__name__ == "GPT2LMHeadModel"
+    ids_BT = torch.tensor([vocabulary.encode(text)[:8] for text in TEXTS[:3]])
+    bare_BTV = made.model(ids_BT).logits
+    torch.testing.assert_close(made.ours(ids_BT), bare_BTV)
+    whole = {"mask_input_BT": torch.ones_like(ids_BT, dtype=torch.bool), "input_ids_BT": ids_BT}
+    with Steered(made.model, [control]).attached({}, len(ids_BT)):
+        fused_BTV = made.model(ids_BT).logits
+    torch.testing.assert_close(fused_BTV, module(whole).scores_BTV, rtol=0, atol=1e-4)
+    assert float((fused_BTV - bare_BTV).abs().max()) > 0.1
+    with pytest.raises(UserError, match="lit-ctg export"):
+        portable(make(hugging_face=True), None)
