@@ -1,4 +1,4 @@
-"""`lit-ctg field run|report|add`: measure methods on tasks, tables and page of the records, a new method's files."""
+"""`lit-ctg field run|report|rejudge|add`: measure methods on tasks, tables of the records, a new method's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.console import Console
 from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
 from lit_ctg.errors import UserError, did_you_mean, one_line
 
-ACTIONS = ("run", "report", "add")
+ACTIONS = ("run", "report", "rejudge", "add")
 GROUPS = ("task", "method")
 
 
@@ -35,6 +35,7 @@ class FieldConfig:
     judges: Any = None
     tune: Any = None
     decode: Any = None
+    logger: Any = None
     name: str = ""
     model: str | None = None
     # what the data's options ask for; the field has one regime
@@ -67,6 +68,11 @@ def main(words: Sequence[str]) -> int:
             print(path)
         print(f"next: lit-ctg field run task=sentiment method={found['name']} size=smoke; docs/field.md says the rest")
         return 0
+    if action == "rejudge":
+        from lit_ctg.field.rejudge import rejudge
+
+        found = settings(rest, "field rejudge", ("seed", "records", "task", "root", "output_root"))
+        return rejudge(**found)
     from lit_ctg.field.page import report
 
     found = settings(rest, "field report", ("records", "out", "size"))
