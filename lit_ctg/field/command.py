@@ -99,7 +99,9 @@ def compose(words: Sequence[str]) -> DictConfig:
     register()
     ConfigStore.instance().store(name="schema", node=FieldConfig, provider="lit_ctg.field")
     GlobalHydra.instance().clear()
-    overrides = prepare_overrides(words)
+    # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
+    given = [word for word in words if word.split("=", 1)[0] == "model"]
+    overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
     for group, name in chosen.items():
         if name not in options(group):
@@ -112,6 +114,8 @@ def compose(words: Sequence[str]) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=[*overrides, *extra])
+        for override in OverridesParser.create().parse_overrides(given):
+            cfg.model = override.value()
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error

@@ -115,6 +115,15 @@ def test_commas_are_a_sweep_and_lists_are_not() -> None:
     assert found == [[f"method={m}", "method.strengths=[1,2]", f"seed={s}"] for m in ("bare", "prefix") for s in (0, 1)]
 
 
+def test_any_model_is_given_by_its_place_or_name(swept: Path, field_root: Path) -> None:
+    assert compose(["model=a/b", "size=smoke"]).model == "a/b" and compose(["model=null"]).model is None
+    (base, *_) = sorted((swept / "parts").glob("base-*"))
+    words = ["task=keywords", "method=log_odds", "size=smoke", f"model={base}", "name=keywords-given"]
+    outcome = field_run.run(compose([*words, f"output_root={field_root}"]))
+    (record,) = load_records([outcome.folder])
+    assert record.corpus["model"] == str(base) == record.config["model"]
+
+
 def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: RunCli) -> None:
     places = f"{swept / 'sentiment-bare'},{swept / 'sentiment-log_odds'}"
     code, out, _ = run_cli("field", "report", f"records={places}", f"out={tmp_path / 'page'}")
