@@ -38,6 +38,8 @@ def test_a_number_is_digits_or_a_word(text: str, digits: bool, words: bool) -> N
         ("he saw paris", False),
         ("Parisian cafés", False),
         ("Indiana-like", False),
+        ("Neo-Paris fell", False),
+        ("the McParis", False),
         ("nothing here", False),
     ],
 )
