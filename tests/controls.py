@@ -9,6 +9,7 @@ import torch
 from lit_ctg.control import Control
 from lit_ctg.control.class_models import Experts, GenerativeClassifier
 from lit_ctg.control.future import Future, FutureClassifier
+from lit_ctg.control.gradient import Gradient
 from lit_ctg.control.memory import Memory
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.decoding.ngram import NgramModel
@@ -98,5 +99,6 @@ def controls() -> dict[str, Control]:
         Experts(class_models()),
         GenerativeClassifier(class_models()),
         Future(classifier(), ["good", "bad"], candidates=V),
+        Gradient(torch.randn(2, D), torch.zeros(2), ["good", "bad"]),
     ]
     return {control.name: control for control in made}

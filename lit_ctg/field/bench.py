@@ -25,6 +25,7 @@ from lit_ctg.field.judge import (
     Judge,
     NeuralJudge,
     Proof,
+    RuleJudge,
     WordJudge,
     judging_texts,
     prove,
@@ -237,8 +238,8 @@ class Bench:
 
     @cached_property
     def word_lists(self) -> dict[str, list[str]]:
-        """Class -> the words that most distinguish it in the training texts; in a task of words, the words."""
-        if self.task.exact:
+        """Class -> the words that most set it apart in the training texts; of a task of words, the words."""
+        if self.task.column == "words":
             return {label: list(forms) for label, forms in self.task.labels.items()}
         counts = class_counts(self.task.examples("train"))
         return {label: log_odds_words(counts, label, WORDS) for label in self.task.targets}
@@ -251,7 +252,9 @@ class Bench:
         longest, options = int(self.decode_options["new_tokens"]), self.judge_options
         shortest, seed = max(4, longest // 2), int(options["seed"])
         judges: list[Judge]
-        if self.task.exact:
+        if self.task.rules:
+            judges = [RuleJudge(name, rules) for name, rules in self.task.rules.items()]
+        elif self.task.exact:
             judges = [WordJudge(self.task.labels, inflected) for inflected in (False, True)]
         else:
             known = judging_texts(self.task, shortest, longest, int(options["each"]), seed)

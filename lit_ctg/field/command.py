@@ -1,4 +1,4 @@
-"""`lit-ctg field run|report|add`: measure methods on tasks, make tables and a page of the records, add a method."""
+"""`lit-ctg field run|report|rejudge|add`: measure methods on tasks, tables of the records, a new method's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.console import Console
 from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
 from lit_ctg.errors import UserError, did_you_mean, one_line
 
-ACTIONS = ("run", "report", "add")
+ACTIONS = ("run", "report", "rejudge", "add")
 GROUPS = ("task", "method")
 
 
@@ -35,6 +35,7 @@ class FieldConfig:
     judges: Any = None
     tune: Any = None
     decode: Any = None
+    logger: Any = None
     name: str = ""
     model: str | None = None
     # required by the data's options; the field has one regime
@@ -67,6 +68,11 @@ def main(words: Sequence[str]) -> int:
             print(path)
         print(f"next: lit-ctg field run task=sentiment method={found['name']} size=smoke; docs/field.md says the rest")
         return 0
+    if action == "rejudge":
+        from lit_ctg.field.rejudge import rejudge
+
+        found = settings(rest, "field rejudge", ("seed", "records", "task", "root", "output_root"))
+        return rejudge(**found, console=Console(soft_wrap=True, highlight=False))
     from lit_ctg.field.page import report
 
     found = settings(rest, "field report", ("records", "out", "size"))
@@ -93,7 +99,9 @@ def compose(words: Sequence[str]) -> DictConfig:
     register()
     ConfigStore.instance().store(name="field_schema", node=FieldConfig)
     GlobalHydra.instance().clear()
-    overrides = prepare_overrides(words)
+    # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
+    given = [word for word in words if word.split("=", 1)[0] == "model"]
+    overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
     for group, name in chosen.items():
         if name not in options(group):
@@ -106,6 +114,8 @@ def compose(words: Sequence[str]) -> DictConfig:
     try:
         with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=[*overrides, *extra])
+        for override in OverridesParser.create().parse_overrides(given):
+            cfg.model = override.value()
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.task import Example, Task, words_of
+from lit_ctg.field.task import Example, Rule, Task, words_of
 from lit_ctg.field.tune import optimise
 from lit_ctg.files import write_atomic
 from lit_ctg.statistics import Interval, wilson_interval
@@ -221,8 +221,16 @@ class NeuralJudge(Judge):
         return [self.labels[place] for place in self.network(self._ids(texts)).argmax(1).tolist()]
 
 
-class WordJudge(Judge):
-    """Finds which of some words occurs, as a whole word in any given form; the first if several do.
+class OccurrenceJudge(Judge):
+    """Says whether what a class asks for occurs in a text."""
+
+    @abstractmethod
+    def has(self, text: str, label: str) -> bool:
+        """Return whether it does."""
+
+
+class WordJudge(OccurrenceJudge):
+    """Says which of some words occurs, as a whole word in any of the forms given; the first where several do.
 
     Args:
         labels: class -> forms of its word.
@@ -240,13 +248,31 @@ class WordJudge(Judge):
         ]
 
     def has(self, text: str, label: str) -> bool:
-        """Say whether the word of one class occurs."""
         return bool(self.forms[label] & set(words_of(text)))
 
 
+class RuleJudge(OccurrenceJudge):
+    """Says which of some rules a text obeys; None where it obeys none or several.
+
+    Args:
+        name: of the judge.
+        rules: class -> rule.
+    """
+
+    def __init__(self, name: str, rules: Mapping[str, Rule]) -> None:
+        self.name, self.rules = name, dict(rules)
+
+    def judge(self, texts: Sequence[str]) -> list[str | None]:
+        obeyed = [[label for label, rule in self.rules.items() if rule(text)] for text in texts]
+        return [labels[0] if len(labels) == 1 else None for labels in obeyed]
+
+    def has(self, text: str, label: str) -> bool:
+        return self.rules[label](text)
+
+
 def successes(judge: Judge, texts: Sequence[str], targets: Sequence[str]) -> list[bool]:
-    """Return for each text whether the judge finds the requested class."""
-    if isinstance(judge, WordJudge):
+    """Return for each text whether the judge finds the class that was asked for."""
+    if isinstance(judge, OccurrenceJudge):
         return [judge.has(text, target) for text, target in zip(texts, targets, strict=True)]
     return [found == target for found, target in zip(judge.judge(texts), targets, strict=True)]
 
@@ -257,6 +283,6 @@ def judging_texts(task: Task, shortest: int, longest: int, each: int, seed: int)
 
 
 def proving_texts(task: Task, shortest: int, longest: int) -> list[Example]:
-    """Return the held-out human pieces on which judges prove themselves; in a task of words, whole passages."""
+    """Return the held-out human pieces on which judges prove themselves, of an exact task whole passages."""
     held_out = task.examples("held_out")
     return held_out if task.exact else snippets(held_out, shortest, longest, 1, 0)

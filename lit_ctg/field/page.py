@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from scipy.stats import kendalltau
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.rank import (
@@ -20,6 +23,7 @@ from lit_ctg.field.rank import (
     deciding_judges,
     describe,
     method_of,
+    over_tasks,
     ranking,
     sweeps,
     task_of,
@@ -29,9 +33,9 @@ from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
 from lit_ctg.results.record import SIZES, RunRecord, load_records
 
-PAPER, TABLES = "field", "tables.md"
-CURVES = 6  # style classes of the drawing library for lines
-LONGEST = 160  # characters shown of a sample
+PAPER, TABLES, JUDGES = "field", "tables.md", "judges"
+CURVES = 6  # classes of lines that the drawing library has
+LONGEST = 160  # letters of a sample
 
 
 def report(
@@ -56,10 +60,18 @@ def report(
         raise UserError(f"no record of the field{f' of size={size}' if size else ''}: lit-ctg field run makes some")
     pages: list[str] = []
     pictures: dict[str, str] = {}
+    tasks: dict[str, dict[str, Sweep]] = {}
+    judged = rejudged(records)
     for task in sorted({task_of(record) for record in found}):
-        text, drawn = task_page(task, [record for record in found if task_of(record) == task])
+        own = [record for record in found if task_of(record) == task]
+        text, drawn = task_page(task, own, judged)
         pages.append(text)
         pictures |= drawn
+        deciding, _ = deciding_judges(own[0])
+        if deciding and BARE in map(method_of, own):
+            tasks[task] = sweeps(own, deciding)
+    text, drawn = tasks_page(tasks)
+    pages, pictures = [*([text] if text else []), *pages], pictures | drawn
     whole = "# The level field: measured\n\nWritten by `lit-ctg field report`; do not edit.\n\n" + "\n".join(pages)
     if out is None:
         shown.print(whole, markup=False)
@@ -71,8 +83,12 @@ def report(
     return 0
 
 
-def load(records: str | None) -> list[RunRecord]:
-    """Return the finished records of the field in some folders."""
+def folders_of(records: str | None) -> list[Path]:
+    """Return the folders of ``records=``: by default ``outputs/field``, or the committed records where it is not.
+
+    Raises:
+        UserError: a folder that does not exist.
+    """
     from lit_ctg.command import folders
     from lit_ctg.results.spec import experiments_root
 
@@ -84,11 +100,30 @@ def load(records: str | None) -> list[RunRecord]:
         places = [Path("outputs") / PAPER]
         if not places[0].is_dir():
             places = [experiments_root() / PAPER / "results"]
-    return [record for record in load_records(places) if record.paper == PAPER and record.status == "DONE"]
+    return places
 
 
-def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, str]]:
+def load(records: str | None) -> list[RunRecord]:
+    """Return the finished records of the field in some folders."""
+    found = load_records(folders_of(records))
+    return [record for record in found if record.paper == PAPER and record.status == "DONE"]
+
+
+def rejudged(records: str | None) -> list[dict[str, Any]]:
+    """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds."""
+    paths = sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def task_page(
+    task: str, records: Sequence[RunRecord], judged: Sequence[Mapping[str, Any]] = ()
+) -> tuple[str, dict[str, str]]:
     """Return the page of one task as Markdown, and its pictures by file name.
+
+    Args:
+        task: its name.
+        records: of one size.
+        judged: see ``rejudged``; those of other records are left out.
 
     Raises:
         UserError: records of different benches.
@@ -107,10 +142,59 @@ def task_page(task: str, records: Sequence[RunRecord]) -> tuple[str, dict[str, s
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
     ranked = ranking(found)
-    lines += ["", *main_table(ranked, found), "", *cost_table(ranked, found), "", *pair_lines(ranked)]
+    lines += ["", *main_table(ranked, found), "", *judge_seed_lines(task, records, ranked, judged)]
+    lines += [*cost_table(ranked, found), "", *pair_lines(ranked)]
     lines += ["", *sample_lines(ranked, found), ""]
     pictures = {f"{task}.svg": area_picture(task, ranked), f"{task}_curves.svg": curve_picture(task, ranked, found)}
     return "\n".join(lines), pictures
+
+
+def judge_seed_lines(
+    task: str, records: Sequence[RunRecord], ranked: Ranking, judged: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return how the ranking stands under judges of other seeds, a line each, with Kendall's tau-b of the areas."""
+    own = {each.method: each.area for each in ranked.standings}
+    lines = []
+    for each in judged:
+        if each["task"] != task or each["bench"] != bench_key(records[0]):
+            continue
+        known = ", ".join(f"{name} {value:.3f}" for name, value in each["balanced_accuracy"].items())
+        if not each["areas"]:
+            lines.append(f"Judges of seed {each['seed']} ({known}): none decides.")
+            continue
+        shared = [method for method in own if method in each["areas"]]
+        tau = kendalltau([own[method] for method in shared], [each["areas"][method] for method in shared]).statistic
+        order = sorted(shared, key=lambda method, areas=each["areas"]: -areas[method])  # type: ignore[misc]
+        told = ", ".join(f"{method} {each['areas'][method]:.3f}" for method in order)
+        lines.append(f"Judges of seed {each['seed']} ({known}) on the same texts: {told}; Kendall's tau with the table "
+                     f"{tau:.2f}.")  # fmt: skip
+    return [*lines, ""] if lines else []
+
+
+def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str, str]]:
+    """Return the ranking over tasks as Markdown and its picture; nothing where fewer than two tasks decide."""
+    places = over_tasks(tasks)
+    if not places:
+        return "", {}
+    lines = [
+        "## Over tasks",
+        "",
+        f"Mean rank by the area among the {len(places)} methods that every task has, 1 the best; [95% bootstrap over "
+        "each task's prompts and texts; of other tasks it says nothing].",
+        "",
+        "| method | mean rank | " + " | ".join(tasks) + " |",
+        "|---" * (2 + len(tasks)) + "|",
+    ]
+    for place in places:
+        ranks = " | ".join(f"{rank:g}" for rank in place.ranks)
+        lines.append(
+            f"| {place.method} | {place.rank:.2f} [{place.interval[0]:.2f}, {place.interval[1]:.2f}] | {ranks} |"
+        )
+    groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.rank, each.interval)])
+              for each in places]  # fmt: skip
+    title = f"Which control should I use? {', '.join(tasks)}"
+    drawn = bar_chart(title, groups, measure="mean rank over tasks, 1 the best", low=0.0, high=float(len(places)))
+    return "\n".join([*lines, ""]), {"over_tasks.svg": sheet([drawn], (), "field, over tasks")}
 
 
 def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord
+from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash
 from lit_ctg.statistics import Interval, holm
 
 # what a control may cost: nats per token above the bare model's, under the independent model; exp(0.5) is 1.65 times
@@ -189,29 +189,26 @@ class Ranking:
     seeds: int
 
 
-def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
-    """Rank methods by the area under their curves.
-
-    A pair's p-value is twice the share of resamplings in which the difference has the other sign (or is 0), at least
-    2 / (resamples + 1), adjusted for all pairs.
+def areas(
+    found: Mapping[str, Sweep], *, most: float, resamples: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the areas of methods [M], of all texts and of every resampling [R, M].
 
     Raises:
         UserError: the bare model is missing.
     """
     if BARE not in found:
         raise UserError("the ranking needs the bare model: lit-ctg field run task=... method=bare")
-    names = list(found)
 
-    def areas(draw: Draw | None) -> np.ndarray:
+    def of(draw: Draw | None) -> np.ndarray:
         cost, success = curve(found[BARE], draw)
         bare = (float(cost[0]), float(success[0]))
-        return np.array([bare[1] if name == BARE else area(*curve(found[name], draw), bare, most) for name in names])
+        return np.array([bare[1] if name == BARE else area(*curve(found[name], draw), bare, most) for name in found])
 
-    generator = np.random.default_rng(seed)
     prompts, classes, samples = map(int, found[BARE].success_ZSPCK.shape[2:])
     drawn = np.stack(
         [
-            areas(
+            of(
                 Draw(
                     generator.integers(0, prompts, size=(prompts,)),
                     generator.integers(0, samples, size=(prompts, classes, samples)),
@@ -221,7 +218,20 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = 
             for _ in range(resamples)
         ]
     )
-    own = areas(None)
+    return of(None), drawn
+
+
+def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
+    """Rank methods by the area under their curves.
+
+    A pair's p-value is twice the share of resamplings in which the difference has the other sign (or is 0), at least
+    2 / (resamples + 1), adjusted for all pairs.
+
+    Raises:
+        UserError: the bare model is missing.
+    """
+    names = list(found)
+    own, drawn = areas(found, most=most, resamples=resamples, generator=np.random.default_rng(seed))
     ranks_RM = np.stack([rankdata(-row) for row in drawn])
     own_rank = rankdata(-own)
     order = sorted(range(len(names)), key=lambda place: (own_rank[place], names[place]))
@@ -244,7 +254,49 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = 
         raw.append(min(1.0, 2 * (least + 1) / (resamples + 1)))
     adjusted = holm(raw)
     p_values = {(names[a], names[b]): p for (a, b), p in zip(pairs, adjusted, strict=True)}
-    return Ranking(standings, p_values, prompts, len(found[BARE].success_ZSPCK))
+    return Ranking(standings, p_values, *_prompts_and_seeds(found[BARE]))
+
+
+def _prompts_and_seeds(sweep: Sweep) -> tuple[int, int]:
+    return int(sweep.success_ZSPCK.shape[2]), len(sweep.success_ZSPCK)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method over several tasks: its mean rank with the 95% bootstrap interval, and its rank on each task."""
+
+    method: str
+    rank: float
+    interval: Interval
+    ranks: tuple[float, ...]
+
+
+def over_tasks(
+    tasks: Mapping[str, Mapping[str, Sweep]], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[Place, ...]:
+    """Return the methods that all tasks have by their mean rank among these, best first; none of fewer than two tasks.
+
+    The bootstrap draws prompts, texts and seeds of every task by itself; the tasks are the ones given, so the interval
+    says nothing of other tasks.
+
+    Raises:
+        UserError: a task lacks the bare model.
+    """
+    if len(tasks) < 2:
+        return ()
+    names = [name for name in next(iter(tasks.values())) if all(name in found for found in tasks.values())]
+    own_TM, drawn_TRM = [], []
+    for number, found in enumerate(tasks.values()):
+        shared, generator = {name: found[name] for name in names}, np.random.default_rng([seed, number])
+        own_M, drawn_RM = areas(shared, most=most, resamples=resamples, generator=generator)
+        own_TM.append(rankdata(-own_M))
+        drawn_TRM.append([rankdata(-row) for row in drawn_RM])
+    mean_M, drawn_RM = np.mean(own_TM, axis=0), np.mean(drawn_TRM, axis=0)
+    places = [
+        Place(name, float(mean_M[m]), _interval(drawn_RM[:, m]), tuple(float(own[m]) for own in own_TM))
+        for m, name in enumerate(names)
+    ]
+    return tuple(sorted(places, key=lambda place: (place.rank, place.method)))
 
 
 def best_point(found: Mapping[str, Sweep], method: str, most: float = COST) -> tuple[float, float, float]:
@@ -268,9 +320,7 @@ def _interval(values: np.ndarray) -> Interval:
 
 
 def bench_key(record: RunRecord) -> str:
-    """Return a hash of what compared records must share: their configuration except method, name and seed."""
-    from lit_ctg.results.record import HASH_IGNORED, config_hash
-
+    """Return what records must share to be compared: all of their configuration but method, name and seed."""
     return config_hash(record.config, without=[*HASH_IGNORED, "method", "name", "seed"])
 
 

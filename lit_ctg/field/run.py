@@ -23,11 +23,12 @@ from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.bench import Bench, Parts
 from lit_ctg.field.judge import successes
+from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.files import write_atomic, write_samples
-from lit_ctg.results.record import HASH_IGNORED, config_hash, write_record
+from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
@@ -67,6 +68,9 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
         record.metrics, record.parameters, record.corpus = measured
         record.wall_time_s = round(time.monotonic() - began, 3)
         write_record(record, directory.record)
+        if cfg.logger:
+            (finished,) = load_records([directory.path])  # with its texts
+            log(finished, config["logger"]["wandb"], directory.path)
     except Exception as error:
         record.error = one_line(error)
         write_record(record, directory.record)

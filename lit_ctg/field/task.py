@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from lit_ctg.errors import UserError
 
 SPLITS = ("train", "fluency", "judge", "held_out")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+Rule = Callable[[str], bool]
 _HEADING = re.compile(r"^\s*=+ .* =+\s*$", re.MULTILINE)
 
 
@@ -44,17 +45,20 @@ class Task:
         data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
         labels: class -> the values of ``column`` that mean it.
         column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
-            ``labels``, and a passage belongs to it if it contains that word (or one of the given forms).
+            ``labels``, and a passage belongs to it when it holds that word (or one of the forms given); ``rules``: a
+            passage belongs to the class whose rule it obeys, to none if it obeys two.
         shares: split -> share of the documents.
         per_label: maximum documents read of each class; None for all.
         passage_words: maximum words of a passage.
         prompt_words: number of words of a held-out passage that make a prompt.
         split_seed: of the shuffle.
-        unit_words: cut documents into units of this many words before dealing them (for books, one per class); None
-            deals whole documents.
+        unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
+            class); None deals whole documents.
+        rules: name of a judge -> class -> rule, a callable that says of a text whether it is of the class and whose
+            ``repr`` says all that it depends on; with ``column=rules``. The first judge's tell the truth of passages.
 
-        Raises:
-            UserError: classes without documents, or invalid shares.
+    Raises:
+        UserError: classes without documents, shares that are no shares, or rules that are not for the classes.
     """
 
     def __init__(
@@ -70,11 +74,15 @@ class Task:
         prompt_words: int,
         split_seed: int = 0,
         unit_words: int | None = None,
+        rules: Mapping[str, Mapping[str, Rule]] | None = None,
     ) -> None:
         if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
         if len(labels) < 2:
             raise UserError("task.labels: give two classes or more")
+        self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
+        if (column == "rules") != bool(self.rules) or any(list(own) != list(labels) for own in self.rules.values()):
+            raise UserError("task.rules: give each judge a rule of every class of task.labels, with task.column=rules")
         self.name, self.data, self.column = name, data, column
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
         self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed
@@ -89,8 +97,8 @@ class Task:
 
     @property
     def exact(self) -> bool:
-        """Whether a class is a word that must occur, so that a rule judges instead of a classifier."""
-        return self.column == "words"
+        """Whether a class is what must occur, a word or what a rule finds, so that rules judge and no classifier."""
+        return self.column in ("words", "rules")
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the texts of the splits depend on."""
@@ -105,6 +113,7 @@ class Task:
             "passage_words": self.passage_words,
             "split_seed": self.split_seed,
             **({} if self.unit_words is None else {"unit_words": self.unit_words}),
+            **({"rules": repr(self.rules)} if self.rules else {}),
         }
 
     def label_of(self, document: Document) -> str | None:
@@ -115,9 +124,13 @@ class Task:
         return next((label for label, values in self.labels.items() if str(value) in values), None)
 
     def label_of_passage(self, text: str, of_document: str | None) -> str | None:
-        """Return the class of a passage: its document's, or the first word of ``labels`` that occurs in it."""
+        """Return the class of a passage: of its document, the first word of ``labels`` that occurs in it, or that of
+        the only rule that it obeys."""
         if not self.exact:
             return of_document
+        if self.rules:
+            obeyed = [label for label, rule in next(iter(self.rules.values())).items() if rule(text)]
+            return obeyed[0] if len(obeyed) == 1 else None
         words = set(words_of(text))
         return next((label for label, forms in self.labels.items() if words & set(forms)), None)
 

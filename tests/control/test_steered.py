@@ -33,6 +33,7 @@ ON: dict[str, dict[str, Any]] = {
     "experts": {"strength": 0.5, "to_good": 1},
     "generative_classifier": {"strength": 8, "to_bad": 1},
     "future": {"strength": 2, "to_good": 1},
+    "gradient": {"strength": 0.5, "to_bad": 1},
 }
 STRENGTH = {"idea_gate": "alpha"}
 
@@ -110,7 +111,7 @@ def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
     chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory",
-              "token_bias", "experts", "generative_classifier", "future"]  # fmt: skip
+              "token_bias", "experts", "generative_classifier", "future", "gradient"]  # fmt: skip
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}

@@ -11,6 +11,7 @@ from lit_ctg.field.judge import (
     BagJudge,
     Judge,
     NeuralJudge,
+    RuleJudge,
     WordJudge,
     balanced,
     judging_texts,
@@ -87,6 +88,24 @@ def test_a_word_occurs_whole_or_inflected() -> None:
     assert successes(exact, texts, ["wait"] * 4) == [True, False, False, False]
     assert successes(inflected, texts, ["wait"] * 4) == [True, True, False, False]
     assert exact.judge(texts) == ["wait", "staff", None, None]
+
+
+def test_a_rule_is_obeyed_by_what_obeys_it() -> None:
+    judge = RuleJudge("strict", {"long": lambda text: len(text) > 3, "loud": str.isupper})
+    assert successes(judge, ["quiet", "HO", "HELLO", "ho"], ["long", "loud", "loud", "long"]) == [True] * 3 + [False]
+    assert judge.judge(["quiet", "HO", "HELLO", "ho"]) == ["long", "loud", None, None], "two are none"
+
+
+def test_numbers_and_places_are_judged_by_rules_of_two_strengths(make_bench: MakeBench) -> None:
+    bench = make_bench("task=numbers_and_places")
+    (strict, loose), (own, other) = bench.judges
+    assert own.balanced == 1.0 and other.balanced < 1, "the first judge's rules are the truth"
+    texts = ["In 1914 it", "In Paris it", "twelve of Ulm", "it was so"]
+    assert [strict.has(text, "number") for text in texts] == [True, False, False, False]
+    assert [loose.has(text, "number") for text in texts] == [True, False, True, False]
+    assert [strict.has(text, "place") for text in texts] == [False, True, False, False]
+    assert [loose.has(text, "place") for text in texts] == [False, True, True, False]
+    assert all(len(words) for words in bench.word_lists.values())
 
 
 def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBench) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.rank import COST, Draw, Sweep, area, best_point, curve, ranking, sweeps
+from lit_ctg.field.rank import COST, Draw, Sweep, area, best_point, curve, over_tasks, ranking, sweeps
 from lit_ctg.results.record import RunRecord
 from lit_ctg.statistics import holm
 
@@ -60,6 +60,24 @@ def test_the_bootstrap_takes_prompts_whole_and_the_same_ones() -> None:
     hits = one.success_ZSPCK[0, 0]
     slow = np.mean([hits[p, c, k] for p in (2, 2, 0, 0) for c, ks in ((0, (0, 0, 1)), (1, (2, 2, 2))) for k in ks])
     assert curve(one, draw)[1][0] == pytest.approx(slow)
+
+
+def test_over_tasks_ranks_are_averaged_among_the_methods_that_all_have() -> None:
+    one = {"bare": sweep("bare", 0.3), "good": sweep("good", 0.95), "fair": sweep("fair", 0.6, seed=1)}
+    two = {"fair": sweep("fair", 0.95, seed=3), "good": sweep("good", 0.6, seed=2), "bare": sweep("bare", 0.3, seed=4)}
+    extra = {**two, "best": sweep("best", 1.0)}
+    found = {place.method: place for place in over_tasks({"one": one, "two": extra}, resamples=100)}
+    assert set(found) == {"bare", "good", "fair"}, "best is of one task only"
+    assert found["bare"].rank == 3 and found["bare"].ranks == (3, 3) and found["bare"].interval == (3, 3)
+    assert found["good"].ranks == (1, 2) and found["fair"].ranks == (2, 1) and found["good"].rank == 1.5
+    assert [place.method for place in over_tasks({"one": one, "two": two}, resamples=20)] == ["fair", "good", "bare"]
+    # two tasks in which nothing is sure leave a wide interval
+    same = {name: sweep(name, 0.5, prompts=6, seed=seed) for seed, name in enumerate(("bare", "a1", "b22"))}
+    low, high = over_tasks({"one": same, "two": same}, resamples=100)[1].interval
+    assert high - low > 0.4
+    assert over_tasks({"one": one}) == ()
+    with pytest.raises(UserError, match="needs the bare model"):
+        over_tasks({"one": one, "two": {"good": one["good"]}})
 
 
 def test_a_ranking_needs_the_bare_model() -> None:

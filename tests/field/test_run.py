@@ -98,6 +98,9 @@ def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> No
         (["run", "decode.promts=3"], "decode.promts"),
         (["run", "seed=-1"], "seed=-1 is negative"),
         (["report", "records=nowhere"], "no records at nowhere"),
+        (["rejudge"], "give the seed of the judges"),
+        (["rejudge", "seed=1", "root=x"], "give task=, too"),
+        (["rejudge", "seed=1", "records=a,b"], "no records at a"),
         (["add", "name=Bad Name"], "give a word of lower-case letters"),
         (["add", "name=dexperts"], "there is such a method already"),
     ],
@@ -110,6 +113,15 @@ def test_bad_input_is_one_line(run_cli: RunCli, words: list[str], line: str) -> 
 def test_commas_are_a_sweep_and_lists_are_not() -> None:
     found = combinations(["method=bare,prefix", "method.strengths=[1,2]", "seed=0,1"])
     assert found == [[f"method={m}", "method.strengths=[1,2]", f"seed={s}"] for m in ("bare", "prefix") for s in (0, 1)]
+
+
+def test_any_model_is_given_by_its_place_or_name(swept: Path, field_root: Path) -> None:
+    assert compose(["model=a/b", "size=smoke"]).model == "a/b" and compose(["model=null"]).model is None
+    (base, *_) = sorted((swept / "parts").glob("base-*"))
+    words = ["task=keywords", "method=log_odds", "size=smoke", f"model={base}", "name=keywords-given"]
+    outcome = field_run.run(compose([*words, f"output_root={field_root}"]))
+    (record,) = load_records([outcome.folder])
+    assert record.corpus["model"] == str(base) == record.config["model"]
 
 
 def test_the_report_ranks_and_shows_texts(swept: Path, tmp_path: Path, run_cli: RunCli) -> None:

@@ -78,6 +78,32 @@ def test_a_word_is_a_class_of_passages() -> None:
         assert example.label in example.text
 
 
+def test_a_rule_is_a_class_of_passages_and_two_are_none() -> None:
+    def number(text: str) -> bool:
+        return any(letter.isdigit() for letter in text)
+
+    def praise(text: str) -> bool:
+        return "lovely" in text or "plain" in text
+
+    rules = {"strict": {"number": number, "praise": praise}, "loose": {"number": number, "praise": number}}
+    labels: dict[str, list[str]] = {"number": [], "praise": []}
+    ruled = task(column="rules", labels=labels, rules=rules, passage_words=2)
+    assert ruled.exact and ruled.label_of_passage("3 words", None) == "number"
+    assert ruled.label_of_passage("lovely", None) == "praise", "the first judge's rules tell the truth"
+    assert ruled.label_of_passage("3 lovely words", None) is None and ruled.label_of_passage("words", None) is None
+    found = ruled.examples("train")
+    assert {example.label for example in found} == {"number", "praise"}
+    assert all(number(e.text) == (e.label == "number") and praise(e.text) == (e.label == "praise") for e in found)
+    assert "rules" in ruled.identity() and "rules" not in task().identity()
+    for given in (
+        {"column": "rules", "labels": labels},
+        {"rules": rules},
+        {"column": "rules", "labels": labels, "rules": {"strict": {"number": number}}},
+    ):
+        with pytest.raises(UserError, match=r"task\.rules: give each judge a rule of every class"):
+            task(**given)
+
+
 def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
     made = task().prompts(4)
     held_out = task().texts("held_out")

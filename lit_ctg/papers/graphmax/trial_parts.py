@@ -189,25 +189,35 @@ class Sampler:
 
     Args:
         methods: name -> ``{variant: ..., strength: ...}``; a null variant is left out.
-        temperature, top_p: applied to the output layer's distribution; the paper states none.
+        temperature, top_p: applied to what the output layer gives; the paper states none.
+        model_temperature: divides the model's scores before the output layer sees them.
 
     Raises:
         UserError: an unknown variant, or a number out of its range.
     """
 
-    def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], temperature: float, top_p: float) -> None:
+    def __init__(
+        self,
+        *,
+        methods: Mapping[str, Mapping[str, Any]],
+        temperature: float,
+        top_p: float,
+        model_temperature: float = 1.0,
+    ) -> None:
         self.methods = checked_methods(f"{PARTS}.*.sampler.methods", methods)
-        check_real(f"{PARTS}.*.sampler", above=0, temperature=temperature)
+        check_real(f"{PARTS}.*.sampler", above=0, temperature=temperature, model_temperature=model_temperature)
         check_real(f"{PARTS}.*.sampler", above=0, most=1, top_p=top_p)
-        self.temperature, self.top_p = temperature, top_p
+        self.temperature, self.top_p, self.model_temperature = temperature, top_p, model_temperature
 
     def continue_ids(
         self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
     ) -> list[list[int]]:
         """Return prompt and continuation (including ``<eos>``); row i is a function of (seed, i) and the method."""
         setting = self.methods[method]
+        before = [] if self.model_temperature == 1.0 else [Temperature(self.model_temperature)]
         rules = RuleList(
             [
+                *before,
                 VariantRule(fold.variant(setting["variant"]), float(setting.get("strength", 1.0))),
                 Temperature(self.temperature),
                 Nucleus(self.top_p, keep_crossing=True),
@@ -377,21 +387,40 @@ class DecodingTime:
     This times the run's language model with its cache; the set-up of the first token (graph, prepared operator) is
     warmed up before.
 
+    Args:
+        sampler: output layers.
+        prompts, prompt_tokens, new_tokens: how many, and their lengths.
+        rounds: times that everything is timed, the output layers in turns; the least time of each counts.
+        clock: ``wall``, or ``cpu`` for the time that this process had the processor, which other programs do not
+            lengthen (of a model on the processor, with one thread).
+
     Names: ``seconds/<scene>/<method>/prompt_<k>``, ``time_ratio/<scene>/<method>/prompt_<k>`` (over softmax) and
     ``time_ratio/<scene>/<method>``, over all prompts. An ``<eos>`` takes a step like every token, so it counts.
 
     Raises:
-        UserError: a number out of range, or methods without softmax.
+        UserError: a number out of its range, no such clock, or methods without softmax.
     """
 
     first_fold_only = True
 
-    def __init__(self, *, sampler: Sampler, prompts: int, prompt_tokens: int, new_tokens: int) -> None:
+    def __init__(
+        self,
+        *,
+        sampler: Sampler,
+        prompts: int,
+        prompt_tokens: int,
+        new_tokens: int,
+        rounds: int = 1,
+        clock: str = "wall",
+    ) -> None:
         where = f"{PARTS}.time"
-        check_whole(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+        check_whole(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens, rounds=rounds)
         check_softmax(f"{where}.sampler.methods", sampler.methods)
+        if clock not in ("wall", "cpu"):
+            raise UserError(f"{where}.clock={clock}: use wall or cpu")
         self.sampler, self.prompts = sampler, prompts
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
+        self.rounds, self.clock = rounds, clock
 
     def positions(self, vocabulary: Tokenizer) -> int:
         """Return how many positions of the language model are needed."""
@@ -400,13 +429,16 @@ class DecodingTime:
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         chosen = fold.rng(3).choice(len(fold.ids), self.prompts, replace=len(fold.ids) < self.prompts)
         prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in chosen]
-        seconds: dict[str, list[float]] = {method: [] for method in self.sampler.methods}
+        now = time.perf_counter if self.clock == "wall" else time.process_time
+        seconds = {method: [math.inf] * len(prompts) for method in self.sampler.methods}
         for method in seconds:
             self.sampler.continue_ids(fold, module, method, prompts[:1], 2)
-            for prompt in prompts:
-                began = time.perf_counter()
-                found = self.sampler.continue_ids(fold, module, method, [prompt], self.new_tokens)
-                seconds[method].append((time.perf_counter() - began) / (len(found[0]) - len(prompt)))
+        for _ in range(self.rounds):
+            for method, taken in seconds.items():
+                for place, prompt in enumerate(prompts):
+                    began = now()
+                    found = self.sampler.continue_ids(fold, module, method, [prompt], self.new_tokens)
+                    taken[place] = min(taken[place], (now() - began) / (len(found[0]) - len(prompt)))
         numbers: dict[str, Measure] = {}
         for method, taken in seconds.items():
             name = f"{fold.scene}/{method}"

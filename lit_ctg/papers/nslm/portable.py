@@ -15,7 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, stack_arguments
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone
-from lit_ctg.papers.nslm.heads import AdaptiveHeads
+from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads
 from lit_ctg.papers.nslm.model import NSLMModule
 
 
@@ -26,7 +26,7 @@ class NNLMConfig(PortableConfig):
 
 
 class NNLMForCausalLM(PortableLM):
-    """Embedding (with grounded dimensions, where it has some), LSTM or GPT-2 stack, Eq. 2 or an adaptive softmax."""
+    """Embedding (with any grounded dimensions), LSTM or GPT-2 stack, and Eq. 2 or an adaptive softmax."""
 
     config_class = NNLMConfig
 
@@ -71,12 +71,11 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return the NNLM of a run.
 
     Raises:
-        UserError: the model of Table 7, or another backbone.
+        UserError: the model of Table 7, or an unsupported backbone.
     """
     if not isinstance(module, NSLMModule):
         raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")
     heads, backbone = module.heads, module.backbone
-    adaptive = isinstance(heads, AdaptiveHeads)
     recurrent = isinstance(backbone, RecurrentBackbone)
     if recurrent:
         lstm = backbone.lstm
@@ -87,7 +86,9 @@ def portable(module: Any, datamodule: Any) -> Portable:
         raise UserError(f"a backbone of {type(backbone).__name__} is not exported: use backbone=recurrent or gpt2")
     grounded = module.grounded_VG.shape[1]
     sizes = {"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded}
-    sizes |= {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink} if adaptive else {"cutoffs": []}
+    sizes |= (
+        {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink} if isinstance(heads, AdaptiveHeads) else {"cutoffs": []}
+    )
     config = NNLMConfig(
         sizes=sizes,
         vocab_size=len(module.vocabulary),
@@ -97,17 +98,17 @@ def portable(module: Any, datamodule: Any) -> Portable:
     model = NNLMForCausalLM(config).eval()
     state = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     state |= {"embedding.weight": module.embedding.weight, "grounded_VG": module.grounded_VG}
-    if adaptive:
+    if isinstance(heads, AdaptiveHeads):
         state |= {f"output.{name}": value for name, value in heads.words.state_dict().items()}
-    else:
+    elif isinstance(heads, OutputHeads):
         state |= {"output.weight": heads.word_VD, "output.bias": heads.word_bias_V1.squeeze(1)}
     model.load_state_dict(state)
 
     def ours(ids_BT: Tensor) -> Tensor:
         hidden_BTD = backbone(module.embed(ids_BT))
-        if adaptive:
+        if isinstance(heads, AdaptiveHeads):
             return heads.log_words(hidden_BTD.flatten(0, 1)).unflatten(0, ids_BT.shape)
-        # Eq. 2 before its softmax
+        assert isinstance(heads, OutputHeads)  # Eq. 2 before its softmax
         return nn.functional.linear(hidden_BTD, heads.word_VD) + heads.word_bias_V1.squeeze(1)
 
     about = "The neural language model of the run alone: class tags and micro-models are not in it."

@@ -12,6 +12,7 @@ import torch
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.metrics import NgramJudge
 from lit_ctg.papers.graphmax.trial_parts import DecodingTime, ReviewGeneration, Sampler, own_nll, without_end
+from lit_ctg.papers.graphmax.variant import VariantRule
 
 METHODS = {
     "softmax": {"variant": "softmax"},
@@ -160,9 +161,42 @@ def test_time_is_measured_against_softmax(folds, module, monkeypatch):
     assert numbers["time_ratio/shop/graphmax/prompt_1"].value == pytest.approx(ratio)
 
 
+def test_the_least_time_of_several_rounds_counts(folds, module, monkeypatch):
+    # seconds of softmax and graphmax in the first round, then in the second
+    taken = iter([9.0, 4.0, 3.0, 8.0])
+    now = 0.0
+    ticks = []
+    for seconds in taken:
+        ticks += [now, now + seconds]
+        now += 100
+    clock = SimpleNamespace(process_time=iter(ticks).__next__)  # the other clock is not read
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.time", clock)
+    methods = {"softmax": {"variant": "softmax"}, "graphmax": {"variant": "graphmax"}}
+    timed = DecodingTime(sampler=sampler(methods=methods), prompts=1, prompt_tokens=1, new_tokens=1, rounds=2,
+                         clock="cpu")  # fmt: skip
+    numbers, _ = timed.measure(folds[0], module)
+    assert numbers["seconds/shop/softmax/prompt_1"].value == 3.0
+    assert numbers["time_ratio/shop/graphmax"].value == pytest.approx(4 / 3)
+
+
+def test_the_output_layer_sees_scores_divided_by_the_models_temperature(folds, module, monkeypatch):
+    seen = []
+
+    class Seen(VariantRule):
+        def __call__(self, input_ids, scores):
+            seen.append(scores.clone())
+            return super().__call__(input_ids, scores)
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.VariantRule", Seen)
+    for temperature in (1.0, 0.25):
+        sampler(model_temperature=temperature).continue_ids(folds[0], module, "softmax", [[3]], 1)
+    torch.testing.assert_close(seen[1], seen[0] / 0.25)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"model_temperature": 0}, "model_temperature=0: give a number above 0"),
         ({"methods": {"g": {"variant": "grafmax"}}}, "methods.g.variant=grafmax; did you mean 'graphmax'"),
         ({"methods": {"g": {"variant": "graphmax", "strength": -1}}}, "strength=-1"),
         ({"methods": {"g": {"variant": "graphmax", "strenght": 1}}}, "did you mean 'strength'"),
@@ -203,5 +237,7 @@ def test_time_and_generation_need_softmax_to_compare_with():
         ReviewGeneration(sampler=alone, texts=1, prompt_tokens=1, new_tokens=1, sampled=1, judge_order=1)
     with pytest.raises(UserError, match="add softmax"):
         DecodingTime(sampler=alone, prompts=1, prompt_tokens=1, new_tokens=1)
+    with pytest.raises(UserError, match=r"time\.clock=sun: use wall or cpu"):
+        DecodingTime(sampler=sampler(), prompts=1, prompt_tokens=1, new_tokens=1, clock="sun")
     with pytest.raises(UserError, match=r"time\.prompts=0"):
         DecodingTime(sampler=sampler(), prompts=0, prompt_tokens=1, new_tokens=1)

@@ -1,0 +1,144 @@
+"""Steps of a hidden state up the gradient of a classifier, of the kind of PPLM (Dathathri et al., 2020).
+
+PPLM moves what attention has kept of the text by steps of length alpha up the normed gradient of
+log p(a | x) - lambda KL(p_moved || p) (its Eq. 3, sec. 3.3). Here the newest state that the output head reads is moved,
+the classifier is linear and reads that state alone. So both gradients have a closed form, nothing is propagated through
+the network, and a step needs no other state of the text. Of PPLM's other means of staying fluent (sec. 3.3), mixing the
+moved distribution with the first one as p_moved^g p^(1 - g) is, with a linear head, a move shortened by g, so it needs
+no setting of its own.
+
+Shape letters: B prompts, N rows, T positions, X states, D hidden size, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import Prefix, Stage, Values, row_values
+from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+def climbed(
+    state_XD: Tensor,
+    head: tuple[Tensor, Tensor | None],
+    classifier: tuple[Tensor, Tensor],
+    share_XC: Tensor,
+    strength_X: Tensor,
+    *,
+    steps: int,
+    kl: float,
+) -> Tensor:
+    """Return the states [X, D] after ``steps`` steps up log p(class | state) - ``kl`` KL(p_moved || p).
+
+    Each step is strength / steps times as long as the state it began from.
+
+    Args:
+        state_XD: where the steps begin.
+        head: weight [V, D] and bias [V] of the output head.
+        classifier: weight [C, D] and bias [C]; p(class | state) is the softmax of their product.
+        share_XC: of the classes that are asked for, each row sums to 1: log p is the mean of theirs.
+        strength_X: length of the whole way as a share of the state's length, if it went straight.
+        steps: how many.
+        kl: weight of the divergence; 0 leaves it out.
+    """
+    weight_VD, bias_V = head
+    weight_CD, bias_C = classifier
+    begun_XV = nn.functional.linear(state_XD, weight_VD, bias_V).log_softmax(-1) if kl else None
+    length_X1 = (strength_X.to(state_XD) / steps).unsqueeze(1) * state_XD.norm(dim=1, keepdim=True)
+    moved_XD = state_XD
+    for _ in range(steps):
+        p_XC = nn.functional.linear(moved_XD, weight_CD, bias_C).softmax(-1)
+        up_XD = (share_XC - p_XC) @ weight_CD
+        if begun_XV is not None:
+            log_p_XV = nn.functional.linear(moved_XD, weight_VD, bias_V).log_softmax(-1)
+            p_XV, farther_XV = log_p_XV.exp(), log_p_XV - begun_XV
+            apart_X1 = (p_XV * farther_XV).sum(-1, keepdim=True)
+            up_XD = up_XD - kl * (p_XV * (farther_XV - apart_X1)) @ weight_VD
+        moved_XD = moved_XD + length_X1 * nn.functional.normalize(up_XD, dim=1, eps=1e-30)
+    return moved_XD
+
+
+class Gradient(ClassControl):
+    """Moves the state that the output head reads towards a class, by the gradient of a classifier of such states.
+
+    Args:
+        weight_CD, bias_C: of the linear classifier.
+        classes: names of its classes, in order.
+        steps: of each move (PPLM: 3 to 10).
+        kl: weight of the divergence to the bare model's distribution (PPLM: 0.01).
+        name: see ``Control``.
+
+    Raises:
+        UserError: another number of classes than the classifier has, no step, or a weight below 0.
+    """
+
+    kind, stage = "gradient", Stage.NETWORK
+
+    def __init__(
+        self,
+        weight_CD: Tensor,
+        bias_C: Tensor,
+        classes: Sequence[str],
+        *,
+        steps: int = 3,
+        kl: float = 0.01,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.classes, self.steps, self.kl = check_classes(classes), steps, kl
+        self.weight_CD, self.bias_C = weight_CD.detach().float(), bias_C.detach().float()
+        if weight_CD.shape[0] != len(self.classes) or bias_C.shape != weight_CD.shape[:1]:
+            raise UserError(f"control {self.name}: {len(self.classes)} classes for a classifier of {len(weight_CD)}")
+        if steps < 1 or kl < 0:
+            raise UserError(f"control {self.name}: steps={steps}, kl={kl}: take one step at least, and kl from 0")
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        head = model.get_output_embeddings()
+        share_BC, strength_B, off_B = class_shares(self.classes, values), values["strength"], self.off(values)
+
+        def move(_module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            state_NTD = inputs[0]
+            wide_NTD = state_NTD.float()
+            rows, places, _ = wide_NTD.shape
+            on_N = ~row_values(off_B, rows).to(state_NTD.device)
+
+            def each(value_B: Tensor) -> Tensor:
+                return row_values(value_B, rows).to(wide_NTD)[on_N].repeat_interleave(places, dim=0)
+
+            bias_V = getattr(head, "bias", None)
+            with torch.no_grad():
+                moved_XD = climbed(
+                    wide_NTD[on_N].flatten(0, 1),
+                    (head.weight.to(wide_NTD), None if bias_V is None else bias_V.to(wide_NTD)),
+                    (self.weight_CD.to(wide_NTD), self.bias_C.to(wide_NTD)),
+                    each(share_BC),
+                    each(strength_B),
+                    steps=self.steps,
+                    kl=self.kl,
+                )
+            new_NTD = state_NTD.clone()
+            new_NTD[on_N] = moved_XD.unflatten(0, (-1, places)).to(state_NTD)
+            return (new_NTD, *inputs[1:])
+
+        return [head.register_forward_pre_hook(move)]
+
+    def shape(self) -> dict[str, int]:
+        return {"hidden_size": self.weight_CD.shape[1]}
+
+    def config(self) -> dict[str, Any]:
+        return {"classes": list(self.classes), "steps": self.steps, "kl": self.kl}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight_CD, "bias": self.bias_C}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Gradient:
+        return cls(tensors["weight"], tensors["bias"], config["classes"], steps=config["steps"], kl=config["kl"])

@@ -1,0 +1,112 @@
+"""Steering by the gradient of a classifier of hidden states, of the kind of PPLM: ``control/gradient.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.gradient import Gradient
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.judge import balanced
+from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.tune import optimise
+
+BATCH = 64  # passages read at a time
+
+
+class GradientSteering(Method):
+    """Trains a linear classifier on the base model's last hidden states of the training passages.
+
+    Args:
+        steps: of each move (Dathathri et al., 2020, sec. 3.3: 3 to 10).
+        kl: weight of the divergence to the bare model's distribution (theirs: 0.01).
+        updates, batch, learning_rate: of the classifier's training.
+        longest: tokens read of a passage.
+        places: states taken of a passage, at random, so that it knows beginnings too.
+    """
+
+    def __init__(
+        self,
+        *,
+        strengths: Sequence[float],
+        steps: int,
+        kl: float,
+        updates: int,
+        batch: int,
+        learning_rate: float,
+        longest: int,
+        places: int,
+    ) -> None:
+        super().__init__(strengths=strengths)
+        self.steps, self.kl = steps, kl
+        self.options = {"updates": updates, "batch": batch, "learning_rate": learning_rate, "longest": longest,
+                        "places": places}  # fmt: skip
+        self.control: Gradient | None = None
+
+    def fit(self, bench: Bench) -> None:
+        targets, options = bench.task.targets, self.options
+        torch.manual_seed(bench.seed)
+        classifier = nn.Linear(int(bench.model.get_output_embeddings().weight.shape[1]), len(targets))
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            state_XD, label_X = states(bench, int(options["longest"]), int(options["places"]))
+
+            def loss_of(generator: np.random.Generator) -> Tensor:
+                chosen = torch.from_numpy(generator.integers(0, len(label_X), size=int(options["batch"])))
+                return nn.functional.cross_entropy(classifier(state_XD[chosen]), label_X[chosen])
+
+            loss = optimise(
+                classifier.parameters(),
+                loss_of,
+                steps=int(options["updates"]),
+                learning_rate=options["learning_rate"],
+                seed=bench.seed,
+                checkpoint=checkpoint,
+            )
+            torch.save(classifier.state_dict(), folder / "weights.pt")
+            right = (classifier(state_XD).argmax(1) == label_X).float().mean()
+            return {"loss": loss, "accuracy_on_training_states": float(right)}
+
+        folder = bench.learned("gradient", {"classifier": options, "targets": list(targets)}, make)
+        classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        self.control = Gradient(classifier.weight, classifier.bias, targets, steps=self.steps, kl=self.kl)
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        assert self.control is not None
+        return Arm(bench.model, [self.control], lambda s: {"gradient.strength": s, f"gradient.to_{target}": 1})
+
+    def parameters(self) -> int:
+        return 0 if self.control is None else self.control.weight_CD.numel() + self.control.bias_C.numel()
+
+
+@torch.no_grad()
+def states(bench: Bench, longest: int, places: int) -> tuple[Tensor, Tensor]:
+    """Return states [X, D] that the output head reads, at random tokens of training passages, and their classes [X].
+
+    As many passages of every class; of each as many tokens as it has, at most ``places``.
+    """
+    generator = np.random.default_rng(bench.seed)
+    examples = balanced(bench.task.examples("train"), bench.seed)
+    rows = bench.tokenizer([example.text for example in examples], add_special_tokens=False, verbose=False)["input_ids"]
+    pairs = [
+        (row[:longest], bench.task.targets.index(str(example.label)))
+        for row, example in zip(rows, examples, strict=True)
+        if row
+    ]
+    found, labels = [], []
+    for first in range(0, len(pairs), BATCH):
+        part = pairs[first : first + BATCH]
+        width = max(len(row) for row, _ in part)
+        # what stands behind a text changes none of its states
+        ids_BT = torch.tensor([row + [0] * (width - len(row)) for row, _ in part])
+        state_BTD = bench.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state.float()
+        for (row, label), state_TD in zip(part, state_BTD, strict=True):
+            chosen = generator.permutation(len(row))[:places]
+            found.append(state_TD[torch.from_numpy(chosen)])
+            labels += [label] * len(chosen)
+    return torch.cat(found), torch.tensor(labels)

@@ -1,0 +1,113 @@
+"""`lit-ctg field rejudge`: does the ranking hold under judges of another seed? The texts of the records, judged anew.
+
+Nothing is written anew and no language model is needed: judges are trained with another seed, which draws other pieces
+of the human texts and other starting weights, and read the texts that stand beside the records. What follows is kept as
+``judges/<task>-seed<k>.json`` beside the records, and the report shows it under the task's ranking.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.judge import successes
+from lit_ctg.field.page import JUDGES, folders_of, load
+from lit_ctg.field.rank import BARE, bench_key, method_of, ranking, sweeps, task_of
+from lit_ctg.field.run import build_bench
+from lit_ctg.files import write_atomic
+from lit_ctg.results.record import SIZES, RunRecord
+
+
+def rejudge(
+    seed: str | None = None,
+    records: str | None = None,
+    task: str | None = None,
+    root: str | None = None,
+    output_root: str = "outputs",
+    console: Console | None = None,
+) -> int:
+    """Judge the texts of records anew and write what follows beside them; print the lines.
+
+    Args:
+        seed: of the judges.
+        records: a folder; by default ``outputs/field``, or the committed records where there is none.
+        task: of this task only; by default all that are judged by trained judges.
+        root: where the corpus lies now, with ``task``; by default where it lay when the records were made.
+        output_root: where judges are kept.
+        console: where to print.
+
+    Raises:
+        UserError: no such records, the records' own seed, several folders, or other texts than the judges were to know.
+    """
+    if seed is None or not seed.isdecimal():
+        raise UserError(f"seed={seed}: give the seed of the judges, a whole number from 0")
+    if root is not None and task is None:
+        raise UserError("root= is the corpus of one task: give task=, too")
+    places = folders_of(records)
+    if len(places) != 1:
+        raise UserError("field rejudge writes beside the records: give one folder with records=")
+    found = load(records)
+    size = next((each for each in reversed(SIZES) if any(record.size == each for record in found)), None)
+    chosen = [record for record in found if record.size == size and task in (None, task_of(record))]
+    tasks = sorted({task_of(record) for record in chosen if record.config["task"]["column"] not in ("words", "rules")})
+    if not tasks:
+        raise UserError("no records of a task with trained judges: those of words and rules have no seed")
+    shown = console or Console(soft_wrap=True, highlight=False)
+    for name in tasks:
+        own = [record for record in chosen if task_of(record) == name]
+        told = judged_anew(own, int(seed), output_root, root)
+        path = places[0] / JUDGES / f"{name}-seed{seed}.json"
+        write_atomic(path, json.dumps(told, indent=1) + "\n")
+        shown.print(f"{name}: {told['areas'] or 'no judge decides'}; {path}", markup=False)
+    return 0
+
+
+def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root: str | None) -> dict[str, Any]:
+    """Return accuracies of judges of another seed, and the methods' areas by those that decide.
+
+    Args:
+        records: of one task and bench, with their texts.
+        seed: of the judges.
+        output_root: where judges are kept.
+        root: where the corpus lies; None for where it lay.
+
+    Raises:
+        UserError: see ``rejudge``.
+    """
+    first = records[0]
+    if len({bench_key(record) for record in records}) > 1:
+        raise UserError(f"{task_of(first)}: the records are of different benches: give records= of one of them")
+    if int(first.config["judges"]["seed"]) == seed:
+        raise UserError(f"seed={seed}: the records' judges are of this seed; give another one")
+    config = copy.deepcopy(first.config)
+    config["judges"]["seed"], config["output_root"] = seed, output_root
+    if root is not None:
+        config["data"]["root"] = root
+    bench = build_bench(OmegaConf.create(config))
+    if bench.task.data.checksum() != first.corpus.get("text"):
+        raise UserError(f"{task_of(first)}: the corpus is not the records' (its checksum differs): give root=<folder>")
+    judges, proofs = bench.judges
+    known = {judge.name: round(proof.balanced, 4) for judge, proof in zip(judges, proofs, strict=True)}
+    deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
+    told: dict[str, Any] = {"task": task_of(first), "size": first.size, "seed": seed, "bench": bench_key(first),
+            "balanced_accuracy": known, "methods": sorted(map(method_of, records))}  # fmt: skip
+    anew = [_with_hits(record, bench) for record in records]
+    ranked = ranking(sweeps(anew, deciding)).standings if deciding and BARE in told["methods"] else ()
+    return {**told, "areas": {each.method: round(each.area, 4) for each in ranked}}
+
+
+def _with_hits(record: RunRecord, bench: Bench) -> RunRecord:
+    anew = copy.copy(record)
+    anew.samples = [dict(row) for row in record.samples]
+    texts, targets = [row["text"] for row in anew.samples], [row["target"] for row in anew.samples]
+    for judge in bench.judges[0]:
+        for row, hit in zip(anew.samples, successes(judge, texts, targets), strict=True):
+            row[judge.name] = int(hit)
+    return anew
