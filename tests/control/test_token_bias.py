@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
+from lit_ctg.control.base import Prefix
 from lit_ctg.control.token_bias import TokenBias, check_classes, class_shares, log_odds
 from lit_ctg.errors import UserError
 
@@ -29,6 +30,10 @@ def test_the_share_of_classes_is_a_mean_and_none_is_off(model: torch.nn.Module, 
     assert class_shares(["a", "b"], values).tolist() == [[0.75, 0.25], [0, 0]]
     bias = TokenBias({"a": torch.eye(14)[3] * 1000, "b": torch.eye(14)[4] * 1000})
     assert bias.off(values).tolist() == [False, True]
+    added = TokenBias({"a": torch.tensor([1.0, 0]), "b": torch.tensor([0.0, 4])})
+    twice = values | {"strength": torch.tensor([2.0, 0.5], dtype=torch.float64)}
+    scores = added.rule(twice, Prefix())(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2, 2))
+    assert scores.tolist() == [[1.5, 2.0], [0, 0]]
     steered = Steered(model, [bias], tokenizer=tokenizer)
     acid, metal, plain = steered.write(
         ["the war"] * 3, {"token_bias.to_a": [1, None, None], "token_bias.to_b": [None, 1, None]}, max_new_tokens=2

@@ -13,6 +13,8 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(value: float) -> None:
     with pytest.raises(Diverged, match=rf"training loss is {value} at step 7: lower model.learning_rate"):
         check_loss(torch.tensor(value), 7)
     check_loss(torch.tensor(3.4e38), 7)
+    with pytest.raises(Diverged, match="training loss"):
+        check_loss(torch.tensor([1.0, value]), 7)  # one of several is enough
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -57,6 +57,12 @@ def test_the_two_nucleus_conventions_differ_by_the_token_that_crosses():
         assert kept(nucleus(scores, 0.0, keep_crossing=keep_crossing)) == [{0}]  # the best one always stays
 
 
+def test_a_nucleus_that_p_hits_exactly_ends_there():
+    scores = torch.zeros(1, 4, dtype=torch.float64)  # masses of exactly 0.25, so that no token crosses 0.5
+    for keep_crossing in (True, False):
+        assert kept(nucleus(scores, 0.5, keep_crossing=keep_crossing)) == [{0, 1}]
+
+
 @pytest.mark.parametrize("keep_crossing", [True, False])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 0.99, 1.0])
 def test_nucleus_equals_its_slow_restatement(p, keep_crossing):
@@ -149,6 +155,9 @@ def test_sampling_inverts_the_cumulative_distribution():
     scores = log_of(0.2, 0.0, 0.5, 0.3, 0.0).expand(7, -1)
     uniform = torch.tensor([0.0, 0.1999, 0.2001, 0.6999, 0.7001, 0.9999, 1.0], dtype=torch.float64)
     assert sample(scores, uniform).tolist() == [0, 0, 2, 2, 3, 3, 3]  # never 1 or 4, which have no mass
+    assert sample(log_of(0.0, 1.0), torch.zeros(1, dtype=torch.float64)).tolist() == [1]  # nor a first one without
+    even = torch.zeros(4, 4, dtype=torch.float64)
+    assert sample(even, torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)).tolist() == [0, 1, 2, 3]
 
 
 def test_sampled_frequencies_are_the_distribution():

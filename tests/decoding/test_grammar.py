@@ -155,6 +155,13 @@ def test_a_grammar_that_allows_everything_changes_nothing():
     assert torch.equal(masked[:, 1:], scores[:, 1:])
 
 
+def test_a_token_may_be_of_two_classes_that_lead_to_one_state():
+    both = grammar(
+        classes={"a": (1, 2), "b": (2, 3)}, transitions={"BEGIN": {"a": "LAST", "b": "LAST"}, "LAST": {"a": "END"}}
+    )
+    assert both.states_after(torch.tensor([[1], [2], [3]])).unique().numel() == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -124,6 +124,9 @@ def test_the_state_makes_the_same_model(tmp_path) -> None:
     ("gram_1", lambda value: value + 10**6),
     ("context_2", lambda value: value.flip(0)),
     ("value_1", lambda value: value * 50),
+    ("value_1", lambda value: value.new_full(value.shape, 1.001)),
+    ("gram_1", lambda value: torch.cat([value[:1], value[:-1]])),
+    ("context_1", lambda value: torch.cat([value[:-1], value.new_tensor([V])])),
     ("rest_2", lambda value: value[:-1]),
     ("gram_0", lambda value: value.float()),
 ])  # fmt: skip

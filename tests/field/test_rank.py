@@ -54,6 +54,17 @@ def test_what_costs_too_much_gains_nothing() -> None:
     assert first.area == second.area == pytest.approx(found["bare"].success_ZSPCK.mean())
 
 
+def test_a_curve_has_the_mean_over_all_texts_of_each_strength() -> None:
+    success = np.random.default_rng(0).random((2, 3, 4, 2, 5))
+    two = Sweep("two", (1.0, 2.0, 3.0), success, 30 * success, np.full(success.shape, 10.0), ())
+    cost_S, success_S = curve(two)
+    assert success_S == pytest.approx(success.mean(axis=(0, 2, 3, 4)))
+    assert cost_S == pytest.approx(3 * success_S)
+    places = (np.arange(4), np.tile(np.arange(5), (4, 2, 1)))
+    drawn = {round(float(curve(two, Draw(*places, np.random.default_rng(seed)))[1][0]), 12) for seed in range(20)}
+    assert len(drawn) == 3, "of two training seeds the first twice, both, or the second twice"
+
+
 def test_the_bootstrap_takes_prompts_whole_and_the_same_ones() -> None:
     one = sweep("bare", 0.5, prompts=4)
     draw = Draw(np.array([2, 2, 0, 0]), np.tile(np.array([[[0, 0, 1], [2, 2, 2]]]), (4, 1, 1)), None)

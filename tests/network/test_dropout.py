@@ -31,6 +31,15 @@ def test_the_four_words_of_a_draw_are_equally_often_dropped_and_independent():
     assert correlation.abs().max() < 5 / math.sqrt(len(words))
 
 
+@pytest.mark.parametrize("p", [0.0001, 0.1, 0.5])
+def test_what_is_kept_are_the_words_from_p_of_their_range_on(p):
+    torch.manual_seed(2)
+    mask = dropout_mask(torch.Size([4000]), p, torch.empty(()))
+    torch.manual_seed(2)
+    words = torch.empty(1000, dtype=torch.int64).random_(-(2**63), None).view(torch.int16).long() + 32768
+    assert torch.equal(mask != 0, words >= round(p * 65536))
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
 def test_any_number_of_elements(count):
     assert dropout_mask(torch.Size([count]), 0.3, torch.empty((), dtype=torch.float64)).shape == (count,)

@@ -29,6 +29,7 @@ def test_unpacking_restores_every_real_token_and_zeros_the_rest(lengths):
     packing = Packing.of(mask)
     assert torch.equal(packing.scatter(packing.gather(values)), values * mask[..., None])
     assert torch.equal(packing.scatter(packing.gather(values[..., 0])), values[..., 0] * mask)
+    assert all(length for _, length in packing.groups), "an empty sentence has no group"
 
 
 def test_a_full_batch_is_not_copied():
@@ -48,6 +49,8 @@ def test_too_many_lengths_or_left_padding_stay_padded_and_masked():
         (forbidden,) = packing.forbidden(causal=False, device=mask.device)
         own = torch.eye(mask.shape[1], dtype=torch.bool)
         assert torch.equal(forbidden, ~(mask[:, None, :] | own))
+        (causal,) = packing.forbidden(causal=True, device=mask.device)
+        assert torch.equal(causal, forbidden | torch.ones_like(own).triu(1))
 
 
 def test_as_many_lengths_as_allowed_are_packed():
