@@ -455,13 +455,13 @@ def bar_chart(
 
 
 def _value_text(one: Bar, digits: int) -> str:
-    return "" if one.value is None else format_value(one.value, digits)
+    return "not run" if one.value is None else format_value(one.value, digits)
 
 
 def _bar(one: Bar, axis: Axis, at: float, digits: int, base: float | None) -> list[str]:
     middle = at + BAR / 2
-    if one.value is None or not math.isfinite(one.value):
-        return [text(axis.start + 4, at + BAR - 2, "not run" if one.value is None else str(one.value), "tick")]
+    if one.value is None or not math.isfinite(one.value):  # where its number would be: a printed one may stand left
+        return [text(WIDTH - 4, at + BAR - 2, _value_text(one, digits), "tick", "end")]
     zero = axis(base) if base is not None else axis(0.0) if axis.low < 0 < axis.high else axis.start
     x, end = sorted((zero, axis(one.value)))
     parts = [f'<rect class="{one.kind}" x="{x:.1f}" y="{at:.1f}" height="{BAR}" width="{end - x:.1f}"/>']
