@@ -85,6 +85,12 @@ def reference() -> dict[str, str]:
     return pages
 
 
+def notebooks() -> dict[str, Path]:
+    """Return the notebooks of docs/ by their place in the site."""
+    found = sorted((ROOT / "docs").rglob("*.ipynb"))
+    return {str(in_site(path.relative_to(ROOT).as_posix())): path for path in found}
+
+
 def page_of(notebook: Path) -> str:
     """Return a notebook with what its cells printed as Markdown."""
     parts = []
@@ -107,8 +113,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     for path in beside():
         files.append(File.generated(config, in_site(path) or path, abs_src_path=str(ROOT / path)))
-    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
-        place = notebook.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+    for place, notebook in notebooks().items():
         files.append(File.generated(config, place, content=page_of(notebook)))
     for path, text in reference().items():
         files.append(File.generated(config, path, content=text))

@@ -101,8 +101,7 @@ def test_the_reference_has_every_public_module(site: ModuleType) -> None:
 
 def test_every_page_of_the_navigation_is_in_the_site(site: ModuleType) -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    made = {site.in_site(path) for path in site.beside()} | set(site.reference())
-    made |= {path.with_suffix(".md").name for path in (ROOT / "docs").glob("*.ipynb")}
+    made = {site.in_site(path) for path in site.beside()} | set(site.reference()) | set(site.notebooks())
     named = re.findall(r": ([\w/]+\.md)$", text, re.M)
     assert len(named) > 15
     assert [page for page in named if page not in made and not (ROOT / "docs" / page).is_file()] == []

@@ -19,16 +19,16 @@ from lit_ctg.core.generation import (
     ControlSetting,
     Forced,
     GeneratedText,
-    Generator,
     Watched,
+    Writer,
     control_of_each,
     one_each,
 )
-from lit_ctg.decoding.rule import RuleList, ScoreRule
+from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
 
 
-class SteeredGenerator(Generator[GeneratedText]):
+class SteeredGenerator(Writer[GeneratedText]):
     """Continues prompts by ``Steered.generate``; its controls are the settings of all controls, by their full names.
 
     Args:
@@ -68,10 +68,6 @@ class SteeredGenerator(Generator[GeneratedText]):
 
     def prompt_ids(self, text: str) -> list[int]:
         return self.steered.prompt_ids(text)
-
-    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
-        """Not used: ``Steered`` makes the rules itself."""
-        raise NotImplementedError("Steered makes the rules")
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> GeneratedText:
         """Return a row's text without special tokens; its ids hold them."""

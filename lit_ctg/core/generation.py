@@ -138,21 +138,17 @@ class Forced(ScoreRule):
         )
 
 
-class Generator(abc.ABC, Generic[TextT]):
-    """Continues prompts with one trained model under a paper's controls.
-
-    A subclass gives ``controls``, ``prompt_ids``, ``rules`` and ``text``, and what else differs from the defaults:
-    ``routes``, ``model``, ``state``, ``row``, ``eos_id``, ``pad_id``, ``context``.
+class Writer(abc.ABC, Generic[TextT]):
+    """Continues prompts under controls, in whatever way it does: what commands, pages and trials see of a model.
 
     Args:
-        module: the trained LightningModule.
+        module: the trained module, or any model.
         max_new_tokens: length of a continuation at most.
     """
 
     # the ways a control can reach the text (semantic fusion: hard, soft, channel); () where there is only one
     routes: tuple[str, ...] = ()
     eos_id: int = NO_END
-    pad_id: int = 0
 
     def __init__(self, module: Any, *, max_new_tokens: int) -> None:
         self.module, self.max_new_tokens = module, max_new_tokens
@@ -171,34 +167,15 @@ class Generator(abc.ABC, Generic[TextT]):
         """
 
     @abc.abstractmethod
-    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
-        """Return the score rule of a batch from the checked controls of its rows."""
-
-    @abc.abstractmethod
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> TextT:
         """Describe one generated row."""
-
-    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> Any:
-        """Return the step model (``decoding/loop.py``) to draw from."""
-        return self.module
-
-    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
-        """Return what the step model's ``start`` is given, such as the features of each row."""
-        return None
-
-    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
-        """Return the control of row ``number``; a paper may check here what concerns several controls at once."""
-        return control
-
-    def draws(self, seed: int | None) -> int | None:
-        """Return the seed to draw with; None takes the best token everywhere (greedy decoding)."""
-        return seed
 
     @property
     def context(self) -> int | None:
         """Positions the model has, or None where it has no limit."""
         return getattr(getattr(self.module, "backbone", None), "context", None)
 
+    @abc.abstractmethod
     def generate(
         self,
         n: int,
@@ -228,28 +205,8 @@ class Generator(abc.ABC, Generic[TextT]):
             UserError: an unknown control or route, a value out of range, a prompt the model cannot take, a text
                 longer than the model's context.
         """
-        taken = self.checked_routes(routes)
-        given = control_of_each(control or {}, n)
-        checked = [self.row(self.checked(each), number) for number, each in enumerate(given)]
-        prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
-        length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
-        self.check_room(max(map(len, prompts), default=0), length)
-        state = self.state(checked, taken)
-        rules = self.rules(checked, taken, state)
-        with evaluating(self.module):
-            made = generate(
-                self.model(prompts, taken),
-                prompts,
-                rules if watch is None else Watched(rules, watch),
-                seed=self.draws(seed),
-                max_new_tokens=length,
-                eos_id=self.eos_id,
-                pad_id=self.pad_id,
-                rows=rows,
-                channel=state,
-            )
-        return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
 
+    @abc.abstractmethod
     def log_probs(
         self,
         prompt: str,
@@ -272,18 +229,6 @@ class Generator(abc.ABC, Generic[TextT]):
         Raises:
             UserError: see ``generate``.
         """
-        taken = self.checked_routes(routes)
-        checked = [self.row(self.checked(control), 0) for control in controls]
-        if not ids or not checked:
-            return torch.zeros(len(checked), len(ids), dtype=torch.float64)
-        prompts = [self.prompt_ids(prompt)] * len(checked)
-        self.check_room(len(prompts[0]), len(ids))
-        state = self.state(checked, taken)
-        forced = Forced(self.rules(checked, taken, state), len(prompts[0]), ids)
-        model = self.model(prompts, taken)
-        with evaluating(self.module):
-            generate(model, prompts, forced, seed=None, max_new_tokens=len(ids), eos_id=NO_END, channel=state)
-        return torch.stack(forced.found, dim=1)
 
     def bare(self) -> dict[str, Any]:
         """Return the controls under which the model is bare: what has an ``off`` value is off, the rest left out."""
@@ -332,6 +277,93 @@ class Generator(abc.ABC, Generic[TextT]):
                 f"prompt and continuation are {prompt + length} tokens together, the model has {self.context} "
                 "positions: shorten the prompt or the continuation (decoding.*)"
             )
+
+
+class Generator(Writer[TextT]):
+    """Continues prompts with one trained model of a paper, token by token under the score rules of its controls.
+
+    A subclass gives ``controls``, ``prompt_ids``, ``rules`` and ``text``, and what else differs from the defaults:
+    ``routes``, ``model``, ``state``, ``row``, ``eos_id``, ``pad_id``, ``context``.
+    """
+
+    pad_id: int = 0
+
+    @abc.abstractmethod
+    def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
+        """Return the score rule of a batch from the checked controls of its rows."""
+
+    def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> Any:
+        """Return the step model (``decoding/loop.py``) to draw from."""
+        return self.module
+
+    def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> Any:
+        """Return what the step model's ``start`` is given, such as the features of each row."""
+        return None
+
+    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return the control of row ``number``; a paper may check here what concerns several controls at once."""
+        return control
+
+    def draws(self, seed: int | None) -> int | None:
+        """Return the seed to draw with; None takes the best token everywhere (greedy decoding)."""
+        return seed
+
+    def generate(
+        self,
+        n: int,
+        prompt: str | Sequence[str] = "",
+        control: Controls | Sequence[Controls] | None = None,
+        *,
+        routes: Collection[str] | None = None,
+        seed: int | None,
+        rows: Sequence[int] | None = None,
+        max_new_tokens: int | None = None,
+        watch: Callable[[Tensor], None] | None = None,
+    ) -> list[TextT]:
+        """As in ``Writer``."""
+        taken = self.checked_routes(routes)
+        given = control_of_each(control or {}, n)
+        checked = [self.row(self.checked(each), number) for number, each in enumerate(given)]
+        prompts = [self.prompt_ids(text) for text in one_each(prompt, n, "prompts")]
+        length = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        self.check_room(max(map(len, prompts), default=0), length)
+        state = self.state(checked, taken)
+        rules = self.rules(checked, taken, state)
+        with evaluating(self.module):
+            made = generate(
+                self.model(prompts, taken),
+                prompts,
+                rules if watch is None else Watched(rules, watch),
+                seed=self.draws(seed),
+                max_new_tokens=length,
+                eos_id=self.eos_id,
+                pad_id=self.pad_id,
+                rows=rows,
+                channel=state,
+            )
+        return [self.text(ids, len(p), c) for ids, p, c in zip(made, prompts, checked, strict=True)]
+
+    def log_probs(
+        self,
+        prompt: str,
+        ids: Sequence[int],
+        controls: Sequence[Controls],
+        *,
+        routes: Collection[str] | None = None,
+    ) -> Tensor:
+        """As in ``Writer``."""
+        taken = self.checked_routes(routes)
+        checked = [self.row(self.checked(control), 0) for control in controls]
+        if not ids or not checked:
+            return torch.zeros(len(checked), len(ids), dtype=torch.float64)
+        prompts = [self.prompt_ids(prompt)] * len(checked)
+        self.check_room(len(prompts[0]), len(ids))
+        state = self.state(checked, taken)
+        forced = Forced(self.rules(checked, taken, state), len(prompts[0]), ids)
+        model = self.model(prompts, taken)
+        with evaluating(self.module):
+            generate(model, prompts, forced, seed=None, max_new_tokens=len(ids), eos_id=NO_END, channel=state)
+        return torch.stack(forced.found, dim=1)
 
 
 def one_each(given: Any, n: int, what: str) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.core.generation import Controls, GeneratedText, Generator
+from lit_ctg.core.generation import Controls, GeneratedText, Writer
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def compare(
-    generator: Generator[Any],
+    generator: Writer[Any],
     prompt: str = "",
     control: Controls | None = None,
     *,
@@ -108,7 +108,7 @@ def _end(ids: Sequence[int], start: int, eos_id: int) -> int:
 
 
 def effects(
-    generator: Generator[Any],
+    generator: Writer[Any],
     prompt: str,
     controlled: GeneratedText,
     bare: GeneratedText,
@@ -141,7 +141,7 @@ def _without(name: str, full: Mapping[str, Any], none: Mapping[str, Any]) -> dic
     return left or dict(none)
 
 
-def _pieces(generator: Generator[Any], prompt: str, ids: Sequence[int]) -> list[str]:
+def _pieces(generator: Writer[Any], prompt: str, ids: Sequence[int]) -> list[str]:
     """Return what each token adds to the text."""
     begin, before, pieces = generator.prompt_ids(prompt), "", []
     for stop in range(len(ids) + 1):
@@ -154,7 +154,7 @@ def _pieces(generator: Generator[Any], prompt: str, ids: Sequence[int]) -> list[
 
 
 def strength_curve(
-    generator: Generator[Any],
+    generator: Writer[Any],
     prompt: str,
     texts: Sequence[GeneratedText],
     name: str,

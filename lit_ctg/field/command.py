@@ -97,7 +97,7 @@ def compose(words: Sequence[str]) -> DictConfig:
         UserError: an override, option, key or value that does not exist or does not fit.
     """
     register()
-    ConfigStore.instance().store(name="schema", node=FieldConfig, provider="lit_ctg.field")
+    ConfigStore.instance().store(name="field_schema", node=FieldConfig)
     GlobalHydra.instance().clear()
     # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
     given = [word for word in words if word.split("=", 1)[0] == "model"]
@@ -120,9 +120,6 @@ def compose(words: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     finally:
-        # the schema of the trainings has the same name
-        ConfigStore.instance().repo.pop("schema.yaml", None)
-        register.cache_clear()
         GlobalHydra.instance().clear()
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")

@@ -226,7 +226,10 @@ def about(records: Sequence[RunRecord]) -> list[str]:
 
 
 def judge_line(record: RunRecord, judge: str) -> str:
-    """Return how well a judge knows held-out human texts."""
+    """Return how well a judge knows held-out human texts; a rule that defines the task cannot be wrong about them."""
+    rules = record.config["task"].get("rules")
+    if judge == (next(iter(rules)) if rules else "exact"):
+        return "the rule that defines the task, no check of it"
     accuracy = record.metrics[f"judge/{judge}/accuracy"]
     own = record.metrics[f"judge/{judge}/balanced_accuracy"]["value"]
     return f"balanced accuracy {own:.3f} on {accuracy['n']} held-out human texts"

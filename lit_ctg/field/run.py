@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from lit_ctg.field.measure import distinct, repetition, word_share
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.files import write_atomic, write_samples
-from lit_ctg.results.record import HASH_IGNORED, RunRecord, config_hash, environment, load_records, write_record
+from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
-from lit_ctg.run.train import Outcome
+from lit_ctg.run.train import Outcome, new_record
 
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
@@ -59,21 +58,8 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
         told = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
         console.print(f"{told}: {directory.path}", markup=False)
         return Outcome("BUSY" if directory.busy else "SKIPPED", directory.path)
-    record = RunRecord(
-        status="FAILED",
-        name=cfg.name,
-        paper=PAPER,
-        experiment=f"{PAPER}/{cfg.name}",
-        regime=cfg.regime.name,
-        size=cfg.size.name,
-        seed=cfg.seed,
-        config=config,
-        config_hash=digest,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        device="cpu",
-        threads=torch.get_num_threads(),
-        **environment(),
-    )
+    record = new_record(cfg, config, digest, PAPER)
+    record.device, record.threads = "cpu", torch.get_num_threads()
     began = time.monotonic()
     try:
         with quiet():
@@ -82,9 +68,6 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
         record.metrics, record.parameters, record.corpus = measured
         record.wall_time_s = round(time.monotonic() - began, 3)
         write_record(record, directory.record)
-        if cfg.logger:
-            (finished,) = load_records([directory.path])  # with its texts
-            log(finished, config["logger"]["wandb"], directory.path)
     except Exception as error:
         record.error = one_line(error)
         write_record(record, directory.record)
@@ -92,6 +75,9 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     finally:
         directory.release()
     console.print(f"record: {directory.record}", markup=False)
+    if cfg.logger:
+        (finished,) = load_records([directory.path])  # with its texts
+        log(finished, config["logger"]["wandb"], directory.path)
     return Outcome("DONE", directory.path)
 
 

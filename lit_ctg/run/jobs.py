@@ -15,6 +15,7 @@ from pathlib import Path
 # seconds between two looks at the running jobs, and those that an interrupted job has to end by itself
 POLL = 0.05
 PATIENCE = 10.0
+JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
 # tells a job how many share the cores
 SIDE_BY_SIDE = "LIT_CTG_SIDE_BY_SIDE"
 

@@ -33,7 +33,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root
-from lit_ctg.run.jobs import COMMAND, PATIENCE, cores
+from lit_ctg.run.jobs import COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
 from lit_ctg.run.reproduce import Group, absent, estimate, planned
 
 ACTIONS = ("start", "stop", "status", "collect")
@@ -154,6 +154,7 @@ class Lab:
         """Run a job to its end; return its exit code. It dies with this process, however that ends."""
         # two processes of one thread finish more runs than one of two
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment.pop(JOURNAL_VARIABLE, None)  # the exit code says what became of it
         with open(self.log(job), "ab") as log:
             child = subprocess.Popen(
                 [*COMMAND, *job.words, f"output_root={self.output_root}"],
@@ -177,8 +178,12 @@ class Lab:
         if child.returncode not in (0, 1):
             lines = self.log(job).read_text(encoding="utf-8", errors="replace").split("\n")
             told = next((line for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
-            write_atomic(self._file(job, "failed"), told.strip() + "\n")
+            self.give_up(job, told.strip())
         return child.returncode
+
+    def give_up(self, job: Job, reason: str) -> None:
+        """Note why a job is not tried again."""
+        write_atomic(self._file(job, "failed"), reason + "\n")
 
 
 @contextlib.contextmanager
@@ -213,14 +218,18 @@ def work(output_root: str, number: int) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        busy: set[str] = set()
+        ended: set[str] = set()
         while (found := lab.next()) is not None:
             job, lock = found
             with lock:
-                # 1: a process that is not ours is at it; it would be offered again and again
-                if lab.run(job) == 1 and job.key in busy:
-                    time.sleep(LONGEST)
-                busy.add(job.key)
+                if job.key in ended:
+                    lab.give_up(job, "ended without fault, but no record of it is found where its manifest says")
+                    continue
+                code = lab.run(job)
+                if code == 0:
+                    ended.add(job.key)
+                elif code == 1:
+                    time.sleep(LONGEST)  # a process that is not ours is at it; it would be offered again at once
     except KeyboardInterrupt:
         return 130
     finally:
@@ -271,22 +280,25 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     for path in (lab.folder / "jobs").glob("*.failed") if values["retry"] == "true" else ():
         path.unlink()
     alive = lab.workers()
-    for number in range(int(values["workers"])):
-        if number not in alive:
-            _launch(lab, number, int(values["nice"]))
+    made = {
+        number: _launch(lab, number, int(values["nice"]))
+        for number in range(int(values["workers"]))
+        if number not in alive
+    }
     end = time.monotonic() + LONGEST
-    while jobs and len(lab.workers()) < int(values["workers"]) and time.monotonic() < end:
+    # a worker that finds nothing to do ends at once
+    while time.monotonic() < end and any(one.poll() is None and k not in lab.workers() for k, one in made.items()):
         time.sleep(POLL)
     console.print(f"{len(lab.workers())} workers, {len(jobs)} runs to do; lit-ctg lab status tells more", markup=False)
     return 0
 
 
-def _launch(lab: Lab, number: int, nice: int) -> None:
+def _launch(lab: Lab, number: int, nice: int) -> subprocess.Popen[bytes]:
     """Start a worker that outlives this process and its terminal."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     lab.folder.mkdir(parents=True, exist_ok=True)
     with open(lab.folder / f"worker-{number}.log", "ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "lit_ctg.run.lab", str(lab.output_root), str(number), str(nice)],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -19,7 +19,7 @@ from typing import Any
 from lit_ctg import __version__
 from lit_ctg.config import plain
 from lit_ctg.control.generator import SteeredGenerator
-from lit_ctg.core.generation import ControlSetting, Generator
+from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.figure import Line, line_chart
@@ -187,7 +187,7 @@ class Player:
     """
 
     def __init__(
-        self, folder: Path | str, title: str, generator: Generator[Any], prompt: str = "", model: Carried | None = None
+        self, folder: Path | str, title: str, generator: Writer[Any], prompt: str = "", model: Carried | None = None
     ) -> None:
         self.folder, self.title, self.generator, self.prompt, self.model = folder, title, generator, prompt, model
         # one text at a time: models keep state

@@ -33,9 +33,8 @@ from rich.console import Console
 from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
-from lit_ctg.run.jobs import Jobs, cores
+from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 
-JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
 # seconds between two looks at the journal
 POLL = 0.2
 # what becomes of a job, in the order of the summary; some are named there only when they happen

@@ -153,13 +153,20 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     write_record(record, directory.record)
 
 
-def new_record(cfg: DictConfig, config: dict[str, Any], digest: str) -> RunRecord:
-    """Return the record of a run that has just begun; its status is FAILED until the numbers are in."""
+def new_record(cfg: DictConfig, config: dict[str, Any], digest: str, paper: str | None = None) -> RunRecord:
+    """Return the record of a run that has just begun; its status is FAILED until the numbers are in.
+
+    Args:
+        cfg, config: the configuration, as composed and as plain values.
+        digest: its hash.
+        paper: where the configuration has none (the field).
+    """
+    paper = cfg.paper if paper is None else paper
     return RunRecord(
         status="FAILED",
         name=cfg.name,
-        paper=cfg.paper,
-        experiment=f"{cfg.paper}/{cfg.name}",
+        paper=paper,
+        experiment=f"{paper}/{cfg.name}",
         regime=cfg.regime.name,
         size=cfg.size.name,
         seed=cfg.seed,

@@ -98,6 +98,31 @@ def test_what_a_failed_job_said_is_kept(
     assert lines[-1].startswith("2 runs left" if failed else "3 runs left")
 
 
+def test_a_run_that_cannot_be_is_given_up_with_its_own_line(folder: Path) -> None:
+    """By the command that workers use, not by a stand-in: a code of 0 or 1 would offer it again for ever."""
+    write_runs("- {experiment: main, regime: corrected, seed: [1], set: {backbone.heads: 7}}")
+    lab = make()
+    (job,) = lab.jobs()[0]
+    assert lab.run(job) == 2
+    failure = lab.failure(job)
+    assert failure is not None and failure.startswith("lit-ctg: ") and "heads" in failure
+    assert lab.next() is None and status_lines(lab)[-1] == "0 runs left"
+
+
+def test_a_job_without_a_record_is_not_run_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_runs("- {experiment: main, regime: corrected, seed: [1]}")
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", "print('done')"))
+    lab = make()
+    (lab.folder / "settings.json").write_text(json.dumps(lab.settings))
+    (job,) = lab.jobs()[0]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert module.work("outputs", 0) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert lab.log(job).read_text() == "done\n" and "no record" in str(lab.failure(job))
+
+
 def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
     """By its epochs; the length of a run is that of past runs."""
     lab = make()
