@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
         from lit_ctg.field.rejudge import rejudge
 
         found = settings(rest, "field rejudge", ("seed", "records", "task", "root", "output_root"))
-        return rejudge(**found)
+        return rejudge(**found, console=Console(soft_wrap=True, highlight=False))
     from lit_ctg.field.page import report
 
     found = settings(rest, "field report", ("records", "out", "size"))
