@@ -164,7 +164,7 @@ def judge_seed_lines(
             continue
         shared = [method for method in own if method in each["areas"]]
         tau = kendalltau([own[method] for method in shared], [each["areas"][method] for method in shared]).statistic
-        order = sorted(shared, key=lambda method, areas=each["areas"]: -areas[method])  # type: ignore[misc]
+        order = sorted(shared, key=each["areas"].get, reverse=True)
         told = ", ".join(f"{method} {each['areas'][method]:.3f}" for method in order)
         lines.append(f"Judges of seed {each['seed']} ({known}) on the same texts: {told}; Kendall's tau with the table "
                      f"{tau:.2f}.")  # fmt: skip
@@ -226,8 +226,9 @@ def about(records: Sequence[RunRecord]) -> list[str]:
 
 
 def judge_line(record: RunRecord, judge: str) -> str:
-    """Return how well a judge recognises held-out human texts; a rule that defines the task cannot be wrong."""
-    if judge == "exact":
+    """Return how well a judge knows held-out human texts; a rule that defines the task cannot be wrong about them."""
+    rules = record.config["task"].get("rules")
+    if judge == (next(iter(rules)) if rules else "exact"):
         return "the rule that defines the task, no check of it"
     accuracy = record.metrics[f"judge/{judge}/accuracy"]
     own = record.metrics[f"judge/{judge}/balanced_accuracy"]["value"]

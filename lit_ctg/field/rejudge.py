@@ -96,11 +96,18 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     judges, proofs = bench.judges
     known = {judge.name: round(proof.balanced, 4) for judge, proof in zip(judges, proofs, strict=True)}
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
-    told: dict[str, Any] = {"task": task_of(first), "size": first.size, "seed": seed, "bench": bench_key(first),
-            "balanced_accuracy": known, "methods": sorted(map(method_of, records))}  # fmt: skip
+    methods = sorted(map(method_of, records))
     anew = [_with_hits(record, bench) for record in records]
-    ranked = ranking(sweeps(anew, deciding)).standings if deciding and BARE in told["methods"] else ()
-    return {**told, "areas": {each.method: round(each.area, 4) for each in ranked}}
+    ranked = ranking(sweeps(anew, deciding)).standings if deciding and BARE in methods else ()
+    return {
+        "task": task_of(first),
+        "size": first.size,
+        "seed": seed,
+        "bench": bench_key(first),
+        "balanced_accuracy": known,
+        "methods": methods,
+        "areas": {each.method: round(each.area, 4) for each in ranked},
+    }
 
 
 def _with_hits(record: RunRecord, bench: Bench) -> RunRecord:

@@ -68,9 +68,6 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
         record.metrics, record.parameters, record.corpus = measured
         record.wall_time_s = round(time.monotonic() - began, 3)
         write_record(record, directory.record)
-        if cfg.logger:
-            (finished,) = load_records([directory.path])  # with its texts
-            log(finished, config["logger"]["wandb"], directory.path)
     except Exception as error:
         record.error = one_line(error)
         write_record(record, directory.record)
@@ -78,6 +75,9 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     finally:
         directory.release()
     console.print(f"record: {directory.record}", markup=False)
+    if cfg.logger:
+        (finished,) = load_records([directory.path])  # with its texts
+        log(finished, config["logger"]["wandb"], directory.path)
     return Outcome("DONE", directory.path)
 
 

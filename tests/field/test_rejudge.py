@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,24 +17,25 @@ RunCli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, field_root: Path) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where these runs lie: their names are those of other tests' runs."""
+    return tmp_path_factory.mktemp("rejudged")
+
+
+@pytest.fixture(scope="module")
+def kept(root: Path) -> Path:
     """Records of two methods, judged by whoever is better than nothing."""
     from lit_ctg.cli import main
 
     words = ["task=sentiment,keywords", "method=bare,log_odds", "size=smoke", "judges.least_accuracy=0.01"]
-    assert main(["field", "run", *words, f"output_root={field_root}", "judges.each=3"]) == 0
-    folder = tmp_path_factory.mktemp("kept")
-    for name in ("sentiment-bare", "sentiment-log_odds", "keywords-bare"):
-        for record in load_records([field_root / "field" / name]):
-            if record.config["judges"]["each"] == 3:
-                shutil.copytree(record.source.parent, folder / name)
-    return folder
+    assert main(["field", "run", *words, f"output_root={root}"]) == 0
+    return root / "field"
 
 
 def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
-    kept: Path, field_root: Path, run_cli: RunCli
+    kept: Path, root: Path, run_cli: RunCli
 ) -> None:
-    code, _, err = run_cli("field", "rejudge", "seed=1", f"records={kept}", f"output_root={field_root}")
+    code, _, err = run_cli("field", "rejudge", "seed=1", f"records={kept}", f"output_root={root}")
     assert code == 0, err
     (told,) = rejudged(str(kept))
     assert told["task"] == "sentiment" and told["seed"] == 1 and set(told["areas"]) == {"bare", "log_odds"}
@@ -51,12 +51,12 @@ def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
     assert "none decides" in task_page("sentiment", records, [blind])[0]
 
 
-def test_with_the_same_judges_the_areas_are_the_same(kept: Path, field_root: Path) -> None:
+def test_with_the_same_judges_the_areas_are_the_same(kept: Path, root: Path) -> None:
     """Judges of seed 0 say of the stored texts what the records say."""
     records = load_records([kept / "sentiment-bare", kept / "sentiment-log_odds"])
     for record in records:
         record.config["judges"]["seed"] = 7  # so that seed 0 is another one
-    told = judged_anew(records, 0, str(field_root), None)
+    told = judged_anew(records, 0, str(root), None)
     for record in records:
         record.config["judges"]["seed"] = 0
     deciding, _ = deciding_judges(records[0])
@@ -64,12 +64,12 @@ def test_with_the_same_judges_the_areas_are_the_same(kept: Path, field_root: Pat
     assert deciding and all(f"| {method} | {area:.3f} [" in text for method, area in told["areas"].items())
 
 
-def test_bad_input_is_one_line(kept: Path, field_root: Path, run_cli: RunCli) -> None:
-    given = [f"records={kept}", f"output_root={field_root}"]
+def test_bad_input_is_one_line(kept: Path, root: Path, run_cli: RunCli) -> None:
+    given = [f"records={kept}", f"output_root={root}"]
     assert "of this seed; give another one" in run_cli("field", "rejudge", "seed=0", *given)[2]
     assert "have no seed" in run_cli("field", "rejudge", "seed=1", "task=keywords", *given)[2]
     assert "give one folder" in run_cli("field", "rejudge", "seed=1", f"records={kept},{kept.parent}")[2]
     records = load_records([kept / "sentiment-bare"])
     records[0].corpus["text"] = "another"
     with pytest.raises(UserError, match="the corpus is not the records'"):
-        judged_anew(records, 1, str(field_root), None)
+        judged_anew(records, 1, str(root), None)
