@@ -145,6 +145,7 @@ def test_a_fresh_process_has_our_logits(told: dict[str, dict[str, Any]], name: s
     assert found["fast"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name: str) -> None:
     folder = Path(told[name]["folder"])

@@ -41,6 +41,7 @@ def test_every_committed_record_is_listed(paper: str, records: list) -> None:
     assert committed <= named
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", WITH_RUNS)
 def test_every_run_of_a_table_is_listed(paper: str, records: list) -> None:
     """At the size whose records are committed; rows without a listed run must say so by being holes on purpose."""
