@@ -136,11 +136,14 @@ def _pairs(table: Table) -> Panels:
             kind = regime if len({series for series, _ in found}) == 1 else f"series{number % 6}"
             name = REGIME_TITLES[regime].lower() if len(table.regimes) > 1 else ""
             lines.append(Line(kind, [(x, y) for x, y, _ in points], {}, name, [words for *_, words in points]))
-        axes = {"x": str(pair["x"]), "y": str(pair["y"])}
         far = [x for one in lines for x, _ in one.points]
         wide = bool(far) and min(far) > 0 and max(far) > 10 * min(far)
-        chart = line_chart(str(title), lines, **axes, log_x=wide, about=_about(table)) if lines else None
-        panels[str(title)] = chart
+        across_words, up_words = str(pair["x"]), str(pair["y"])
+        panels[str(title)] = (
+            line_chart(str(title), lines, x=across_words, y=up_words, log_x=wide, about=_about(table))
+            if lines
+            else None
+        )
     return panels
 
 

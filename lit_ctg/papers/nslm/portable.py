@@ -15,7 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, stack_arguments
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone
-from lit_ctg.papers.nslm.heads import AdaptiveHeads
+from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads
 from lit_ctg.papers.nslm.model import NSLMModule
 
 
@@ -76,7 +76,6 @@ def portable(module: Any, datamodule: Any) -> Portable:
     if not isinstance(module, NSLMModule):
         raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")
     heads, backbone = module.heads, module.backbone
-    adaptive = isinstance(heads, AdaptiveHeads)
     recurrent = isinstance(backbone, RecurrentBackbone)
     if recurrent:
         lstm = backbone.lstm
@@ -86,8 +85,10 @@ def portable(module: Any, datamodule: Any) -> Portable:
     else:
         raise UserError(f"a backbone of {type(backbone).__name__} is not exported: use backbone=recurrent or gpt2")
     grounded = module.grounded_VG.shape[1]
-    sizes = {"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded}
-    sizes |= {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink} if adaptive else {"cutoffs": []}
+    sizes: dict[str, Any] = {"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded}
+    sizes["cutoffs"] = []
+    if isinstance(heads, AdaptiveHeads):
+        sizes |= {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink}
     config = NNLMConfig(
         sizes=sizes,
         vocab_size=len(module.vocabulary),
@@ -97,16 +98,18 @@ def portable(module: Any, datamodule: Any) -> Portable:
     model = NNLMForCausalLM(config).eval()
     state = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     state |= {"embedding.weight": module.embedding.weight, "grounded_VG": module.grounded_VG}
-    if adaptive:
+    if isinstance(heads, AdaptiveHeads):
         state |= {f"output.{name}": value for name, value in heads.words.state_dict().items()}
     else:
+        assert isinstance(heads, OutputHeads), "make_heads makes one of the two"
         state |= {"output.weight": heads.word_VD, "output.bias": heads.word_bias_V1.squeeze(1)}
     model.load_state_dict(state)
 
     def ours(ids_BT: Tensor) -> Tensor:
         hidden_BTD = backbone(module.embed(ids_BT))
-        if adaptive:
+        if isinstance(heads, AdaptiveHeads):
             return heads.log_words(hidden_BTD.flatten(0, 1)).unflatten(0, ids_BT.shape)
+        assert isinstance(heads, OutputHeads)
         # Eq. 2 before its softmax
         return nn.functional.linear(hidden_BTD, heads.word_VD) + heads.word_bias_V1.squeeze(1)
 
