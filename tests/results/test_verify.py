@@ -45,6 +45,7 @@ def changed(record: RunRecord, metric: str, **entry: object) -> RunRecord:
         ("semantic_fusion", "main", "val/perplexity"),
         ("idea_gate", "main", "topic/gated/all/long/stickiness"),
         ("idea_gate", "main", "topic/gate_gain/war/long/stickiness"),
+        ("idea_gate", "main", "topic/gated/war/long/drift/fall"),
         ("idea_gate", "main", "val/gated/perplexity"),
         ("graphmax", "review", "nll/yelp/graphmax/1_change"),
         ("graphmax", "review", "bleu/amazon/softmax/bleu_2"),

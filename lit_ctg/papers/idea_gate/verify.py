@@ -35,7 +35,10 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
         elif what.endswith("/drift/fall"):
             span = re.compile(re.escape(f"{trial}/{arm}/{domain}/{what.removesuffix('fall')}") + r"(\d+)-\d+")
             spans = sorted((int(at[1]), at[0]) for name in record.metrics if (at := span.fullmatch(name)))
-            yield from difference(record, found[0], spans[0][1], spans[-1][1])
+            first, last = spans[0][1], spans[-1][1]
+            # a text that ends before the last span has no fall but counts in the first span's mean
+            if len({record.metrics[name].get("n") for name in (first, last, found[0])}) == 1:
+                yield from difference(record, found[0], first, last)
         elif domain == "all":
             yield from pooled(record, found[0], [f"{trial}/{arm}/{one}/{what}" for one in domains])
     masses = [found for name in record.metrics if (found := _MASS.fullmatch(name))]
