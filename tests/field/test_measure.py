@@ -34,3 +34,13 @@ def test_cost_of_a_text_is_the_sum_of_its_tokens_alone(bench: Bench) -> None:
         log_p = bench.model(input_ids=torch.tensor([before + new])).logits[0].double().log_softmax(-1)
     slow = -sum(float(log_p[len(before) - 1 + place, token]) for place, token in enumerate(new))
     assert found[0] == (pytest.approx(slow, rel=1e-5), len(new))
+
+
+def test_a_text_beyond_the_positions_is_read_from_its_end(bench: Bench) -> None:
+    longest = bench.model.config.max_position_embeddings
+    ids = bench.tokenizer(" good food and a lovely time" * longest).input_ids[-longest:]
+    with torch.no_grad():
+        log_p = bench.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    slow = -sum(float(log_p[place, token]) for place, token in enumerate(ids[1:]))
+    ((nats, tokens),) = text_cost(bench.model, bench.tokenizer, ["We had"], [" good food and a lovely time" * longest])
+    assert (nats, tokens) == (pytest.approx(slow, rel=1e-5), longest - 1)

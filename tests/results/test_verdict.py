@@ -108,6 +108,7 @@ def test_less_than_what_would_matter_contradicts_whatever_its_sign() -> None:
     [
         ("equal", (-0.05, 0.09), SUPPORTED),
         ("equal", (-0.05, 0.11), UNDECIDED),  # wider than the margin: no difference shown is not no difference
+        ("equal", (-0.1, 0.1), SUPPORTED),  # the ends belong to the margin
         ("equal", (-5.0, 5.0), UNDECIDED),
         ("equal", (0.02, 0.09), SUPPORTED),  # a difference, but one that does not matter
         ("equal", (0.11, 0.2), CONTRADICTED),
@@ -164,7 +165,8 @@ def test_margins() -> None:
 def test_findings() -> None:
     assert find_sign((-2.0, -1.0)) == "lower"
     assert find_sign((1.0, 2.0)) == "higher"
-    assert find_sign((-1.0, 2.0)) == "no difference shown"
+    for interval in ((-1.0, 2.0), (0.0, 2.0), (-1.0, 0.0)):
+        assert find_sign(interval) == "no difference shown"
     assert find_sign(None) == "too few seeds"
 
 
