@@ -1,10 +1,9 @@
 """Batches from a packed corpus: consecutive chunks, random windows, streams for truncated back-propagation.
 
 Legend: B rows, T positions, N documents. Every batch is a dict with ``input_ids_BT``, ``target_ids_BT`` (long, the text
-moved by one), ``mask_input_BT``, ``mask_target_BT`` (bool), and where asked for ``control_code_B`` (long, the source),
-``document_BT`` (long, the document each target stands in); streams add ``reset_B`` (bool, state must be forgotten).
-Which batch is the i-th of an epoch is a function of (seed, epoch, i) alone, so a resumed run equals an uninterrupted
-one.
+shifted by one), ``mask_input_BT``, ``mask_target_BT`` (bool), and on request ``control_code_B`` (long, the source),
+``document_BT`` (long, the document each target is in); streams add ``reset_B`` (bool, whether to reset the state).
+The i-th batch of an epoch depends on (seed, epoch, i) alone, so a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lit_ctg.errors import UserError
 
 
 class PackedBatches(Dataset[Batch]):
-    """Common part: turns token positions into a batch.
+    """The common part: turns token positions into a batch.
 
     Args:
         packed, split: what to read.
@@ -46,7 +45,7 @@ class PackedBatches(Dataset[Batch]):
             raise UserError(f"length {length} and batch_size {batch_size} must be at least 1")
 
     def rows(self, start_B: np.ndarray, stop_B: np.ndarray) -> Batch:
-        """Return rows that begin at ``start_B``; their last target is before ``stop_B``, the rest is masked."""
+        """Return the rows that begin at ``start_B``; targets from ``stop_B`` on are masked."""
         place_BT = start_B[:, None] + np.arange(self.length + 1)
         inside_BT = place_BT[:, 1:] < stop_B[:, None]
         ids_BT = self.packed.ids(self.split)[np.minimum(place_BT, stop_B[:, None] - 1)].astype(np.int64)
@@ -64,7 +63,7 @@ class PackedBatches(Dataset[Batch]):
         return batch
 
     def source_ranges(self) -> list[tuple[int, int, int]]:
-        """Return (source, first token, end) of every source; ``UserError`` when a source's documents lie scattered."""
+        """Return (source, first token, end) of every source; ``UserError`` if a source's documents are not contiguous."""
         source_N, begin_N = self.packed.table(self.split, "source"), self.packed.table(self.split, "begin")
         edges = [0, *(np.flatnonzero(np.diff(source_N)) + 1).tolist(), len(source_N)]
         ranges = [(int(source_N[a]), int(begin_N[a]), int(begin_N[b])) for a, b in itertools.pairwise(edges)]
@@ -74,7 +73,7 @@ class PackedBatches(Dataset[Batch]):
 
 
 class ConsecutiveBatches(PackedBatches):
-    """Consecutive chunks that do not overlap; every token but the first of a source (of the text) is a target once.
+    """Consecutive chunks without overlap; every token but the first of a source (of the text) is a target once.
 
     With ``by_source`` a batch holds one source and its control code (control-code paper, sec. 4).
     """
@@ -103,11 +102,11 @@ MIXED = -1
 
 
 class WholeBatches(PackedBatches):
-    """Consecutive whole chunks of all sources, one source behind the other; ``control_code_B`` differs by row.
+    """Consecutive whole chunks of all sources, one source after the other; ``control_code_B`` differs by row.
 
-    The loader of the control-code paper's authors: a batch may hold the end of one source and the beginning of the
-    next. What is left of a source after its last whole chunk, and the last chunks if they do not fill a batch, are
-    never seen.
+    This is the loader of the control-code paper's authors: a batch may hold the end of one source and the beginning of
+    the next. The remainder of a source after its last whole chunk is never seen, nor are last chunks that do not fill a
+    batch.
 
     Raises:
         UserError: the text does not fill one batch.
@@ -117,7 +116,7 @@ class WholeBatches(PackedBatches):
         super().__init__(packed, split, **options)
         starts, sources = [], []
         for source, first, stop in self.source_ranges():
-            # a chunk needs the token behind it as its last target
+            # a chunk needs the token after it as its last target
             own = np.arange(first, stop - self.length, self.length)
             starts.append(own)
             sources.append(np.full(len(own), source))
@@ -141,12 +140,12 @@ class WholeBatches(PackedBatches):
 
 
 class RandomWindows(PackedBatches):
-    """Windows at random places; with ``by_source`` each row lies in one source and ``control_code_B`` names it.
+    """Windows at random places; with ``by_source`` each row is within one source and ``control_code_B`` names it.
 
     Args:
-        steps: batches of an epoch; None is as many as hold the tokens of the text.
+        steps: batches per epoch; None is as many as hold the tokens of the text.
         seed: of the places.
-        equal: sources are met equally often (with ``by_source``), not in proportion to their length.
+        equal: draw sources equally often (with ``by_source``), not in proportion to their length.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class RandomWindows(PackedBatches):
         epoch, step = key
         rng = np.random.default_rng([self.seed, epoch, step])
         room_R = self.stop_R - self.first_R - self.length
-        # places uniform over the whole text meet a source in proportion to its length
+        # places uniform over the whole text hit a source in proportion to its length
         share_R = np.full(len(room_R), 1 / len(room_R)) if self.equal else room_R / room_R.sum()
         range_B = rng.choice(len(room_R), size=self.batch_size, p=share_R)
         start_B = self.first_R[range_B] + rng.integers(0, room_R[range_B])
@@ -187,10 +186,10 @@ class RandomWindows(PackedBatches):
 
 
 class StreamBatches(PackedBatches):
-    """Truncated back-propagation: the text as B streams, batch i their i-th stretch of T tokens; the state is carried.
+    """Truncated back-propagation: the text as B streams, batch i their i-th stretch of T tokens; state is carried over.
 
     Every token but the first is a target exactly once; streams that end early are masked. ``reset_B`` holds in the
-    first batch only. Of several processes each has every ``world_size``-th stream, from stream ``rank`` on.
+    first batch only. With several processes, each has every ``world_size``-th stream, starting at stream ``rank``.
 
     Raises:
         UserError: fewer streams than processes.

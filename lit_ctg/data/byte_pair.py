@@ -1,4 +1,4 @@
-"""Byte-level BPE by Hugging Face tokenizers: GPT-2's own tables from a folder or the hub, or tables trained here."""
+"""Byte-level BPE with Hugging Face tokenizers: GPT-2's own tables from a folder or the hub, or tables trained here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = "<|endoftext|>"
 
 
 class ByteBPETokenizer(Tokenizer):
-    """What both tables share; every text can be encoded and comes back unchanged.
+    """What both kinds of table share; every text can be encoded and comes back unchanged.
 
     ``<|endoftext|>`` is ``bos_id`` and ``eos_id``; there is no unknown token and no padding.
     """
@@ -32,7 +32,7 @@ class ByteBPETokenizer(Tokenizer):
 
     @property
     def engine(self) -> Any:
-        """The ``tokenizers.Tokenizer`` that does the work; None before there is a vocabulary."""
+        """The underlying ``tokenizers.Tokenizer``; None before there is a vocabulary."""
         return self._engine
 
     def _take(self, engine: Any) -> None:
@@ -63,7 +63,7 @@ class ByteBPETokenizer(Tokenizer):
 
 
 def byte_level(model: Any) -> Any:
-    """Return an engine that cuts text and names bytes as GPT-2's tokenizer does, over a table of merges."""
+    """Return an engine that splits text and names bytes as GPT-2's tokenizer does, given a table of merges."""
     from tokenizers import Tokenizer as Engine
     from tokenizers import decoders, pre_tokenizers
 
@@ -78,8 +78,8 @@ class GPT2Tokenizer(ByteBPETokenizer):
 
     Args:
         root: a folder with encoder.json and vocab.bpe (OpenAI's names) or vocab.json and merges.txt (the hub's), also
-            packed; ``None`` fetches them from the hub.
-        repository, revision: where on the hub, commit pinned.
+        compressed; ``None`` fetches them from the hub.
+        repository, revision: where on the hub, with the commit pinned.
         cache_root: folder for the fetched files.
     """
 
@@ -98,7 +98,7 @@ class GPT2Tokenizer(ByteBPETokenizer):
         self._files: tuple[Path, Path] | None = None
 
     def files(self) -> tuple[Path, Path]:
-        """Return the paths of token table and merge list; ``UserError`` when they cannot be had."""
+        """Return the paths of the token table and the merge list; ``UserError`` if they are unavailable."""
         if self._files is None:
             self._files = self._local() if self.root is not None else self._hub()
         return self._files
@@ -134,7 +134,7 @@ class GPT2Tokenizer(ByteBPETokenizer):
 
         table, merges = self.files()
         ids = read_json(table)
-        # the tokens and their ids from 0, each once
+        # the tokens and their ids from 0 on, each once
         if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
             raise UserError(f"{table} is no table of tokens and their ids from 0: fetch the file again")
         pairs: list[tuple[str, str]] = []
@@ -150,11 +150,11 @@ class GPT2Tokenizer(ByteBPETokenizer):
 
 
 class TrainedBPETokenizer(ByteBPETokenizer):
-    """Byte-level BPE trained on the training split; deterministic, so it is not in the key by content.
+    """Byte-level BPE trained on the training split; deterministic, so its content is not part of the key.
 
     Args:
-        size: tokens of the vocabulary, the 256 bytes and ``<|endoftext|>`` included.
-        minimum: a pair seen less often is not merged.
+        size: tokens in the vocabulary, including the 256 bytes and ``<|endoftext|>``.
+        minimum: pairs seen less often are not merged.
     """
 
     kind = "bpe"

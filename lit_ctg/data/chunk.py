@@ -1,10 +1,10 @@
 """Tokenize each distinct piece of a block of text once, and gather the ids of all its occurrences with numpy.
 
 Natural text repeats: a block of a million words holds some ten thousand distinct ones. A *chunk* is a piece of text
-whose tokens do not depend on its surroundings; where chunks may begin is what a tokenizer states (``word_starts``,
-``run_starts``). Arrow finds the distinct chunks of a block; only those that were never seen reach Python. A
-``ChunkTable`` numbers them across blocks, so that text can be turned into chunk numbers, read once, before it is known
-which token ids the numbers stand for.
+whose tokens do not depend on its surroundings; the tokenizer states where chunks may begin (``word_starts``,
+``run_starts``). Arrow finds the distinct chunks of a block; only those not seen before reach Python. A ``ChunkTable``
+numbers them across blocks, so that text can be read once and turned into chunk numbers before it is known which token
+ids the numbers stand for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-# bytes looked at together: small enough for a processor's cache
+# bytes processed together: small enough for a processor's cache
 SLICE = 2**16
-# chunks that Arrow looks up, in a table it makes anew for each block; further ones are looked up one by one
+# chunks that Arrow looks up, in a table it rebuilds for each block; further ones are looked up one by one
 FIRST = 2**16
-# third byte of the white space of Unicode that UTF-8 writes as E2 80 xx
+# third byte of the Unicode white space that UTF-8 encodes as E2 80 xx
 _E280 = np.zeros(256, dtype=bool)
 _E280[[*range(0x80, 0x8B), 0xA8, 0xA9, 0xAF]] = True
 
@@ -30,7 +30,7 @@ def _space(data: np.ndarray) -> np.ndarray:
 
 
 def word_starts(data: np.ndarray) -> np.ndarray:
-    """Return where (bool per byte) chunks begin when a chunk is one word and the ASCII white space behind it."""
+    """Return where (bool per byte) chunks begin if a chunk is one word and the ASCII white space after it."""
     space = _space(data)
     begins = np.zeros(len(data), dtype=bool)
     begins[1:] = space[:-1] & ~space[1:]
@@ -38,10 +38,10 @@ def word_starts(data: np.ndarray) -> np.ndarray:
 
 
 def run_starts(data: np.ndarray) -> np.ndarray:
-    """Return where (bool per byte) chunks begin when a chunk is a run of white space and the word behind it.
+    """Return where (bool per byte) chunks begin if a chunk is a run of white space and the word after it.
 
-    This is the unit of byte-level BPE: GPT-2's pattern gives the last blank of a run to the word that follows. A run
-    that goes on in white space beyond ASCII (no-break space, ...) must stay in one piece.
+    This is the unit of byte-level BPE: GPT-2's pattern attaches the last space of a run to the word that follows. A run
+    that continues with white space beyond ASCII (no-break space, ...) must stay in one piece.
     """
     space = _space(data)
     begins = np.zeros(len(data), dtype=bool)
@@ -60,28 +60,28 @@ def run_starts(data: np.ndarray) -> np.ndarray:
 
 
 class Chunks:
-    """The chunks of some texts: the distinct ones, and for every occurrence which one it is.
+    """The chunks of some texts: the distinct ones and, for every occurrence, which one it is.
 
     Attributes:
         distinct: the distinct chunks, an Arrow array of bytes (UTF-8).
-        index_C: for each of C chunks in order its place in ``distinct``.
-        sizes_N: for each of N texts the number of its chunks.
+        index_C: for each of C chunks in order, its index in ``distinct``.
+        sizes_N: for each of N texts, the number of its chunks.
     """
 
     def __init__(self, texts: Sequence[bytes], starts_of: Callable[[np.ndarray], np.ndarray]) -> None:
         import pyarrow
 
-        # a blank more than the texts have: where it stands the last chunk ends
+        # one space more than the texts have: it marks the end of the last chunk
         joined = b"".join([*texts, b" "])
         lengths_N = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         begins_N = np.cumsum(lengths_N) - lengths_N
         data = np.frombuffer(joined, dtype=np.uint8)
         begins = np.empty(len(data), dtype=bool)
         for begin in range(0, len(data), SLICE):
-            # what begins at a byte is decided by it and the three before
+            # whether a chunk begins at a byte depends on it and the three before
             before = max(begin - 3, 0)
             begins[begin : begin + SLICE] = starts_of(data[before : begin + SLICE])[begin - before :]
-        # a text begins a chunk of its own whatever stands before it
+        # a text begins a chunk of its own whatever precedes it
         begins[begins_N[lengths_N > 0]] = True
         begins[-1] = True
         # int64 as Arrow wants offsets, one more than there are chunks
@@ -95,14 +95,14 @@ class Chunks:
 
 
 class ChunkTable:
-    """Numbers chunks in the order of their first occurrence; holds their counts and, once filled in, their token ids.
+    """Numbers chunks in order of first occurrence; holds their counts and, once filled in, their token ids.
 
     Attributes:
         counts_K: occurrences of the K chunks that were counted.
     """
 
     def __init__(self, dtype: np.dtype | str = "<u4") -> None:
-        # an Arrow array once there is a chunk: pyarrow is not imported before it is needed
+        # an Arrow array once there is a chunk: pyarrow is imported only when needed
         self._first: Any = ()
         self._further: dict[bytes, int] = {}
         self.counts_K = np.zeros(0, dtype=np.int64)
@@ -117,7 +117,7 @@ class ChunkTable:
         return self._known(chunks)[chunks.index_C]
 
     def count(self, chunks: Chunks) -> np.ndarray:
-        """Like ``numbers``; and add up how often each occurs."""
+        """Like ``numbers``, and also add up how often each occurs."""
         numbers_D = self._known(chunks)
         counts_K = np.zeros(len(self), dtype=np.int64)
         counts_K[numbers_D] = np.bincount(chunks.index_C, minlength=len(numbers_D))
@@ -148,7 +148,7 @@ class ChunkTable:
         return [*(first.to_pylist() if len(first) else ()), *further]
 
     def fill(self, ids: np.ndarray, lengths_D: np.ndarray) -> None:
-        """Take the token ids of the chunks that ``new`` returned: all one behind the other, and how many each has."""
+        """Take the token ids of the chunks that ``new`` returned: all concatenated, and how many each has."""
         self._ids = np.concatenate([self._ids, ids]) if len(self._ids) else ids
         self._lengths_K = np.concatenate([self._lengths_K, lengths_D])
         self._begins_K = np.cumsum(self._lengths_K) - self._lengths_K
@@ -161,7 +161,7 @@ class ChunkTable:
             sizes_N: how many of them each text has.
 
         Returns:
-            ids_T of all texts one behind the other, and counts_N, the tokens of each text.
+            ids_T of all texts concatenated, and counts_N, the number of tokens of each text.
         """
         if (self._lengths_K == 1).all():
             return self._ids[numbers_C], sizes_N

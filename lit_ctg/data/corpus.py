@@ -1,4 +1,4 @@
-"""What every text corpus has in common: a source, a tokenizer, a packed cache and the loaders that read it."""
+"""What all text corpora have in common: a source, a tokenizer, a packed cache and the loaders that read it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lit_ctg.errors import UserError, did_you_mean
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
-# the sample generators' name of each split
+# the sample generators' name for each split
 SAMPLE_SPLIT = {"train": "train", "val": "validation", "test": "test"}
 
 
@@ -47,37 +47,37 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
     """Base of the text data modules.
 
     Args:
-        source: sample (made here), local (a folder) or hub.
+        source: sample (generated), local (a folder) or hub.
         tokenizer: its vocabulary is built on the training split.
-        batching: chunks (consecutive), whole_batches (consecutive; in training across sources and without what does
-            not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
-            places in evaluation too: an estimate, not the whole split), equal_windows (random places in training, every
-            source equally often, an epoch as long as the text) or streams (truncated back-propagation).
+        batching: chunks (consecutive), whole_batches (consecutive; in training across sources and dropping what does
+        not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
+        places in evaluation too: an estimate, not the whole split), equal_windows (random places in training, every
+        source equally often, an epoch as long as the text) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
-        steps_per_epoch: batches of an epoch of windows.
+        steps_per_epoch: batches in an epoch of windows.
         root: folder of source=local.
         repository, revision: of source=hub, the dataset and its commit (40 hex digits).
         cache_root: folder for downloads and packed text; LIT_CTG_CACHE or ~/.cache/lit_ctg by default.
-        shuffle: draw the order of training chunks anew each epoch.
+        shuffle: draw a new order of the training chunks each epoch.
         by_source: batches hold one source and its ``control_code_B``.
-        documents: batches say which document each target stands in (``document_BT``).
-        document_end: put ``<eos>`` behind every document.
-        max_documents: read no more documents than this of a training split that is not a sample.
+        documents: batches say which document each target is in (``document_BT``).
+        document_end: put ``<eos>`` after every document.
+        max_documents: read at most this many documents of a training split that is not a sample.
         sample_size: words of the training split of source=sample; evaluation splits have a tenth of it each.
-        sample_seed: of the sample text; not the seed of a run, so that all runs see one corpus.
-        vocabulary_splits: what a vocabulary is built on.
+        sample_seed: of the sample text; not the seed of a run, so that all runs see the same corpus.
+        vocabulary_splits: the splits a vocabulary is built on.
         num_workers: processes that read batches.
 
     Attributes:
-        sources: names behind the control codes, in order (after ``setup``).
+        sources: names that the control codes stand for, in order (after ``setup``).
         vocabulary: the tokenizer, with its vocabulary.
     """
 
     name: str
     columns: Sequence[str] = ()
-    # evaluation first: a document found there is left out of what comes later
+    # evaluation first: a document found there is left out of later splits
     splits: Sequence[str] = ("test", "val", "train")
 
     def __init__(
@@ -121,14 +121,14 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         self.sample_size, self.sample_seed = sample_size, sample_seed
         self.vocabulary_splits, self.num_workers = tuple(vocabulary_splits), num_workers
         self.packed: PackedCorpus | None = None
-        # called with (file, bytes so far, bytes in all) while the hub is read
+        # called with (file, bytes so far, bytes in total) while the hub is read
         self.fetching: Callable[[str, int, int | None], None] | None = None
 
-    # what a corpus must say about itself
+    # what a corpus must define
 
     @abc.abstractmethod
     def options(self) -> dict[str, Any]:
-        """Return plain values of the settings that change the text: part of the cache's key."""
+        """Return the settings that change the text as plain values: part of the cache's key."""
 
     @abc.abstractmethod
     def sample_documents(self, split: str) -> Iterator[Document]:
@@ -136,14 +136,14 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
 
     @abc.abstractmethod
     def local_files(self) -> list[Path]:
-        """Return every file of ``root`` that is read, for the checksum; ``UserError`` when one is missing."""
+        """Return every file of ``root`` that is read, for the checksum; ``UserError`` if one is missing."""
 
     @abc.abstractmethod
     def local_documents(self, split: str) -> Iterator[Document]:
         """Yield the documents of a split from ``root``."""
 
     def hub_pattern(self, split: str) -> str:
-        """Return which files of the repository hold a split; ``UserError`` when the corpus is on no hub."""
+        """Return which files of the repository hold a split; ``UserError`` if the corpus is on no hub."""
         raise UserError(f"data={self.name} is on no hub that may be fetched from: {ALTERNATIVES}")
 
     def hub_files(self, split: str) -> list[Path]:
@@ -153,7 +153,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         return hub.fetch(pattern, progress=self.fetching)
 
     def hub_checksum(self) -> str:
-        """Fetch what is not here yet and return what identifies it."""
+        """Fetch what is missing and return what identifies it."""
         patterns = [self.hub_pattern(split) for split in self.splits]
         for split in self.splits:
             self.hub_files(split)
@@ -194,10 +194,10 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         }
 
     def prepare(self, progress: Progress | None = None) -> PackedCorpus:
-        """Return the packed corpus, made now if it is not in the cache.
+        """Return the packed corpus, creating it if it is not in the cache.
 
         Args:
-            progress: called with (what is done, documents of it so far).
+            progress: called with (current step, documents so far).
         """
         if self.packed is None:
             identity = self.identity()
@@ -217,7 +217,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         }
 
     def prepare_data(self) -> None:
-        """Make the packed corpus (Lightning calls this in one process a machine)."""
+        """Make the packed corpus (Lightning calls this in one process per machine)."""
         self.prepare()
 
     def setup(self, stage: str | None = None) -> None:
@@ -226,21 +226,21 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
 
     @property
     def vocabulary(self) -> Tokenizer:
-        """The tokenizer with its vocabulary; prepares the corpus when that has not happened yet."""
+        """The tokenizer with its vocabulary; prepares the corpus if that has not happened yet."""
         self.prepare()
         return self.tokenizer
 
     def fingerprint(self) -> Fingerprint:
-        """Return the checksums of ids and vocabulary, from the packed corpus (made now if it is not in the cache)."""
+        """Return the checksums of ids and vocabulary from the packed corpus (created if it is not in the cache)."""
         return {"text": self.prepare().checksum(), "vocabulary": checksum(self.vocabulary.tokens)}
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the sources; the control code of a source is its place here."""
+        """Names of the sources; the control code of a source is its index here."""
         return self.prepare().sources
 
     def batches(self, split: str) -> PackedBatches:
-        """Return the batches of a split; evaluation meets every token once (but with windows_everywhere)."""
+        """Return the batches of a split; evaluation covers every token once (except with windows_everywhere)."""
         options: dict[str, Any] = {"length": self.length, "batch_size": self.batch_size}
         options["documents"] = self.with_documents
         packed = self.prepare()
@@ -256,12 +256,12 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         return ConsecutiveBatches(packed, split, **options)
 
     def _place(self) -> dict[str, int]:
-        """Return rank and number of the training processes."""
+        """Return the rank of this training process and their number."""
         trainer = self.trainer
         return {"rank": trainer.global_rank, "world_size": trainer.world_size} if trainer else {}
 
     def _loader(self, split: str, **order: Any) -> ResumableLoader:
-        # streams are dealt to the processes by the row, everything else by the batch
+        # streams are distributed over the processes by row, everything else by batch
         dealt: dict[str, Any] = {} if self.batching == "streams" else self._place()
         return ResumableLoader(self.batches(split), num_workers=self.num_workers, **order, **dealt)
 

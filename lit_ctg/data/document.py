@@ -1,4 +1,4 @@
-"""One document: the unit that splits, packing and per-document features keep whole."""
+"""A document: the unit that splits, packing and per-document features keep whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Document:
 
     Attributes:
         text: the text itself; lines end with ``\\n``, never empty.
-        source: the name of the book, topic, domain or language it comes from (the control code of it).
+        source: the name of the book, topic, domain or language it comes from (which has a control code).
         meta: plain values that describe it, e.g. ``{"title": "Lisbon"}``, ``{"stars": 4}``, ``{"target": "..."}``.
     """
 

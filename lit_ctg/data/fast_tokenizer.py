@@ -16,14 +16,14 @@ SPACY = (
 
 
 def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, str]:
-    """Return a ``PreTrainedTokenizerFast`` with the ids of a vocabulary, and what a user must know of it ("": nothing).
+    """Return a ``PreTrainedTokenizerFast`` with the ids of a vocabulary, and a note for the user ("" if none is needed).
 
     Args:
         vocabulary: one of our tokenizers.
-        longest: positions of the model.
+        longest: number of positions of the model.
 
     Raises:
-        UserError: a tokenizer of another kind.
+        UserError: another kind of tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -46,7 +46,7 @@ def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, st
 
 
 def word_engine(vocabulary: WordTokenizer) -> Any:
-    """Return the ``tokenizers.Tokenizer`` that cuts as ``WordTokenizer`` does: at ASCII white space."""
+    """Return the ``tokenizers.Tokenizer`` that splits as ``WordTokenizer`` does: at ASCII white space."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     table = {token: number for number, token in enumerate(vocabulary.tokens)}

@@ -1,4 +1,4 @@
-"""A folder of one's own texts: one file or subfolder a label, any of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
+"""A folder of your own texts: one file or subfolder per label, any of .txt .jsonl .csv .parquet (also .xz .gz .zst)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from lit_ctg.errors import UserError, check_unicode
 READ = (".txt", ".jsonl", ".csv", ".parquet")
 # names that mean splits, not labels
 _SPLITS = {"train", "valid", "validation", "val", "dev", "test"}
-# how fine a label's text is cut into documents, coarsest first
+# how finely a label's text is cut into documents, coarsest first
 WHOLE, PARAGRAPHS, LINES = range(3)
-# a label with fewer documents than this is cut finer, so that its last parts are shares of its text
+# a label with fewer documents than this is cut more finely, so that its last parts can be shares of its text
 ENOUGH = 20
-# characters of a document; a longer text file is several
+# characters in a document; a longer text file becomes several
 LONGEST = 2**20
 _logger = logging.getLogger(__name__)
 
 
 def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
-    """Return the files of every label of a folder, both in order of their names.
+    """Return the files of every label of a folder, both ordered by name.
 
-    A label is a file without its suffixes, or a subfolder with all that lies below it. What cannot be read, and a label
-    without any text, is left out with a line.
+    A label is a file without its suffixes, or a subfolder with everything below it. What cannot be read, and labels
+    without any text, are left out with a warning.
 
     Raises:
         UserError: no such folder, no label, a name that is not UTF-8, a pipe, folders named after splits.
     """
     folder = root_folder(root)
-    # asked for several times per run: read again, and reported, only where something has changed
+    # called several times per run: files are read again, and reported, only where something has changed
     state = tuple((str(path), path.lstat().st_mtime_ns, path.lstat().st_size) for path in [folder, *_below(folder)])
     return _labels(str(root), folder, state)
 
@@ -83,7 +83,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the files below a folder, without hidden ones; links to folders may run in a circle: not followed."""
+    """Return the files below a folder, without hidden ones; links to folders are not followed, as they may be circular."""
     files = []
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -94,7 +94,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _stem(path: Path) -> str:
-    """Return a file's name without format and packing: ``a.b`` of ``a.b.jsonl.xz``."""
+    """Return a file's name without format and compression: ``a.b`` for ``a.b.jsonl.xz``."""
     name = path.stem if path.suffix in PACKED_SUFFIXES[1:] else path.name
     return Path(name).stem
 
@@ -108,7 +108,7 @@ def _has_text(path: Path) -> bool:
 
 
 class FolderDataModule(CorpusDataModule):
-    """One's own texts. Every label is a source with its control code; the last documents of each are for evaluation.
+    """Your own texts. Every label is a source with its control code; the last documents of each are for evaluation.
 
     A row (its text column) is a document, and so is a text file. A label with fewer than ``ENOUGH`` documents is cut
     into paragraphs (between blank lines), or into lines where that is still too few.
@@ -144,10 +144,10 @@ class FolderDataModule(CorpusDataModule):
         return {"labels": names, "column": self.column, "fractions": [self.val_fraction, self.test_fraction]}
 
     def sample_documents(self, split: str) -> Iterator[Document]:
-        return iter(())  # refused by __init__
+        return iter(())  # rejected by __init__
 
     def hub_documents(self, split: str) -> Iterator[Document]:
-        return iter(())  # refused by __init__
+        return iter(())  # rejected by __init__
 
     def local_files(self) -> list[Path]:
         return [path for files in self.labels.values() for path in files]
@@ -163,7 +163,7 @@ class FolderDataModule(CorpusDataModule):
                     yield Document(text, label)
 
     def _range(self, label: str, split: str) -> tuple[int, int]:
-        """Return first document and end of a split: the training part first, the test part last."""
+        """Return the first document and the end of a split: the training part first, the test part last."""
         count = self._cut(label)[1]
         shares = (self.val_fraction, self.test_fraction)
         val, test = (max(1, round(share * count)) if share else 0 for share in shares)
@@ -172,7 +172,7 @@ class FolderDataModule(CorpusDataModule):
         return {"train": (0, kept), "val": (first_val, count - test), "test": (count - test, count)}[split]
 
     def _cut(self, label: str) -> tuple[int, int]:
-        """Return how fine a label is cut, and how many documents that makes."""
+        """Return how finely a label is cut and how many documents that makes."""
         if label not in self._cuts:
             for level in (WHOLE, PARAGRAPHS, LINES):
                 count = sum(1 for _ in self._texts(label, level))
@@ -188,7 +188,7 @@ class FolderDataModule(CorpusDataModule):
         return self._cuts[label]
 
     def _texts(self, label: str, level: int) -> Iterator[str]:
-        """Yield the documents of a label, none of them blank, each with a line end."""
+        """Yield the documents of a label, none of them blank, each ending in a line end."""
         for path in self.labels[label]:
             texts = [read_lines(path, empty=True)] if data_suffix(path) == ".txt" else self._rows(path)
             for lines in texts:
@@ -204,7 +204,7 @@ class FolderDataModule(CorpusDataModule):
 
 
 def _documents(lines: Iterator[str], level: int) -> Iterator[str]:
-    """Cut lines into documents: all of them, paragraphs between blank lines, or each line."""
+    """Cut lines into documents: all as one, paragraphs between blank lines, or each line."""
     held: list[str] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""The book inside a Project Gutenberg file: without header, licence and transcribers' credits."""
+"""The book inside a Project Gutenberg file, without header, licence and transcribers' credits."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def strip_tag(text: str) -> str:
 
 
 def book_text(text: str) -> str:
-    """Return the book; a file without markers comes back whole, but for a tag line.
+    """Return the book; a file without markers is returned whole, except for a tag line.
 
     The book lies between the last start marker of the first tenth (older files have two) and the first end marker.
     """
     text = strip_tag(text.replace("\r\n", "\n").lstrip("\ufeff"))
     begin = 0
     for match in _START.finditer(text):
-        # the words also occur in prefaces about the project; the marker stands near the beginning
+        # the words also occur in prefaces about the project; the marker is near the beginning
         if match.start() <= max(len(text) // 10, 20_000):
             begin = match.end()
     end = _END.search(text, begin)
@@ -43,7 +43,7 @@ def book_text(text: str) -> str:
 
 
 def cut_tail(text: str, fractions: list[float]) -> list[str]:
-    """Cut a text into consecutive parts at line ends; the last ``len(fractions)`` parts have those shares of it.
+    """Cut a text into consecutive parts at line ends; the last ``len(fractions)`` parts have these shares of it.
 
     ``cut_tail(text, [.05])`` is [first 95%, last 5%]. Nothing is lost: the parts together are the text. A share of 0
     gives an empty part.

@@ -1,8 +1,8 @@
 """Hugging Face datasets by name and pinned commit: ``huggingface_hub`` fetches and caches, every file is checked.
 
-The hub lists the files of a commit with a checksum of each. What it listed is kept beside the files
-(``listings/<repository>-<commit>.json``), so that a complete cache needs no network and no permission to write, and a
-file that changed on disk is noticed.
+The hub lists the files of a commit with a checksum of each. The listing is kept beside the files
+(``listings/<repository>-<commit>.json``), so a complete cache needs neither network nor write permission, and a file
+that changed on disk is noticed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lit_ctg.files import locked, write_atomic
 ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
 SET_CACHE = "free the disk or set data.cache_root=<another folder>"
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-# called with (file, bytes so far, bytes in all or None)
+# called with (file, bytes so far, total bytes or None)
 Progress = Callable[[str, int, int | None], None]
 
 
 def cache_root(given: str | Path | None) -> Path:
-    """Return the folder for downloads and packed corpora: given, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
+    """Return the folder for downloads and packed corpora: the given one, else LIT_CTG_CACHE, else ~/.cache/lit_ctg."""
     folder = str(given or os.environ.get("LIT_CTG_CACHE") or "~/.cache/lit_ctg")
     return Path(check_unicode(folder, "the cache folder")).expanduser()
 
 
 def check_revision(repository: str, revision: str | None) -> str:
-    """Return ``revision`` when it is a full commit hash; a branch or nothing could change under a run."""
+    """Return ``revision`` if it is a full commit hash; a branch or an empty value could change during a run."""
     if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UserError(
             f"{repository}: revision '{revision}' is no commit hash; pin it: data.revision=<the 40 hex digits that "
@@ -54,7 +54,7 @@ def offline() -> str:
 
 
 def require_network(what: str) -> None:
-    """Raise the one line that names both alternatives when the environment forbids the network."""
+    """Raise a ``UserError`` naming both alternatives if the environment forbids the network."""
     if name := offline():
         raise UserError(f"{what} is not here yet and {name}=1 forbids the network: {ALTERNATIVES}")
 
@@ -86,9 +86,9 @@ class HubFiles:
         self.what = f"{repository}@{self.revision[:8]}"
 
     def fetch(self, pattern: str, *, progress: Progress | None = None) -> list[Path]:
-        """Return local paths of all files that match ``pattern`` (e.g. ``wikitext-2-v1/train-*.parquet``).
+        """Return the local paths of all files that match ``pattern`` (e.g. ``wikitext-2-v1/train-*.parquet``).
 
-        Raises ``UserError`` for a missing repository, revision or file, a wrong checksum, and offline mode.
+        Raises ``UserError`` for a missing repository, revision or file, a wrong checksum, and in offline mode.
         """
         here = self._here(pattern)
         if here is not None:
@@ -113,7 +113,7 @@ class HubFiles:
         return json.dumps([self.repository, self.revision, found])
 
     def _here(self, pattern: str) -> list[Path] | None:
-        """Return the paths when all files are in the cache, each with its checksum."""
+        """Return the paths if all files are in the cache with the right checksums."""
         import huggingface_hub
 
         listed = self._known().get(pattern)
@@ -140,14 +140,14 @@ class HubFiles:
         return Path(path)
 
     def _listed(self, pattern: str) -> dict[str, str]:
-        """Ask the hub for the files of the commit that match, each with the checksum it states."""
+        """Ask the hub for the matching files of the commit, each with its stated checksum."""
         import huggingface_hub
 
         with self._talking():
             entries = huggingface_hub.HfApi(endpoint=self.endpoint).list_repo_tree(
                 self.repository, pattern.rpartition("/")[0] or None, revision=self.revision, repo_type=self.kind
             )
-            # large files have a sha256, others the hash that git gives a file
+            # large files have a sha256, others git's hash of a file
             found = {
                 entry.path: entry.lfs.sha256 if entry.lfs else f"git {entry.blob_id}"
                 for entry in entries
@@ -162,7 +162,7 @@ class HubFiles:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
-        """Turn what can go wrong between us and the hub into one line; its own warnings would be further ones."""
+        """Turn what can go wrong between us and the hub into one line; the library's own warnings would add more."""
         from huggingface_hub import errors
 
         logger = logging.getLogger("huggingface_hub")
@@ -195,7 +195,7 @@ class HubFiles:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(self._strange()) from error
         except Exception as error:
-            # the library below it (httpx, in whatever version) has no common base for "no connection"
+            # the underlying library (httpx, depending on its version) has no common base class for "no connection"
             if type(error).__module__.partition(".")[0].startswith(("httpx", "httpcore")):
                 raise UserError(self._unreachable(error)) from error
             raise
@@ -212,7 +212,7 @@ class HubFiles:
                f"{ALTERNATIVES}"  # fmt: skip
 
     def _known(self) -> dict[str, dict[str, str]]:
-        """Return by pattern the files it stands for, each with the sha256 of its bytes."""
+        """Return, by pattern, the files it stands for, each with the sha256 of its bytes."""
         if not self.listing.exists():
             return {}
         with reading(self.listing):
@@ -223,7 +223,7 @@ class HubFiles:
 
 
 def _check(path: Path, stated: str, reason: str) -> str:
-    """Return the sha256 of a file; one that has not the stated checksum goes from the cache.
+    """Return the sha256 of a file; one without the stated checksum is removed from the cache.
 
     Args:
         path: the file.

@@ -1,4 +1,4 @@
-"""The tokenizer of a pretrained Hugging Face model, by folder or name: its ids without special tokens."""
+"""The tokenizer of a pretrained Hugging Face model, by folder or name; its ids come without special tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lit_ctg.errors import UserError
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Ids of text alone: no ``<bos>``, ``<eos>`` or language token is added.
+    """Ids of the text alone: no ``<bos>``, ``<eos>`` or language token is added.
 
     Args:
         path: a folder with the tokenizer's files, or a name on the hub.
         revision: commit on the hub.
-        strip: leave out white space around a text, the line end of a sentence for one.
+        strip: drop white space around a text, such as the line end of a sentence.
 
     Raises:
         UserError: none there, or no path.
@@ -37,7 +37,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @classmethod
     def of(cls, engine: Any) -> HuggingFaceTokenizer:
-        """Return the interface of a tokenizer that is loaded already, ready for use."""
+        """Wrap a tokenizer that is already loaded."""
         made = cls.__new__(cls)
         Tokenizer.__init__(made)
         made.path, made.revision, made.strip = None, None, False
@@ -49,12 +49,12 @@ class HuggingFaceTokenizer(Tokenizer):
         self.engine = engine
         table = engine.get_vocab()
         words = {number: token for token, number in table.items()}
-        # an id that no token has still takes a place, or later ids would move
+        # an unused id still takes a place, or later ids would shift
         self._names = tuple(words.get(number, f"<id {number}>") for number in range(max(words) + 1))
 
     def fingerprint(self) -> dict[str, Any]:
         backend = getattr(self.engine, "backend_tokenizer", None)
-        # one without a backend has its rules in its class
+        # a tokenizer without a backend has its rules in its class
         rules = type(self.engine).__name__ if backend is None else backend.to_str()
         content = "\n".join([rules, *self._names])
         return {"kind": self.kind, "strip": self.strip, "checksum": hashlib.sha256(content.encode()).hexdigest()}
@@ -74,13 +74,13 @@ class HuggingFaceTokenizer(Tokenizer):
         self.unknown_id, self.pad_id = self.engine.unk_token_id, self.engine.pad_token_id
         self.bos_id, self.eos_id = self.engine.bos_token_id, self.engine.eos_token_id
         if self.unknown_id == self.eos_id:
-            self.unknown_id = None  # GPT-2 names one, but its bytes cover every text
+            self.unknown_id = None  # GPT-2 names an unknown token, but its bytes cover every text
 
     def encode(self, text: str) -> list[int]:
         return self._numbers(text.strip() if self.strip else text)
 
     def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids_T of all texts one behind the other, counts_N); texts are not cut, their rules may look far."""
+        """Return (ids_T of all texts concatenated, counts_N); texts are not cut, since the rules may look far ahead."""
         rows = self._numbers([text.strip() for text in texts] if self.strip else list(texts)) if len(texts) else []
         counts_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids = (number for row in rows for number in row)
@@ -97,17 +97,17 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path") -> Any:
-    """Return the tokenizer; every way in which it can be missing is one line, which names the setting ``key``.
+    """Return the tokenizer; every way in which it can be missing gives one line that names the setting ``key``.
 
     Raises:
-        UserError: no such folder or name, or one without a tokenizer.
+        UserError: no such folder or name, or no tokenizer there.
     """
     from transformers import AutoTokenizer
 
     try:
         found = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
     except Exception as error:
-        # the libraries below raise what they like: OSError, ValueError, KeyError, errors of the hub and of tokenizers
+        # the libraries raise all kinds of errors: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]
         raise UserError(
             f"{key}={path}: no tokenizer could be loaded ({reason}); give the folder that "

@@ -1,4 +1,4 @@
-"""The loader of all corpora, and whole batches of a corpus held in tensors: one indexing operation a batch.
+"""The loader of all corpora, and whole batches of a corpus held in tensors: one indexing operation per batch.
 
 Axis letters: N sentences, T positions, B batch.
 """
@@ -19,26 +19,26 @@ from lit_ctg.core.batch import Batch
 from lit_ctg.errors import UserError
 
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B")
-# first spawn key of the stream that shuffles; the corpora use the small numbers
+# first spawn key of the shuffling stream; the corpora use the small numbers
 ORDER_STREAM = 100
 
 
 class SentenceBatches(Dataset[Batch]):
-    """A padded corpus that is indexed by a whole batch of sentence numbers.
+    """A padded corpus indexed by a whole batch of sentence numbers.
 
     Args:
         ids_NT: long, padded.
         lengths_N: long, number of tokens of each sentence.
         pad_id: the padding token.
-        extras: further tensors with N rows (features, ...); those with T columns are cropped like the input ids.
+        extras: further tensors with N rows (features, ...); those with T columns are cropped as the input ids are.
         crop: cut each batch to its longest sentence (else all batches have T - 1 positions).
 
     An item is a dict of ``input_ids_BT`` and ``target_ids_BT`` (the sentence and the sentence shifted by one),
     ``mask_input_BT`` and ``mask_target_BT`` (bool: not padding), ``sentence_index_B`` and the extras. Where T allows, a
-    cropped input keeps the longest sentence's last token, whose target is padding: the published mask counts it.
+    cropped input keeps the longest sentence's last token, whose target is padding, because the published mask counts it.
 
     Raises:
-        ValueError: an extra with another number of rows or a name that is taken.
+        ValueError: an extra has another number of rows or a name already in use.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SentenceBatches(Dataset[Batch]):
 
 
 class SentenceOrder(Dataset[Batch]):
-    """The batches of ``SentenceBatches``, indexed by (epoch, place).
+    """The batches of ``SentenceBatches``, indexed by (epoch, position).
 
     Args:
         sentences: the split.
@@ -117,9 +117,9 @@ class SentenceOrder(Dataset[Batch]):
 class EpochSampler(Sampler[tuple[int, int]]):
     """Yields (epoch, i) for the batches of an epoch, in order or in an order drawn from (seed, epoch).
 
-    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. Of several processes each gets every
-    ``world_size``-th batch; with ``even`` the first batches of the order are dealt again until all have as many (a
-    process must not wait in vain for gradients).
+    Lightning calls ``set_epoch``; ``start`` is where the next pass begins. With several processes, each gets every
+    ``world_size``-th batch; with ``even`` the first batches are handed out again until all have the same number (no
+    process may wait in vain for gradients).
 
     Raises:
         UserError: fewer batches than processes.
@@ -159,11 +159,11 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 class ResumableLoader(DataLoader[Batch]):
-    """The loader of every corpus: its batches are a function of (seed, epoch, place), its place part of a checkpoint.
+    """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
 
-    Lightning stores ``state_dict`` and gives it back on resume. It sets the epoch (``set_epoch``) after it has asked
-    for an iterator, when workers would already read the first batches of another epoch (its issue 21938); so here
-    nothing is read before the first batch is asked for.
+    Lightning stores ``state_dict`` and restores it on resume. It sets the epoch (``set_epoch``) only after it has
+    requested an iterator, when workers would already be reading the first batches of another epoch (its issue 21938); so
+    nothing is read here before the first batch is requested.
 
     Args:
         batches: a dataset indexed by (epoch, position).
@@ -190,11 +190,11 @@ class ResumableLoader(DataLoader[Batch]):
         super().__init__(batches, batch_size=None, sampler=self.order, num_workers=num_workers, generator=generator)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of ``epoch``; a pass that has begun goes on as it is."""
+        """Make the next pass that of ``epoch``; a pass already begun is unaffected."""
         self.order.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch names its private iterator as the type
-        # a generator: what stands here runs with the first batch. A finished epoch begins anew; a position set by
+        # a generator: this code runs with the first batch. After a finished epoch the position is reset; one set by
         # load_state_dict is used once
         self.position = self.order.start
         for batch in super().__iter__():
@@ -202,11 +202,11 @@ class ResumableLoader(DataLoader[Batch]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many batches of the epoch were given out."""
+        """Return how many batches of the epoch were delivered."""
         return {"epoch": self.order.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Make the next pass begin where the stored one stood."""
+        """Make the next pass begin where the stored one stopped."""
         self.order.set_epoch(state["epoch"])
         self.order.start = state["position"] if state["position"] < len(self) else 0
 
@@ -221,10 +221,10 @@ def sentence_loader(
     rank: int = 0,
     world_size: int = 1,
 ) -> ResumableLoader:
-    """Return the loader of a split held in tensors; it draws nothing from torch's global generator.
+    """Return the loader of a split held in tensors; it does not use torch's global generator.
 
-    Shuffled batches are repeated from the start until every one of ``world_size`` processes has as many; unshuffled
-    ones are never repeated, so that a metric counts no sentence twice.
+    Shuffled batches are repeated from the start until all ``world_size`` processes have the same number; unshuffled
+    ones are never repeated, so that no metric counts a sentence twice.
 
     Raises:
         UserError: fewer batches than processes.
@@ -237,12 +237,12 @@ def sentence_loader(
 
 
 class SentenceDataModule(LightningDataModule, abc.ABC):
-    """Base of the data modules that hold their splits in tensors: the loaders.
+    """Base of the data modules that hold their splits in tensors: provides the loaders.
 
     Attributes:
         batch_size: sentences B of a batch.
         num_workers: processes that read batches.
-        seed: of the order of training; that of an epoch depends on (seed, epoch) only.
+        seed: of the training order, which depends on (seed, epoch) only.
     """
 
     batch_size: int

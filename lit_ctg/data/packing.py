@@ -1,9 +1,9 @@
-"""Token ids of a corpus, made once and read from memory-mapped files.
+"""Token ids of a corpus, computed once and read from memory-mapped files.
 
 A packed corpus is a folder: ``<split>.ids`` (little-endian unsigned integers), ``<split>.npz`` (where documents begin,
 their sources, numbers that describe them), ``tokenizer.json`` and, written last, ``meta.json`` with the checksum of
 every file. It is made under a temporary name and renamed when complete, under a lock, so that sweep jobs that start
-together end with one good copy. The folder's name carries a key of corpus checksum, tokenizer and options.
+together end up with one good copy. The folder's name contains a key of corpus checksum, tokenizer and options.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Documents = Callable[[], Iterable[Document]]
 
 
 def identity_key(identity: Mapping[str, Any]) -> str:
-    """Return 16 hex digits that stand for what a packed corpus is made of."""
+    """Return 16 hex digits that identify what a packed corpus is made of."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def digest(document: Document) -> bytes:
-    """Return 8 bytes that stand for a text: equal but for white space around them, they are one document."""
+    """Return 8 bytes that identify a text; texts that differ only in surrounding white space are one document."""
     return hashlib.blake2b(document.text.strip().encode(), digest_size=8).digest()
 
 
 class PackedCorpus:
-    """A packed corpus on disk; maps its files into memory when they are first read, in each process anew."""
+    """A packed corpus on disk; each process maps a file into memory when it first reads it."""
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
         self.folder, self.meta = folder, meta
@@ -64,7 +64,7 @@ class PackedCorpus:
         return tuple(self.meta["splits"])
 
     def checksum(self) -> str:
-        """Return a checksum of the ids of all splits, of where documents begin and of their sources."""
+        """Return a checksum of the ids of all splits, the places where documents begin and their sources."""
         tables = {name: digest for name, digest in self.meta["files"].items() if name != "tokenizer.json"}
         return checksum([tables, self.meta["dtype"], self.meta["sources"]])
 
@@ -97,19 +97,19 @@ def ensure_packed(
     identity: Mapping[str, Any],
     **options: Any,
 ) -> PackedCorpus:
-    """Return the packed corpus in ``folder``, made now (by exactly one process) if it is not there.
+    """Return the packed corpus in ``folder``, created (by exactly one process) if it is not there.
 
     Args:
         folder: where it is or will be; its name should carry ``identity_key(identity)``.
-        splits: for each split a function that starts reading its documents; evaluation splits before those trained on.
-        tokenizer: trained on ``train`` when it has no vocabulary, and restored from the folder when that exists.
+        splits: for each split, a function that starts reading its documents; evaluation splits before training splits.
+        tokenizer: trained on ``train`` if it has no vocabulary, and restored from the folder if that exists.
         identity: plain values that determine the content.
         options: see ``pack``.
 
     Raises:
-        UserError: damaged or foreign folder, full disk, no permission, empty corpus; no half-written folder is left.
+        UserError: damaged or foreign folder, full disk, no permission, empty corpus; no half-written folder remains.
     """
-    # it gets its name when it is complete: one that is there needs no lock, which a read-only mount would refuse
+    # a folder gets its name when it is complete: an existing one needs no lock, which a read-only mount would refuse
     if not folder.exists():
         with locked(folder.with_name(f"{folder.name}.lock"), remedy=SET_CACHE):
             if not folder.exists():
@@ -127,7 +127,7 @@ def ensure_packed(
 
 
 def open_packed(folder: Path, identity: Mapping[str, Any] | None = None) -> PackedCorpus:
-    """Open a packed corpus after checking format, identity, sizes and checksums; ``UserError`` says what is wrong."""
+    """Open a packed corpus after checking format, identity, sizes and checksums; a ``UserError`` says what is wrong."""
     path = folder / "meta.json"
     remedy = f"delete {folder} and run again"
     with reading(path):
@@ -157,17 +157,17 @@ def pack(
     shared: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Write the files of a packed corpus (all but meta.json) and return its metadata.
+    """Write the files of a packed corpus (except meta.json) and return its metadata.
 
     Args:
-        end_documents: put the tokenizer's ``eos`` behind every document.
+        end_documents: put the tokenizer's ``eos`` after every document.
         columns: names of integer entries of ``Document.meta`` to keep.
         vocabulary_splits: the splits a vocabulary is built on.
-        shared: splits are sides of the same texts (translation), so equal documents are no leak.
-        progress: called with (what is done, documents of it so far).
+        shared: splits are sides of the same texts (translation), so equal documents are not a leak.
+        progress: called with (current step, documents so far).
 
-    A document that already occurred in an earlier split is left out of the later one and counted: nothing that is
-    evaluated was trained on.
+    A document that already occurred in an earlier split is left out of the later one and counted: nothing evaluated was
+    trained on.
     """
     order = list(splits)
     held: dict[str, set[bytes]] = {}
@@ -204,7 +204,7 @@ def _specials(tokenizer: Tokenizer) -> dict[str, int | None]:
 
 
 def _unseen(documents: Iterable[Document], held: Sequence[set[bytes]]) -> tuple[Iterator[Document], array]:
-    """Return the documents that no set of ``held`` has, and a counter (its sum) of those left out."""
+    """Return the documents that are in no set of ``held``, and a counter (its sum) of those left out."""
     dropped = array("q")
 
     def generate() -> Iterator[Document]:
@@ -224,7 +224,7 @@ def _train(
     writers: Mapping[str, SplitWriter],
     progress: Progress | None,
 ) -> None:
-    """Build the vocabulary on the splits ``chosen``; their writers keep what was read where the tokenizer allows it."""
+    """Build the vocabulary on the ``chosen`` splits; their writers keep what was read where the tokenizer allows it."""
     numbers = itertools.count(1)
 
     def reported(split: str) -> Iterator[Document]:
@@ -243,6 +243,6 @@ def _train(
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    # a line an entry; "indent" would do this in Python, ten times slower
+    # one entry per line; "indent" would do this in Python, ten times slower
     text = json.dumps(value, ensure_ascii=False, separators=(",\n", ": "))
     path.write_text(text + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from lit_ctg.data.source import column_names, data_suffix, find_file, read_lines
 from lit_ctg.data.split import check_fractions, tail_documents
 from lit_ctg.errors import UserError, did_you_mean
 
-# sources of each corpus and what stands for them among the samples
+# sources of each corpus and their stand-ins among the samples
 _SOURCES = {"topics": ("garden", "music"), "amazon": ("amazon",), "yelp": ("yelp",)}
 _SAMPLES = {"garden": ("garden",), "music": ("music",), "amazon": ("shop",), "yelp": ("restaurant",)}
 _FILES = {
@@ -25,20 +25,20 @@ _FILES = {
     "amazon": ("reviews_amazon", "amazon"),
     "yelp": ("reviews_yelp", "yelp", "yelp10k"),
 }
-# names under which a review's stars are met
+# names under which a review's stars occur
 _STARS = ("stars", "rating", "overall", "star_rating")
-# more is a number of something else
+# a higher number counts something else
 MOST_STARS = 100
 
 
 class ReviewsDataModule(CorpusDataModule):
-    """Reviews one by one; each topic is a source with its control code, stars are kept in the column ``stars``.
+    """Single reviews; each topic is a source with its control code, stars are kept in the column ``stars``.
 
     Args:
         corpus: topics (garden and music), amazon or yelp.
-        val_fraction, test_fraction: share of each source's reviews, from its end. A test share of 0 means that testing
-            reads the validation part, as in the control-code paper.
-        hub: for each corpus ``{repository, revision, files}`` on the hub, ``files`` by source a pattern.
+        val_fraction, test_fraction: share of each source's reviews, taken from the end. With a test share of 0, testing
+        reads the validation part, as in the control-code paper.
+        hub: for each corpus ``{repository, revision, files}`` on the hub; ``files`` has a pattern for each source.
         options: see ``CorpusDataModule``.
     """
 
@@ -109,7 +109,7 @@ def _reviews(name: str, paths: list[Path], limit: int | None) -> Iterator[Docume
 
 
 def _file_reviews(name: str, path: Path) -> Iterator[Document]:
-    """Yield the reviews of a file: one per line, or rows with text and stars."""
+    """Yield the reviews of a file: one per line, or as rows with text and stars."""
     if data_suffix(path) not in (".jsonl", ".csv", ".parquet"):
         for number, line in enumerate(read_lines(path)):
             # the first line of a file may be its tag, "<garden>"

@@ -1,8 +1,8 @@
 """Read text and records from a folder: .txt .jsonl .csv .parquet, plain or .xz .gz .zst, as streams.
 
 Nothing here loads a whole file: memory stays flat however large a corpus is. Every way in which a file can be bad
-(truncated, not UTF-8, NUL bytes, an endless line, a missing column, a list where text should be, a quote that is never
-closed, nesting without end, empty, unreadable, a pipe) ends in a ``UserError`` that names the file and the line or row.
+(truncated, not UTF-8, NUL bytes, an endless line, a missing column, a list in place of text, an unclosed quote, endless
+nesting, empty, unreadable, a pipe) ends in a ``UserError`` that names the file and the line or row.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
 PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
-# names under which the text of a row is met
+# usual names of the column that holds the text
 TEXT_COLUMNS = ("text", "reviewText", "review_body")
 # a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
 MAX_LINE_BYTES = 32 * 2**20
 
 
 def check_source(source: str) -> str:
-    """Return ``source`` when it is one of sample, local, hub; ``UserError`` otherwise."""
+    """Return ``source`` if it is one of sample, local, hub; ``UserError`` otherwise."""
     if source not in SOURCES:
         raise UserError(f"data.source={source} is unknown: use sample, local or hub{did_you_mean(source, SOURCES)}")
     return source
 
 
 def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path:
-    """Return the first existing ``root/<stem><suffix><packing>``; ``UserError`` naming what was looked for."""
+    """Return the first existing ``root/<stem><suffix><packing>``; the ``UserError`` names what was looked for."""
     found = find_optional(root, stems, suffixes=suffixes)
     if found is None:
         names = ", ".join(stems)
@@ -54,7 +54,7 @@ def find_file(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequen
 
 
 def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Sequence[str] = SUFFIXES) -> Path | None:
-    """Like ``find_file`` but ``None`` when no candidate exists; a missing root is a ``UserError`` all the same."""
+    """Like ``find_file`` but ``None`` if no candidate exists; a missing root is still a ``UserError``."""
     folder = root_folder(root)
     names = {path.name for path in folder.iterdir()}
     for stem in stems:
@@ -67,21 +67,21 @@ def find_optional(root: str | Path | None, stems: Sequence[str], *, suffixes: Se
 
 
 def root_folder(root: str | Path | None) -> Path:
-    """Return ``data.root`` as a folder that can be read; ``UserError`` otherwise."""
+    """Return ``data.root`` as a readable folder; ``UserError`` otherwise."""
     if root is None:
         raise UserError("data.source=local needs data.root=<folder>; or use data.source=sample")
     try:
         folder = Path(root).expanduser()
         next(folder.iterdir(), None)
     except (OSError, RuntimeError, ValueError) as error:
-        # a loop of links, no such user, a NUL byte
+        # circular links, no such user, a NUL byte
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"data.root={root} cannot be read ({reason}): give an existing folder") from error
     return folder
 
 
 class _ZstdStream(io.RawIOBase):
-    """Decompress zstd frames and notice a missing end, which zstandard's own reader passes over in silence."""
+    """Decompress zstd frames and notice a missing end, which zstandard's own reader silently ignores."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         import zstandard
@@ -115,10 +115,10 @@ class _ZstdStream(io.RawIOBase):
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a plain or packed (.xz .gz .zst) file for reading its content's bytes.
+    """Open a plain or compressed (.xz .gz .zst) file to read the bytes of its content.
 
     Raises:
-        UserError: it is no file; a pipe would make the run wait for ever, and can be read only once.
+        UserError: it is not a file; a pipe could make the run wait for ever, and can be read only once.
         OSError: it cannot be opened.
     """
     path = Path(path)
@@ -133,7 +133,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise ``UserError`` for what is there but is neither a file nor a link to one."""
+    """Raise ``UserError`` for anything that exists but is neither a file nor a link to one."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
@@ -141,7 +141,7 @@ def check_regular(path: str | Path) -> None:
 
 
 def _said(what: object) -> str:
-    """Return what a library or a file says as one short line."""
+    """Return a message of a library or a file as one short line."""
     return " ".join(str(what).split())[:200]
 
 
@@ -165,7 +165,7 @@ def reading(path: str | Path) -> Iterator[None]:
     except ImportError as error:
         raise UserError(f"{path} needs the package {error.name}: pip install {error.name}") from error
     except Exception as error:
-        # zstandard and pyarrow raise classes of their own, which exist only once those packages are imported
+        # zstandard and pyarrow raise their own classes, which exist only once those packages are imported
         if type(error).__module__.partition(".")[0] in ("zstandard", "pyarrow"):
             raise UserError(f"{path} is truncated or damaged ({_said(error)}): fetch the file again") from error
         raise
@@ -174,7 +174,7 @@ def reading(path: str | Path) -> Iterator[None]:
 def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES, empty: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file without their line ends.
 
-    Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line above
+    Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line longer than
     ``max_line_bytes`` and (unless ``empty``) a file without any visible character.
     """
     path, visible = Path(path), False
@@ -209,7 +209,7 @@ def read_text(path: str | Path) -> str:
 
 
 def data_suffix(path: str | Path) -> str:
-    """Return the suffix that names the format: ``.jsonl`` of ``reviews.jsonl.xz``."""
+    """Return the suffix that names the format: ``.jsonl`` for ``reviews.jsonl.xz``."""
     path = Path(path)
     return Path(path.stem).suffix if path.suffix in PACKED_SUFFIXES[1:] else path.suffix
 
@@ -218,7 +218,7 @@ class Row(dict[str, Any]):
     """A row of a file, by column.
 
     Attributes:
-        where: the file and the line (of parquet: the row, from 1) it begins on.
+        where: the file and the line (in parquet the row, counting from 1) it begins on.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -226,10 +226,10 @@ class Row(dict[str, Any]):
         self.where = where
 
     def text(self, column: str) -> str:
-        """Return the text of a column, "" for a column that is missing or empty.
+        """Return the text of a column, "" if the column is missing or empty.
 
         Raises:
-            UserError: something else than text, or text that UTF-8 cannot say.
+            UserError: something other than text, or text that UTF-8 cannot encode.
         """
         value = self.get(column)
         if value is None:
@@ -249,10 +249,10 @@ class Row(dict[str, Any]):
         return value
 
     def number(self, column: str, low: float, high: float) -> float | None:
-        """Return the number of a column (also one written as text), None for a column that is missing or empty.
+        """Return the number in a column (also one written as text), None if the column is missing or empty.
 
         Raises:
-            UserError: something else, or a number that does not lie from ``low`` to ``high``.
+            UserError: something else, or a number outside ``low`` to ``high``.
         """
         value = self.get(column)
         if value is None or value == "":
@@ -282,8 +282,8 @@ def read_records(
     Args:
         path: the file.
         columns: what every row must have.
-        optional: what is read as well where the file has it.
-        empty: a file without rows is none to complain about.
+        optional: columns that are also read if the file has them.
+        empty: accept a file without rows.
 
     Raises ``UserError`` naming file, row and the column that is missing, and for an empty file.
     """
@@ -306,7 +306,7 @@ def read_records(
 
 
 def column_names(path: str | Path) -> list[str]:
-    """Return the columns of a file of rows (of .jsonl those of the first row)."""
+    """Return the columns of a file of rows (for .jsonl those of the first row)."""
     if data_suffix(path) != ".parquet":
         return [str(name) for name in next(read_records(path, []))]
     with reading(path):
@@ -331,7 +331,7 @@ def text_column(path: str | Path, given: str | None = None) -> str:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the value in a JSON file, plain or packed; ``UserError`` for what is none."""
+    """Return the value in a JSON file, plain or compressed; ``UserError`` if it is not JSON."""
     with reading(path):
         try:
             return json.loads("\n".join(read_lines(path)))
@@ -345,7 +345,7 @@ def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:  # of its own kind, or a number of thousands of digits
+        except ValueError as error:  # JSONDecodeError, or a number with thousands of digits
             raise UserError(
                 f"{path} line {number} is not JSON ({getattr(error, 'msg', error)}): one object per line"
             ) from error
@@ -358,7 +358,7 @@ def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str
 
 def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    # strict: a quote that is never closed would else swallow the rest of the file without a word
+    # strict: an unclosed quote would otherwise silently swallow the rest of the file
     rows = csv.DictReader((line + "\n" for line in read_lines(path, empty=empty)), strict=True)
     begin = 1
     try:
@@ -381,7 +381,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
         import pyarrow.parquet
 
         with open_bytes(path) as stream:
-            # parquet needs to seek; a packed one is read into memory (parquet is compressed inside already)
+            # parquet needs to seek; a compressed file is read into memory (parquet is already compressed inside)
             plain = Path(path).suffix == ".parquet"
             table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
             names = table.schema_arrow.names
@@ -397,7 +397,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
 
 
 def file_checksum(path: str | Path) -> str:
-    """Return the sha256 (64 hex digits) of a file's bytes as they lie on disk."""
+    """Return the sha256 (64 hex digits) of a file's bytes as stored on disk."""
     with reading(path):
         check_regular(path)
         with open(path, "rb") as stream:

@@ -20,16 +20,16 @@ Progress = Callable[[str, int], None]
 class SplitWriter:
     """Turns the documents of a split into ``<split>.ids`` and ``<split>.npz``.
 
-    Text is read once where that is possible: ``count`` writes the numbers of chunks to a scratch file while it counts
-    words for the vocabulary, and ``write`` then replaces numbers by ids, without cutting the text again.
+    Text is read only once where possible: ``count`` writes the numbers of chunks to a scratch file while it counts words
+    for the vocabulary, and ``write`` then replaces numbers by ids without splitting the text again.
 
     Args:
         folder: where the files go.
         split: its name.
-        tokenizer: has its vocabulary when ``write`` is called.
-        end_documents: put the tokenizer's ``eos`` behind every document.
+        tokenizer: must have its vocabulary when ``write`` is called.
+        end_documents: put the tokenizer's ``eos`` after every document.
         columns: names of integer entries of ``Document.meta`` to keep.
-        progress: called with (split, documents of it so far).
+        progress: called with (split, documents so far).
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SplitWriter:
         self.progress = progress
         self._scratch = folder / f"{split}.chunks"
         self._table: ChunkTable | None = None
-        # of the scratch file: chunks of each text; texts and type of each block
+        # for the scratch file: chunks of each text; texts and type of each block
         self._sizes = array("q")
         self._blocks: list[tuple[int, np.dtype]] = []
         self._begin, self._source, self._unknown, self._characters = array("q", [0]), array("H"), 0, 0
@@ -55,7 +55,7 @@ class SplitWriter:
 
     @property
     def counted(self) -> bool:
-        """Whether ``count`` has read the documents already."""
+        """Whether ``count`` has already read the documents."""
         return self._table is not None
 
     def count(self, documents: Iterable[Document], table: ChunkTable) -> None:
@@ -98,7 +98,7 @@ class SplitWriter:
         return blocks(map(self._describe, documents), BLOCK_CHARACTERS)
 
     def _describe(self, document: Document) -> str:
-        """Note what is kept of a document besides its text, which is returned."""
+        """Record what is kept of a document besides its text; return the text."""
         self._source.append(self._sources.setdefault(document.source, len(self._sources)))
         self._characters += len(document.text)
         for name, column in self._columns.items():

@@ -16,14 +16,14 @@ import numpy as np
 from lit_ctg.data.chunk import Chunks, ChunkTable, word_starts
 from lit_ctg.errors import UserError, did_you_mean
 
-# one word with the white space behind it: what spaCy's rules look at
+# one word with the white space after it: what spaCy's rules look at
 _PIECES = re.compile(rb"\S+\s*|\s+")
 MEMO_LIMIT = 500_000
 BLOCK_CHARACTERS = 2**22
 
 
 def blocks(texts: Iterable[str], characters: int = BLOCK_CHARACTERS) -> Iterator[list[str]]:
-    """Yield lists of texts of about ``characters`` together: what is in memory at a time."""
+    """Yield lists of texts of about ``characters`` in total: what is in memory at a time."""
     block: list[str] = []
     size = 0
     for text in texts:
@@ -63,7 +63,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def dtype(self) -> np.dtype:
-        """The smallest unsigned type that holds every id."""
+        """The smallest unsigned type that can hold every id."""
         return np.dtype("<u2" if len(self) <= 2**16 else "<u4")
 
     def id(self, token: str) -> int:
@@ -86,11 +86,11 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def train(self, texts: Iterable[str]) -> None:
-        """Build the vocabulary from the training split, read once; nothing to do for a tokenizer that comes ready."""
+        """Build the vocabulary from the training split, read once; does nothing for a ready-made tokenizer."""
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return plain values from which ``restore`` makes the same vocabulary again."""
+        """Return plain values from which ``restore`` rebuilds the same vocabulary."""
 
     @abc.abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Tokenizer(abc.ABC):
         """Return the text of some ids."""
 
     def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids_T of all texts one behind the other, counts_N): equal to ``encode`` of each text."""
+        """Return (ids_T of all texts concatenated, counts_N): the same ids as ``encode`` gives for each text."""
         if len(self._table) > MEMO_LIMIT:
             self._table = ChunkTable(self.dtype)
         table, chunks = self._table, self.chunks(texts)
@@ -115,7 +115,7 @@ class Tokenizer(abc.ABC):
         return table.gather(numbers_C, chunks.sizes_N)
 
     def chunks(self, texts: Sequence[str]) -> Chunks:
-        """Cut texts into the pieces that are tokenized by themselves."""
+        """Cut texts into pieces that are tokenized independently."""
         return Chunks([self._bytes(text) for text in texts], self.starts_of)
 
     def _bytes(self, text: str) -> bytes:
@@ -123,17 +123,17 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids (of ``dtype``) of all chunks one behind the other, and how many each has."""
+        """Return the ids (of ``dtype``) of all chunks concatenated, and how many each has."""
 
 
 class WordTokenizer(Tokenizer):
-    """Words at ASCII white space; the vocabulary is that of the training split, commonest first.
+    """Words separated by ASCII white space; the vocabulary is that of the training split, most frequent first.
 
     Args:
         lower: fold case first.
         eol: the token that stands for every line end (WikiText: ``<eos>``); ``None`` drops line ends.
         minimum: a word seen less often becomes ``<unk>``.
-        size: keep at most so many tokens, specials included; ``None`` keeps all.
+        size: keep at most this many tokens, specials included; ``None`` keeps all.
         specials: tokens put first whether or not the text holds them.
     """
 
@@ -171,7 +171,7 @@ class WordTokenizer(Tokenizer):
         data = text.encode()
         if self.eol is not None:
             data = data.replace(b"\n", self._line_end)
-        # white space in front would be a chunk without a word
+        # leading white space would be a chunk without a word
         return data.lstrip()
 
     def _words(self, chunk: bytes) -> list[str]:
@@ -179,7 +179,7 @@ class WordTokenizer(Tokenizer):
         return [word.decode() for word in chunk.split()]
 
     def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
-        """Return the words of all chunks, and how many each has: here always one (``word_starts``, ``_bytes``)."""
+        """Return the words of all chunks and how many each has: here always one (``word_starts``, ``_bytes``)."""
         return list(map(bytes.decode, b" ".join(chunks).split())), np.ones(len(chunks), dtype=np.int64)
 
     def train(self, texts: Iterable[str]) -> None:
@@ -196,7 +196,7 @@ class WordTokenizer(Tokenizer):
             counts[word] = counts.get(word, 0) + count
         for special in self.specials:
             counts.pop(special, None)
-        # commonest first, words of one count by the alphabet (many short sorts are faster than one by pairs)
+        # most frequent first, ties in alphabetical order (many short sorts are faster than one over pairs)
         groups: dict[int, list[str]] = {}
         for word, count in counts.items():
             if count >= self.minimum:
@@ -236,7 +236,7 @@ class SpacyTokenizer(WordTokenizer):
     Args:
         lower: fold case first, as the control-code paper's counts show its authors did.
         eol: the token that stands for every line end; ``None`` drops line ends.
-        whitespace: keep spaCy's white-space tokens (runs of more than one blank), as the authors did.
+        whitespace: keep spaCy's white-space tokens (runs of more than one space), as the authors did.
         options: see ``WordTokenizer``.
     """
 
@@ -248,7 +248,7 @@ class SpacyTokenizer(WordTokenizer):
         self._rules: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # data loader workers get no copy of the rules: they are made again where they are needed
+        # data loader workers get no copy of the rules: they are rebuilt where needed
         return {**self.__dict__, "_rules": None}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class SpacyTokenizer(WordTokenizer):
         return words
 
     def _split(self, chunks: Sequence[bytes]) -> tuple[list[str], np.ndarray]:
-        # one list, not one a chunk: a hundred thousand lists would keep the garbage collector busy
+        # one list, not one per chunk: a hundred thousand lists would keep the garbage collector busy
         words: list[str] = []
         ends = [0]
         for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Plain Wikipedia text in files by subject: whole articles, none of WikiText's tokenisation."""
+"""Plain Wikipedia text in files by subject: whole articles, without WikiText's tokenisation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAME = re.compile(r"(?!\.)(?:domain_)?(.+?)\.txt(?:\.xz|\.gz|\.zst)?")
 class WikipediaDataModule(CorpusDataModule):
     """Articles of English Wikipedia; every text file of a folder is one source, named after the file.
 
-    ``source=local`` reads all ``*.txt`` files (also packed) of ``root`` in the order of their names; an article begins
-    at a line `` = Title = `` between blank lines (see ``wikitext.articles``). A source is the file's name without
-    ``domain_``. Of each file, every ``holdout``-th article is for the test and the ones half-way between for
-    validation, so that both are spread over files that are sorted by subject. ``source=sample`` is raw text of the
-    encyclopaedia sample; no hub has a copy.
+    ``source=local`` reads all ``*.txt`` files (also compressed) of ``root`` in order of name; an article begins at a
+    line `` = Title = `` between blank lines (see ``wikitext.articles``). A source is the file's name without
+    ``domain_``. In each file, every ``holdout``-th article is for testing and those half-way between are for validation,
+    so that both are spread over files that are sorted by subject. ``source=sample`` is raw text of the encyclopaedia
+    sample; no hub has a copy.
 
     Args:
-        holdout: one article in so many goes to each evaluation split; at least 3.
+        holdout: one article in this many goes to each evaluation split; at least 3.
         options: see ``CorpusDataModule``.
     """
 
@@ -69,6 +69,6 @@ class WikipediaDataModule(CorpusDataModule):
         return {self.holdout - 1: "test", self.holdout // 2 - 1: "val"}.get(place, "train")
 
     def hub_documents(self, split: str) -> Iterator[Document]:
-        # refused by hub_pattern before anything is read
+        # rejected by hub_pattern before anything is read
         self.hub_pattern(split)
         return iter(())

@@ -21,17 +21,17 @@ _FILES = {
     "val": ("wiki.valid", "valid", "validation", "val"),
     "test": ("wiki.test", "test"),
 }
-# characters of a document; no article of Wikipedia is as long
+# characters in a document; no Wikipedia article is this long
 LONGEST = 2**20
 _HUB_SPLIT = {"train": "train", "val": "validation", "test": "test"}
 
 
 def articles(lines: Iterable[str]) -> Iterator[Document]:
-    """Group the lines of WikiText into articles; every line is in exactly one, blank lines are empty.
+    """Group the lines of WikiText into articles; every line is in exactly one, blank lines become empty.
 
     An article begins at a title line between two blank lines; legend lines of tables, such as ``= Played , W =``, look
-    like titles but stand in the midst of text. What grows beyond ``LONGEST`` characters, a text without titles for one,
-    is cut at a line end into several documents: memory does not grow with the file.
+    like titles but are in the middle of text. Anything longer than ``LONGEST`` characters, such as a text without titles,
+    is cut at a line end into several documents, so memory does not grow with the file.
     """
     current: list[str] = []
     title, before, size = "", "", 0
@@ -57,7 +57,7 @@ def _article(lines: list[str], title: str) -> Document:
 
 
 class WikiTextDataModule(CorpusDataModule):
-    """WikiText (Merity et al. 2016); the official three splits, documents are articles.
+    """WikiText (Merity et al. 2016) in its three official splits; documents are articles.
 
     Args:
         version: 2 or 103.
@@ -114,7 +114,7 @@ class WikiTextDataModule(CorpusDataModule):
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield lines of text, or of the column ``text``, one row per line (as the hub has it) or more."""
+    """Yield lines of text, or of the column ``text``, with one row per line (as on the hub) or several."""
     if data_suffix(path) in (".jsonl", ".csv", ".parquet"):
         for row in read_records(path, ["text"]):
             yield from row.text("text").removesuffix("\n").split("\n")
