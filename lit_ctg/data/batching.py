@@ -63,7 +63,7 @@ class PackedBatches(Dataset[Batch]):
         return batch
 
     def source_ranges(self) -> list[tuple[int, int, int]]:
-        """Return (source, first token, end) of every source; ``UserError`` if a source's documents are not contiguous."""
+        """Return (source, first token, end) of every source; ``UserError`` if its documents are not contiguous."""
         source_N, begin_N = self.packed.table(self.split, "source"), self.packed.table(self.split, "begin")
         edges = [0, *(np.flatnonzero(np.diff(source_N)) + 1).tolist(), len(source_N)]
         ranges = [(int(source_N[a]), int(begin_N[a]), int(begin_N[b])) for a, b in itertools.pairwise(edges)]

@@ -16,7 +16,7 @@ SPACY = (
 
 
 def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, str]:
-    """Return a ``PreTrainedTokenizerFast`` with the ids of a vocabulary, and a note for the user ("" if none is needed).
+    """Return a ``PreTrainedTokenizerFast`` with the ids of a vocabulary, and a note for the user ("" if not needed).
 
     Args:
         vocabulary: one of our tokenizers.

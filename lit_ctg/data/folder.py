@@ -83,7 +83,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the files below a folder, without hidden ones; links to folders are not followed, as they may be circular."""
+    """Return the files below a folder but hidden ones; links to folders are not followed: they may be circular."""
     files = []
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

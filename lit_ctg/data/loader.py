@@ -35,7 +35,7 @@ class SentenceBatches(Dataset[Batch]):
 
     An item is a dict of ``input_ids_BT`` and ``target_ids_BT`` (the sentence and the sentence shifted by one),
     ``mask_input_BT`` and ``mask_target_BT`` (bool: not padding), ``sentence_index_B`` and the extras. Where T allows, a
-    cropped input keeps the longest sentence's last token, whose target is padding, because the published mask counts it.
+    cropped input keeps the longest sentence's last token, whose target is padding, as the published mask counts it.
 
     Raises:
         ValueError: an extra has another number of rows or a name already in use.
@@ -162,7 +162,7 @@ class ResumableLoader(DataLoader[Batch]):
     """The loader of all corpora: batches are a function of (seed, epoch, position); checkpoints hold the position.
 
     Lightning stores ``state_dict`` and restores it on resume. It sets the epoch (``set_epoch``) only after it has
-    requested an iterator, when workers would already be reading the first batches of another epoch (its issue 21938); so
+    requested an iterator, where workers would already read the first batches of another epoch (its issue 21938); so
     nothing is read here before the first batch is requested.
 
     Args:

@@ -20,7 +20,7 @@ Progress = Callable[[str, int], None]
 class SplitWriter:
     """Turns the documents of a split into ``<split>.ids`` and ``<split>.npz``.
 
-    Text is read only once where possible: ``count`` writes the numbers of chunks to a scratch file while it counts words
+    Text is read only once where possible: ``count`` writes the numbers of chunks to a scratch file while counting words
     for the vocabulary, and ``write`` then replaces numbers by ids without splitting the text again.
 
     Args:

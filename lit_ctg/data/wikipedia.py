@@ -23,7 +23,7 @@ class WikipediaDataModule(CorpusDataModule):
 
     ``source=local`` reads all ``*.txt`` files (also compressed) of ``root`` in order of name; an article begins at a
     line `` = Title = `` between blank lines (see ``wikitext.articles``). A source is the file's name without
-    ``domain_``. In each file, every ``holdout``-th article is for testing and those half-way between are for validation,
+    ``domain_``. In each file, every ``holdout``-th article is for testing and those half-way between for validation,
     so that both are spread over files that are sorted by subject. ``source=sample`` is raw text of the encyclopaedia
     sample; no hub has a copy.
 

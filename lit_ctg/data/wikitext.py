@@ -30,7 +30,7 @@ def articles(lines: Iterable[str]) -> Iterator[Document]:
     """Group the lines of WikiText into articles; every line is in exactly one, blank lines become empty.
 
     An article begins at a title line between two blank lines; legend lines of tables, such as ``= Played , W =``, look
-    like titles but are in the middle of text. Anything longer than ``LONGEST`` characters, such as a text without titles,
+    like titles but are in the middle of text. Anything longer than ``LONGEST`` characters, as a text without titles,
     is cut at a line end into several documents, so memory does not grow with the file.
     """
     current: list[str] = []
