@@ -209,7 +209,7 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     if experiment and (OmegaConf.is_missing(cfg, "paper") or cfg.model is None):
         raise UserError(f"no experiment chosen: pass experiment=<paper>/<name>, one of {', '.join(experiments())}")
     try:
-        OmegaConf.to_container(cfg, resolve=True)
+        plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
     if cfg.seed < 0:
@@ -218,7 +218,6 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
-    plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     for key in ("data", "model", "trainer", "callback"):
         _check_numbers(plainly[key], key)
     return cfg

@@ -50,6 +50,7 @@ def test_a_sweep_is_written_for_the_client(tmp_path: Path) -> None:
         write_sweep(name, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", sorted(SWEEPS))
 def test_its_commands_compose(paper: str) -> None:
     sweep = SWEEPS[paper]

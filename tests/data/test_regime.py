@@ -59,6 +59,7 @@ def test_a_shared_corpus_has_no_regime(name: str) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("graphmax/")])
 def test_both_columns_of_graphmax_read_the_same_texts(name: str) -> None:
     found = []

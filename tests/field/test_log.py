@@ -12,6 +12,7 @@ from lit_ctg.field.run import run
 from lit_ctg.results.record import load_records
 
 
+@pytest.mark.long
 def test_an_offline_run_lies_beside_the_record(field_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 

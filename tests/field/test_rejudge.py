@@ -32,6 +32,7 @@ def kept(root: Path) -> Path:
     return root / "field"
 
 
+@pytest.mark.long
 def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
     kept: Path, root: Path, run_cli: RunCli
 ) -> None:

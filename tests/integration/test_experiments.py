@@ -25,12 +25,11 @@ PRETRAINED = (
 )
 
 
-# one of every set of classes that an experiment is built of; the others, which differ in values, take minutes together
+# one of every set of classes that an experiment is built of, run at once; all in both regimes take minutes
 FIRST = (
     "control_code/gru",
     "control_code/transformer",
     "graphmax/main",
-    "graphmax/review",
     "graphmax/translation",
     "idea_gate/base",
     "idea_gate/branch",
@@ -47,15 +46,13 @@ FIRST = (
     "semantic_fusion/reviews",
     "semantic_fusion/reviews_baseline",
 )
-# of these both regimes are run at once
-PUBLISHED = ("control_code/transformer", "graphmax/main", "idea_gate/main", "nslm/numbers", "semantic_fusion/main")
 
 
 def cases() -> Iterator[Any]:
     """Yield (experiment, regime), marked as long unless it is among the first."""
     for name in experiments():
         for regime in ("corrected", "as_published") if name not in PRETRAINED else ():
-            quick = name in (FIRST if regime == "corrected" else PUBLISHED)
+            quick = name in FIRST and regime == "corrected"
             yield pytest.param(name, regime, marks=[] if quick else pytest.mark.long)
 
 
@@ -72,8 +69,10 @@ def test_the_first_have_every_set_of_classes() -> None:
         for name in experiments()
         if name not in PRETRAINED
     }
-    assert set(FIRST) <= set(sets) and set(PUBLISHED) <= set(FIRST)
-    missing = [name for name in sets if sets[name] not in [sets[first] for first in FIRST]]
+    assert set(FIRST) <= set(sets)
+    # graphmax's trials take half a minute where their kernels are compiled first
+    known = [sets[name] for name in (*FIRST, "graphmax/review", "graphmax/decode_time")]
+    missing = [name for name in sets if sets[name] not in known]
     assert not missing, f"built of classes that no experiment in FIRST is built of: {missing}"
 
 

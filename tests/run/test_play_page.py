@@ -79,6 +79,7 @@ def test_every_paper_has_a_smoke_run_to_train() -> None:
     assert all(group.size == "smoke" and len(group.seeds) == 1 for group in found.values())
 
 
+@pytest.mark.long
 def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = smoke_groups()[:2]
     codes = iter([(0, ""), (2, "one\nlit-ctg: no disk")])

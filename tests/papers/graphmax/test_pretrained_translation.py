@@ -120,6 +120,7 @@ def test_scores_and_translations_are_the_models_own(saved) -> None:
         torch.testing.assert_close(ours, nll, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regime", ["corrected", "as_published"])
 def test_translation_without_training(saved, regime, tmp_path: Path) -> None:
     words = saved[1]

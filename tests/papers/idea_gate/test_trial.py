@@ -295,6 +295,8 @@ def trial_names(trial):
                 base = f"{prefix}/{arm}/{domain}/{chosen}"
                 names |= {f"{base}/{score}" for score in SCORES} | {f"{base}/drift/fall"}
                 names |= {f"{base}/drift/{span_name(span)}" for span in trial["spans"]}
+    if {"gated", "gate_off"} <= set(trial["arms"]):
+        names |= {f"{prefix}/gate_gain/{domain}/{chosen}/stickiness" for domain in domains for chosen in LISTS}
     if trial.get("references"):
         names |= {f"{prefix}/{kind}/{domain}/long/stickiness" for kind in ("text", "random") for domain in domains}
     return names | ({f"{prefix}/classifier/accuracy"} if trial.get("classifier") else set())
