@@ -72,6 +72,7 @@ def test_devices_are_left_to_lightning() -> None:
         assert not [word for word in forbidden if word in text], path
 
 
+@pytest.mark.long
 def test_no_model_brings_code_of_its_own() -> None:
     """Left open, transformers asks on standard input whether to run a repository's code, and takes "y"."""
     calls = 0

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import NUMERICAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +25,7 @@ def test_make_test_names_the_settings() -> None:
         assert setting in recipe
 
 
+@pytest.mark.long
 def test_torch_takes_the_capability_from_the_environment() -> None:
     script = "import torch; print(torch.backends.cpu.get_cpu_capability())"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}

@@ -37,6 +37,8 @@ PAPERS = {
 }
 # with the sums that its curves are means of
 NSLM_CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,nslm_evaluation]"
+# the paper that is at once tried with workers, all others without
+READ_AHEAD = "semantic_fusion/main"
 # everything that training goes on from
 KEPT = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "lit_ctg_generators")
 
@@ -107,7 +109,9 @@ def same(left: Any, right: Any) -> bool:
 @pytest.mark.parametrize(
     ("paper", "workers"),
     [
-        pytest.param(paper, workers, marks=[pytest.mark.long] if workers and paper != "semantic_fusion/main" else [])
+        pytest.param(
+            paper, workers, marks=[pytest.mark.long] if bool(workers) != (paper == "semantic_fusion/main") else []
+        )
         for paper in PAPERS
         for workers in (0, 2)
     ],

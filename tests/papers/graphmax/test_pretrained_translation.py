@@ -87,6 +87,7 @@ def saved(request, tmp_path_factory) -> tuple[str, list[str]]:
     return path, [*QUICK, f"model.path={path}", *words]
 
 
+@pytest.mark.long
 def test_scores_and_translations_are_the_models_own(saved) -> None:
     """With text and labels prepared by the tokenizer as its model's page says."""
     path, words = saved

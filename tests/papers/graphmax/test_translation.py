@@ -47,6 +47,7 @@ def trained(corpus, tmp_path_factory) -> GraphmaxTranslationModule:
     return module
 
 
+@pytest.mark.long
 def test_it_learns_and_its_graph_is_the_target_language(trained, corpus, tmp_path: Path) -> None:
     batch = corpus.train_dataloader().dataset[0, 0]
     before, after = make(corpus).losses(batch), trained.losses(batch)

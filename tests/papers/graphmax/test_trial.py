@@ -81,6 +81,7 @@ def test_it_runs_in_validate_only(scene, published, module, vocabulary):
     assert found.results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regime", ["as_published", "corrected"])
 def test_the_configured_trial_measures_all_it_names(regime, module, vocabulary, scene):
     words = ["callback=[graphmax_trial]", "paper=graphmax", "name=trial", "size=smoke", f"regime={regime}"]
