@@ -449,6 +449,8 @@ def bar_chart(
             body.append(_diamond(axis(group.printed), (start + at - 3) / 2, group.printed))
         at += 7
     marks = [(axis(mark), tick_text(mark)) for mark in ticks(low, high, log)]
+    # the axis begins near the frame, which would cut a long number's first letter
+    marks = [(max(spot, LETTER * len(words) / 2), words) for spot, words in marks]
     parts += [line("grid", spot, top, spot, at) for spot, _ in marks]
     parts += [text(spot, at + 14, words, "tick", "middle") for spot, words in without_collisions(marks)]
     return frame(about + ", ".join(filter(None, (title, measure))), at + 22, parts + body)
