@@ -53,7 +53,8 @@ class PortableConfig(PretrainedConfig):
 class PortableLM(PreTrainedModel, GenerationMixin):
     """What the classes of all papers share: rows may be padded on either side, and there is no cache.
 
-    A subclass builds its parts and calls ``finish``; its ``forward`` passes ``scores`` to ``aligned``.
+    A subclass builds its parts, calls ``finish`` and has ``scores(ids_BT)``: the logits or log-probabilities [B, T, V]
+    of rows without padding on the left. One with further arguments has its own ``forward``, which calls ``aligned``.
     """
 
     config_class = PortableConfig
@@ -68,6 +69,16 @@ class PortableLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: all values are read from the file."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Return what ``scores`` gives, [B, T, V], as logits, and the loss over labels."""
+        return self.aligned(input_ids, attention_mask, self.scores, labels)
 
     def aligned(
         self,

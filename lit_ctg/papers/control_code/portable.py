@@ -59,9 +59,9 @@ class ControlCodeForCausalLM(PortableLM):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
         control_code: Tensor | int | None = None,
         control_weights: Tensor | None = None,
-        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
         """Return logits [B, T, V] of [h; c] W + b (sec. 3.3)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from torch import Tensor, nn
-from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
@@ -45,16 +44,6 @@ class BayesianForCausalLM(PortableLM):
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutput:
-        """Return log-probabilities [B, T, V]."""
-        return self.aligned(input_ids, attention_mask, self.scores, labels)
 
     def scores(self, ids_BT: Tensor) -> Tensor:
         """Return the log-probabilities of rows without padding on the left."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
@@ -47,16 +46,6 @@ class NNLMForCausalLM(PortableLM):
 
     def get_output_embeddings(self) -> nn.Module | None:
         return self.output if isinstance(self.output, nn.Linear) else None
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutput:
-        """Return logits [B, T, V], of an adaptive softmax log-probabilities."""
-        return self.aligned(input_ids, attention_mask, self.scores, labels)
 
     def scores(self, ids_BT: Tensor) -> Tensor:
         """Return the logits of rows without padding on the left."""

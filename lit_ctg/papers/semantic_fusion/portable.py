@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, gpt2_of
@@ -75,16 +74,6 @@ class SemanticFusionForCausalLM(PortableLM):
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutput:
-        """Return logits [B, T, V]: H E^T."""
-        return self.aligned(input_ids, attention_mask, self.scores, labels)
 
     def scores(self, ids_BT: Tensor) -> Tensor:
         """Return the logits of rows without padding on the left."""
