@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg.core.metric import token_nll
+from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.filters import Nucleus, Temperature, nucleus
 from lit_ctg.decoding.loop import StepModel, generate
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
@@ -256,7 +259,9 @@ class ReviewGeneration:
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
-    second judge ``perplexity_pretrained_judge/...``.
+    second judge ``perplexity_pretrained_judge/...``. For the scale of BLEU, ``reference/<scene>/<text>/bleu_<n>`` has
+    texts without the language model: ``real`` reviews of the other folds, and what ``unigram``, ``bigram`` and
+    ``trigram`` models of these write after the same prompts.
 
     Raises:
         UserError: a number out of range, or methods without softmax.
@@ -313,7 +318,24 @@ class ReviewGeneration:
             if fold.number == 0:
                 kept = found[: self.samples_kept]
                 samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
+        for name, rows in self._without_model(fold, prompts):
+            texts = [fold.vocabulary.decode(row) for row in rows]
+            numbers |= {
+                f"reference/{fold.scene}/{name}/{key}": Measure(one.value, one.unit, one.direction, one.n)
+                for key, one in self._score(protocols["bleu"], texts).items()
+            }
         return numbers, samples
+
+    def _without_model(self, fold: Fold, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[str, list[list[int]]]]:
+        """Yield name and ids of the texts that BLEU is compared with."""
+        rng = fold.rng(3)
+        long = [ids for ids in fold.others if len(ids) > self.prompt_tokens] or list(fold.others)
+        drawn = rng.choice(len(long), len(prompts), replace=len(long) < len(prompts))
+        end = self.prompt_tokens + self.new_tokens
+        yield "real", [long[i][self.prompt_tokens : end].tolist() for i in drawn]
+        for order, name in enumerate(NGRAMS, start=1):
+            rows = ngram_texts(fold.ngrams(order), prompts, self.new_tokens, top_p=self.sampler.top_p, rng=rng)
+            yield name, rows
 
     @cached_property
     def pretrained_judge(self) -> HuggingFaceJudge | None:
@@ -323,14 +345,18 @@ class ReviewGeneration:
     def _bleu(
         self, protocol: str, references: References, scene: str, method: str, texts: Sequence[str]
     ) -> dict[str, Measure]:
-        metric = NgramBleu(references, sync_on_compute=False)
-        metric.update([words_of(text) for text in texts])
         return {
             f"{protocol}/{scene}/{method}/{name}": Measure(
                 result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
             )
-            for name, result in metric.named().items()
+            for name, result in self._score(references, texts).items()
         }
+
+    @staticmethod
+    def _score(references: References, texts: Sequence[str]) -> dict[str, MetricResult]:
+        metric = NgramBleu(references, sync_on_compute=False)
+        metric.update([words_of(text) for text in texts])
+        return metric.named()
 
     def _perplexity(
         self,
@@ -363,6 +389,22 @@ class ReviewGeneration:
     def _sample(self, fold: Fold, method: str, row: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
         text = fold.vocabulary.decode(row[len(prompt) :])
         return {"scene": fold.scene, "method": method, "prompt": fold.vocabulary.decode(prompt), "text": text}
+
+
+def ngram_texts(
+    model: NgramModel, prompts: Sequence[Sequence[int]], new_tokens: int, *, top_p: float, rng: np.random.Generator
+) -> list[list[int]]:
+    """Return what an n-gram model writes after each prompt, drawn from its nucleus; it knows no end of text."""
+    before = max(1, model.order - 1)
+    rows = [list(prompt) for prompt in prompts]
+    for _ in range(new_tokens):
+        last_BK = torch.tensor([[-1] * (before - len(row)) + row[-before:] for row in rows])
+        prob_BV = nucleus(model.probs(last_BK).log(), top_p, keep_crossing=True).softmax(dim=-1).numpy()
+        # the first token at which the cumulative probability reaches a uniform draw
+        sum_BV = prob_BV.cumsum(axis=1)
+        for row, sum_V, draw in zip(rows, sum_BV, rng.random(len(rows)), strict=True):
+            row.append(min(int(np.searchsorted(sum_V, draw * sum_V[-1], side="right")), len(sum_V) - 1))
+    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
 def without_end(ids: Sequence[int], start: int, eos_id: int | None) -> list[int]:
