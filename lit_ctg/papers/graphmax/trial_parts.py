@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from lightning import LightningModule
 from torch import Tensor
@@ -43,6 +44,8 @@ from lit_ctg.papers.graphmax.trial import (
     contexts_of,
     logits_of,
     pretty,
+    tokens_of,
+    windows_of,
 )
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
@@ -126,11 +129,13 @@ class NextWordNll:
                 best = min(best, (float(nll_N[half].mean()), float(nll_N[~half].mean())))
             if strengths:
                 numbers[f"nll/{prefix}/chosen"] = Measure(best[1], "nats", "lower", int((~half).sum()), base)
-        for order, name in enumerate(NGRAMS, start=1):
-            prob_N = fold.ngrams(order).prob_of(found.before_NK[~half].cpu(), found.target_N[~half].cpu())
-            nll = -prob_N.log().mean().item()
-            numbers[f"nll/{fold.scene}/{name}"] = Measure(nll, "nats", "lower", len(prob_N), base)
-        return numbers, []
+        return numbers | _ngrams_alone(fold, found.before_NK[~half].cpu(), found.target_N[~half].cpu(), base), []
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return the numbers of the n-gram models alone, over the same contexts as in ``measure``."""
+        windows, picks = windows_of(fold, contexts=2 * self.contexts, length=self.length)
+        _, target_N, before_NK = tokens_of(windows, picks)
+        return _ngrams_alone(fold, before_NK[1::2], target_N[1::2])
 
     def _numbers(
         self,
@@ -175,6 +180,14 @@ class NextWordNll:
             "top": x_BV.argmax(dim=1) != softmax_BV.argmax(dim=1),
             "attested": (x_BV * attested_BV).sum(dim=1),
         }
+
+
+def _ngrams_alone(fold: Fold, before_NK: Tensor, target_N: Tensor, base: str | None = None) -> dict[str, Measure]:
+    numbers = {}
+    for order, name in enumerate(NGRAMS, start=1):
+        prob_N = fold.ngrams(order).prob_of(before_NK, target_N)
+        numbers[f"nll/{fold.scene}/{name}"] = Measure(-prob_N.log().mean().item(), "nats", "lower", len(prob_N), base)
+    return numbers
 
 
 # Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
@@ -314,6 +327,37 @@ class ReviewGeneration:
                 kept = found[: self.samples_kept]
                 samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
         return numbers, samples
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return BLEU and the judge's perplexity of texts that no model wrote, cut like the generated ones.
+
+        ``reference/<scene>/real/...``: other reviews, of the folds on which the graph is counted, from the token on at
+        which a continuation begins; ``random``: as many words drawn from those reviews, each by its frequency.
+        """
+        rng = fold.rng(4)
+        known = References([words_of(text) for text in fold.texts])
+        judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
+        start, end = self.prompt_tokens, self.prompt_tokens + self.new_tokens
+        long = [ids for ids in fold.others if len(ids) > start]
+        if not long:
+            raise UserError(f"scene {fold.scene} has no review of more than {start} tokens: lower prompt_tokens")
+        real = [long[i][:end].tolist() for i in rng.choice(len(long), self.texts, replace=len(long) < self.texts)]
+        bag_N = np.concatenate(fold.others)
+        random = [row[:start] + rng.choice(bag_N, len(row) - start).tolist() for row in real]
+        numbers = {}
+        for kind, rows in (("real", real), ("random", random)):
+            metric = NgramBleu(known, sync_on_compute=False)
+            metric.update([words_of(fold.vocabulary.decode(row[start:])) for row in rows])
+            pairs = [judge.nll(row, start) for row in rows]
+            found = {
+                **metric.named(),
+                "perplexity_judge": text_perplexity([p[0] for p in pairs], [p[1] for p in pairs]),
+            }
+            for name, result in found.items():
+                numbers[f"reference/{fold.scene}/{kind}/{name}"] = Measure(
+                    result.value, result.unit, result.direction, result.n
+                )
+        return numbers
 
     @cached_property
     def pretrained_judge(self) -> HuggingFaceJudge | None:
