@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -253,6 +253,15 @@ def contexts_of(
         places: positions used in one review.
         rows: reviews per batch.
     """
+    windows, picks = windows_of(fold, contexts=contexts, length=length, places=places)
+    batches = range(0, len(windows), rows)
+    logits_NV = torch.cat([_picked(module, windows[at : at + rows], picks[at : at + rows], length) for at in batches])
+    last_N, target_N, before_NK = (ids.to(logits_NV.device) for ids in tokens_of(windows, picks))
+    return Contexts(logits_NV, last_N, target_N, before_NK)
+
+
+def windows_of(fold: Fold, *, contexts: int, length: int, places: int = 4) -> tuple[list[np.ndarray], list[list[int]]]:
+    """Draw pieces of held-out reviews and the places in them whose next token is asked for (see ``contexts_of``)."""
     rng = fold.rng(1)
     order = itertools.cycle(rng.permutation(len(fold.ids)).tolist())
     windows: list[np.ndarray] = []
@@ -266,13 +275,16 @@ def contexts_of(
         windows.append(window_T)
         picks.append(sorted(chosen.tolist()))
         wanted -= len(picks[-1])
-    batches = range(0, len(windows), rows)
-    logits_NV = torch.cat([_picked(module, windows[at : at + rows], picks[at : at + rows], length) for at in batches])
+    return windows, picks
+
+
+def tokens_of(windows: Sequence[np.ndarray], picks: Sequence[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return every place's last token ``[N]``, next token ``[N]`` and last ``BEFORE`` tokens ``[N, BEFORE]``."""
     found = [(window_T, p) for window_T, row in zip(windows, picks, strict=True) for p in row]
     pairs = [(window_T[p], window_T[p + 1]) for window_T, p in found]
-    last_N, target_N = torch.tensor(np.array(pairs), device=logits_NV.device).unbind(1)
+    last_N, target_N = torch.tensor(np.array(pairs)).unbind(1)
     before = [[-1] * (BEFORE - 1 - p) + window_T[max(0, p - BEFORE + 1) : p + 1].tolist() for window_T, p in found]
-    return Contexts(logits_NV, last_N, target_N, torch.tensor(before, device=logits_NV.device))
+    return last_N, target_N, torch.tensor(before)
 
 
 def _picked(module: LightningModule, windows: Sequence[np.ndarray], picks: Sequence[list[int]], length: int) -> Tensor:
@@ -317,6 +329,14 @@ class Part(Protocol):
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         """Return this fold's numbers by name, and texts worth keeping."""
+
+
+@runtime_checkable
+class ReferencePart(Protocol):
+    """A part that has numbers without a language model: what gives its measures a scale."""
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return this fold's numbers by name."""
 
 
 class GraphmaxTrial(Callback):
@@ -417,24 +437,43 @@ class GraphmaxTrial(Callback):
         self.results, self.samples = {}, []
         with torch.inference_mode(), evaluating(module):
             for name, scene in self.scenes.items():
-                texts, ids, never_held = self._reviews(scene, vocabulary)
                 measured: dict[str, list[Measure]] = defaultdict(list)
-                for fold in split_folds(
-                    name,
-                    texts,
-                    ids,
-                    folds=self.folds,
-                    vocabulary=vocabulary,
-                    seed=self.seed,
-                    published=self.published,
-                    never_held=never_held,
-                ):
+                for fold in self._folds(name, scene, vocabulary):
                     self._measure(fold, module, measured)
-                for key, result in summarize_folds(measured).items():
-                    self.results[key] = result.to_dict()
-                    values = [one.value for one in measured.get(key, [])]
-                    if len(values) > 1 and all(map(math.isfinite, values)):
-                        self.results[key]["folds"] = values
+                self._keep(measured)
+
+    def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
+        """Return what needs no language model, on the same folds: the parts' ``references``."""
+        self.results, self.samples = {}, []
+        for name, scene in self.scenes.items():
+            measured: dict[str, list[Measure]] = defaultdict(list)
+            for fold in self._folds(name, scene, datamodule.vocabulary):
+                for part in self.parts_by_name.values():
+                    if isinstance(part, ReferencePart):
+                        for key, number in part.references(fold).items():
+                            measured[key].append(number)
+            self._keep(measured)
+        return self.results
+
+    def _folds(self, name: str, scene: CorpusDataModule, vocabulary: Tokenizer) -> Iterator[Fold]:
+        texts, ids, never_held = self._reviews(scene, vocabulary)
+        return split_folds(
+            name,
+            texts,
+            ids,
+            folds=self.folds,
+            vocabulary=vocabulary,
+            seed=self.seed,
+            published=self.published,
+            never_held=never_held,
+        )
+
+    def _keep(self, measured: Mapping[str, list[Measure]]) -> None:
+        for key, result in summarize_folds(measured).items():
+            self.results[key] = result.to_dict()
+            values = [one.value for one in measured.get(key, [])]
+            if len(values) > 1 and all(map(math.isfinite, values)):
+                self.results[key]["folds"] = values
 
     def _reviews(self, scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str], list[Any], list[Any]]:
         """Return text and ids of the reviews that folds are made of, and ids of those that are never held out."""

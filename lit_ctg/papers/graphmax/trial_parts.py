@@ -46,6 +46,8 @@ from lit_ctg.papers.graphmax.trial import (
     contexts_of,
     logits_of,
     pretty,
+    tokens_of,
+    windows_of,
 )
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
@@ -129,11 +131,13 @@ class NextWordNll:
                 best = min(best, (float(nll_N[half].mean()), float(nll_N[~half].mean())))
             if strengths:
                 numbers[f"nll/{prefix}/chosen"] = Measure(best[1], "nats", "lower", int((~half).sum()), base)
-        for order, name in enumerate(NGRAMS, start=1):
-            prob_N = fold.ngrams(order).prob_of(found.before_NK[~half].cpu(), found.target_N[~half].cpu())
-            nll = -prob_N.log().mean().item()
-            numbers[f"nll/{fold.scene}/{name}"] = Measure(nll, "nats", "lower", len(prob_N), base)
-        return numbers, []
+        return numbers | _ngrams_alone(fold, found.before_NK[~half].cpu(), found.target_N[~half].cpu(), base), []
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return the numbers of the n-gram models alone, over the same contexts as in ``measure``."""
+        windows, picks = windows_of(fold, contexts=2 * self.contexts, length=self.length)
+        _, target_N, before_NK = tokens_of(windows, picks)
+        return _ngrams_alone(fold, before_NK[1::2], target_N[1::2])
 
     def _numbers(
         self,
@@ -178,6 +182,14 @@ class NextWordNll:
             "top": x_BV.argmax(dim=1) != softmax_BV.argmax(dim=1),
             "attested": (x_BV * attested_BV).sum(dim=1),
         }
+
+
+def _ngrams_alone(fold: Fold, before_NK: Tensor, target_N: Tensor, base: str | None = None) -> dict[str, Measure]:
+    numbers = {}
+    for order, name in enumerate(NGRAMS, start=1):
+        prob_N = fold.ngrams(order).prob_of(before_NK, target_N)
+        numbers[f"nll/{fold.scene}/{name}"] = Measure(-prob_N.log().mean().item(), "nats", "lower", len(prob_N), base)
+    return numbers
 
 
 # Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
@@ -259,9 +271,7 @@ class ReviewGeneration:
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
-    second judge ``perplexity_pretrained_judge/...``. For the scale of BLEU, ``reference/<scene>/<text>/bleu_<n>`` has
-    texts without the language model: ``real`` reviews of the other folds, and what ``unigram``, ``bigram`` and
-    ``trigram`` models of these write after the same prompts.
+    second judge ``perplexity_pretrained_judge/...``. What gives them a scale is in ``references``.
 
     Raises:
         UserError: a number out of range, or methods without softmax.
@@ -297,13 +307,10 @@ class ReviewGeneration:
         return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
-        rng = fold.rng(2)
+        drawn, prompts = self._drawn(fold)
         references = [words_of(text) for text in fold.texts]
-        drawn = rng.choice(len(references), min(self.sampled, len(references)), replace=False)
         protocols = {"bleu": References(references), "bleu_sampled": References([references[i] for i in drawn])}
         judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
-        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
-        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
         numbers: dict[str, Measure] = {}
         samples: list[dict[str, Any]] = []
         for method in self.sampler.methods:
@@ -318,24 +325,50 @@ class ReviewGeneration:
             if fold.number == 0:
                 kept = found[: self.samples_kept]
                 samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
-        for name, rows in self._without_model(fold, prompts):
-            texts = [fold.vocabulary.decode(row) for row in rows]
-            numbers |= {
-                f"reference/{fold.scene}/{name}/{key}": Measure(one.value, one.unit, one.direction, one.n)
-                for key, one in self._score(protocols["bleu"], texts).items()
-            }
         return numbers, samples
 
-    def _without_model(self, fold: Fold, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[str, list[list[int]]]]:
-        """Yield name and ids of the texts that BLEU is compared with."""
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return BLEU and the judge's perplexity of texts without the language model, cut like the generated ones.
+
+        ``reference/<scene>/real/...``: reviews of the other folds, on which the graph is counted, from the token on at
+        which a continuation begins; ``unigram``, ``bigram``, ``trigram``: what n-gram models of these reviews write
+        after the prompts of the generated texts.
+        """
         rng = fold.rng(3)
-        long = [ids for ids in fold.others if len(ids) > self.prompt_tokens] or list(fold.others)
+        known = References([words_of(text) for text in fold.texts])
+        judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
+        numbers = {}
+        for kind, rows in self._without_model(fold, self._drawn(fold)[1], rng):
+            texts = [fold.vocabulary.decode(row[start:]) for row, start in rows]
+            pairs = [judge.nll(row, start) for row, start in rows]
+            found = self._score(known, texts)
+            found["perplexity_judge"] = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
+            for name, result in found.items():
+                numbers[f"reference/{fold.scene}/{kind}/{name}"] = Measure(
+                    result.value, result.unit, result.direction, result.n
+                )
+        return numbers
+
+    def _without_model(
+        self, fold: Fold, prompts: Sequence[Sequence[int]], rng: np.random.Generator
+    ) -> Iterator[tuple[str, list[tuple[list[int], int]]]]:
+        """Yield a name and rows of (ids, where the continuation begins)."""
+        start, end = self.prompt_tokens, self.prompt_tokens + self.new_tokens
+        long = [ids for ids in fold.others if len(ids) > start]
+        if not long:
+            raise UserError(f"scene {fold.scene} has no review of more than {start} tokens: lower prompt_tokens")
         drawn = rng.choice(len(long), len(prompts), replace=len(long) < len(prompts))
-        end = self.prompt_tokens + self.new_tokens
-        yield "real", [long[i][self.prompt_tokens : end].tolist() for i in drawn]
+        yield "real", [(long[i][:end].tolist(), start) for i in drawn]
         for order, name in enumerate(NGRAMS, start=1):
             rows = ngram_texts(fold.ngrams(order), prompts, self.new_tokens, top_p=self.sampler.top_p, rng=rng)
-            yield name, rows
+            yield name, [([*p, *row], len(p)) for p, row in zip(prompts, rows, strict=True)]
+
+    def _drawn(self, fold: Fold) -> tuple[list[int], list[list[int]]]:
+        """Return which reviews ``bleu_sampled`` compares with, and the prompts."""
+        rng = fold.rng(2)
+        drawn = rng.choice(len(fold.texts), min(self.sampled, len(fold.texts)), replace=False)
+        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
+        return drawn.tolist(), [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
 
     @cached_property
     def pretrained_judge(self) -> HuggingFaceJudge | None:

@@ -92,6 +92,21 @@ def test_a_picture_is_made_of_the_first_fold(scene, published, module, vocabular
     assert len(found.samples) == 1
 
 
+class Scale(Count):
+    """A part with a number that needs no model."""
+
+    def references(self, fold):
+        return {f"reference/{fold.scene}/held": Measure(float(len(fold.ids)), "reviews", "none", 1)}
+
+
+def test_references_need_no_model(scene, published, vocabulary):
+    found = trial(scene, published, parts={"a": Count(), "b": Scale()})
+    results = found.text_references(SimpleNamespace(vocabulary=vocabulary))
+    assert set(results) == {"reference/shop/held"}, "parts without references are left out"
+    assert results["reference/shop/held"]["folds"] == [4.0, 3.0, 3.0]
+    assert results["reference/shop/held"]["ci95"] == pytest.approx(t_interval([4.0, 3.0, 3.0]))
+
+
 def test_an_infinite_number_has_no_interval():
     folds = [Measure(value, "nats", "lower", 1, "b") for value in (1.0, math.inf)]
     base = [Measure(value, "nats", "lower", 1) for value in (1.0, 2.0)]

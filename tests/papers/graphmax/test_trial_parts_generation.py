@@ -62,16 +62,19 @@ def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
     assert all(sample["text"] and sample["prompt"] not in ("", sample["text"]) for sample in samples)
 
 
-def test_bleu_has_the_scale_of_texts_without_a_language_model(folds, module):
-    numbers, _ = part(texts=30).measure(folds[0], module)
-    bleu = {name: numbers[f"reference/shop/{name}/bleu_2"].value for name in ("real", "unigram", "bigram", "trigram")}
-    assert bleu["unigram"] < bleu["bigram"] < bleu["trigram"] and bleu["unigram"] < bleu["real"]
-    assert all(numbers[f"reference/shop/{name}/bleu_2"].base is None for name in bleu)
-    # neither the language model nor the number of its methods matters
-    with torch.no_grad():
-        module.table.mul_(0)
-    again, _ = part(texts=30).measure(folds[0], module)
-    assert {name: again[f"reference/shop/{name}/bleu_2"].value for name in bleu} == bleu
+def test_real_reviews_and_ngram_models_give_a_scale(folds):
+    found = part(texts=40, new_tokens=6).references(folds[0])
+    real, unigram, bigram, trigram = (
+        {name: found[f"reference/shop/{kind}/{name}"].value for name in ("bleu_2", "precision_2", "perplexity_judge")}
+        for kind in ("real", "unigram", "bigram", "trigram")
+    )
+    assert real["bleu_2"] > 1.3 * unigram["bleu_2"] > 0 and real["perplexity_judge"] < 0.7 * unigram["perplexity_judge"]
+    assert unigram["precision_2"] < bigram["precision_2"] < trigram["precision_2"]
+    assert all(measure.base is None for measure in found.values())
+    again = part(texts=40, new_tokens=6).references(folds[0])
+    assert {name: m.value for name, m in again.items()} == {name: m.value for name, m in found.items()}
+    with pytest.raises(UserError, match="lower prompt_tokens"):
+        part(prompt_tokens=50).references(folds[0])
 
 
 def test_an_ngram_model_writes_what_it_counted():
