@@ -132,7 +132,7 @@ def test_a_model_without_controls_says_so() -> None:
     assert len(bare.generate(2, seed=0)) == 2
     with pytest.raises(UserError, match="follows no control"):
         bare.generate(1, control={"strength": 1}, seed=0)
-    with pytest.raises(UserError, match="one way only"):
+    with pytest.raises(UserError, match="have only one route"):
         bare.generate(1, routes=["banana"], seed=0)
 
 
