@@ -348,11 +348,8 @@ class ReviewGeneration:
         for kind, rows in (("real", real), ("random", random)):
             metric = NgramBleu(known, sync_on_compute=False)
             metric.update([words_of(fold.vocabulary.decode(row[start:])) for row in rows])
-            pairs = [judge.nll(row, start) for row in rows]
-            found = {
-                **metric.named(),
-                "perplexity_judge": text_perplexity([p[0] for p in pairs], [p[1] for p in pairs]),
-            }
+            nats, tokens = zip(*(judge.nll(row, start) for row in rows), strict=True)
+            found = {**metric.named(), "perplexity_judge": text_perplexity(nats, tokens)}
             for name, result in found.items():
                 numbers[f"reference/{fold.scene}/{kind}/{name}"] = Measure(
                     result.value, result.unit, result.direction, result.n

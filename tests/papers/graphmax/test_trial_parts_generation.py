@@ -55,7 +55,7 @@ def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
 
 def test_real_reviews_and_random_words_give_a_scale(folds):
     """Real reviews share n-grams with the held-out ones; their words in another order hardly do."""
-    found = part(texts=40, new_tokens=6).references(folds[0])
+    found = part(texts=24, new_tokens=6).references(folds[0])
     real, random = (
         {name: found[f"reference/shop/{kind}/{name}"].value for name in ("bleu_2", "precision_2", "perplexity_judge")}
         for kind in ("real", "random")
@@ -64,7 +64,7 @@ def test_real_reviews_and_random_words_give_a_scale(folds):
     assert real["precision_2"] > 1.5 * random["precision_2"]
     assert real["perplexity_judge"] < 0.7 * random["perplexity_judge"]
     assert all(measure.base is None for measure in found.values())
-    again = part(texts=40, new_tokens=6).references(folds[0])
+    again = part(texts=24, new_tokens=6).references(folds[0])
     assert {name: m.value for name, m in again.items()} == {name: m.value for name, m in found.items()}
     with pytest.raises(UserError, match="lower prompt_tokens"):
         part(prompt_tokens=50).references(folds[0])

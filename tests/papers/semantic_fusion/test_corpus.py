@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import pickle
 import re
@@ -164,10 +165,10 @@ def test_floors_of_the_paper_and_of_its_sample() -> None:
 
 
 def test_counts_of_the_training_sentences_by_a_loop_over_the_validation_tokens() -> None:
-    corpus = make(train_size=300, val_size=40)
+    corpus = make(train_size=100, val_size=12)
     train = [row[:n].tolist() for row, n in zip(*corpus.corpus("train"), strict=True)]
     flat = [token for row in train for token in row]
-    after = Counter(zip(flat[:-1], flat[1:], strict=True))
+    after = Counter(itertools.pairwise(flat))
     nats: dict[str, list[float]] = {"": [], "_seen_only": [], "_after_held_out": []}
     unigram: list[float] = []
     for row, n in zip(*corpus.corpus("val"), strict=True):
