@@ -260,7 +260,7 @@ class Writer(abc.ABC, Generic[TextT]):
             return self.routes
         for name in routes:
             if name not in self.routes:
-                known = ", ".join(self.routes) or "none: the controls of this paper have one way only"
+                known = ", ".join(self.routes) or "none: the controls of this paper have only one route"
                 raise UserError(
                     f"unknown control route '{name}'{did_you_mean(str(name), self.routes)}; there are {known}"
                 )

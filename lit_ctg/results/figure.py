@@ -206,8 +206,11 @@ def _bars(table: Table) -> Panels:
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
         about, unit = _about(table), measure if "sections" in plot else ""
-        chart = bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit) if groups else None
-        panels[title] = chart
+        panels[title] = (
+            bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit, base=plot.get("base"))
+            if groups
+            else None
+        )
     return panels
 
 

@@ -132,9 +132,9 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     """Return the whole page; ``left_out`` has one line for every paper that is not on it."""
     own = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     style = style_sheet() + own + filter_rules(shown)
-    count = sum(len(part.results.pool.records()) for part in shown)
-    mine = sum(len(part.results.pool.records()) for part in shown if part.own)
-    whose = f"{mine} of your own, {count - mine} committed" if mine else f"{count} runs"
+    count = sum(len(part.results.pool.trained()) for part in shown)
+    mine = sum(len(part.results.pool.trained()) for part in shown if part.own)
+    whose = f"{mine} of your own, {count - mine} committed" if mine else _plural(count, "run")
     absent = "".join(f'<p class="note">{_e(line)}</p>' for line in left_out)
     answers = "".join(_answer(list(group)) for _, group in itertools.groupby(shown, key=lambda one: one.results.paper))
     return (
@@ -450,7 +450,10 @@ def _runs(result: Results) -> str:
         return ""
     head = "".join(f"<th>{_e(column)}</th>" for column in columns)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    return f"<details><summary><h4>{len(rows)} runs behind these numbers</h4></summary>{table}</details>\n"
+    runs = len(result.pool.trained())
+    texts = [_plural(len(rows) - runs, "count") + " of its texts"] if len(rows) > runs else []
+    words = " and ".join([_plural(runs, "run"), *texts])
+    return f"<details><summary><h4>{words} behind these numbers</h4></summary>{table}</details>\n"
 
 
 def _quotes(texts: Sequence[str]) -> str:
@@ -466,8 +469,12 @@ def _e(text: str) -> str:
 
 def runs_words(result: Results) -> str:
     """Say how many runs a paper has, and of which size."""
-    count = len(result.pool.records())
-    return f"{count} run{'s' * (count != 1)}, size {result.size}" if count else "no runs yet"
+    count = len(result.pool.trained())
+    return f"{_plural(count, 'run')}, size {result.size}" if result.pool.records() else "no runs yet"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def slug(label: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -104,11 +105,13 @@ def test_strength_zero_is_the_bare_model(generator: Pushing) -> None:
         ({"control": {"strength": "much"}}, "control.strength='much' is not a number from 0 to 10"),
         ({"control": {"strength": True}}, "is not a number"),
         ({"control": {"strength": float("nan")}}, "is not a number"),
+        ({"control": {"strength": float("inf")}}, "control.strength=inf is not a number from 0 to 10"),
         ({"control": {"strength": 11}}, "control.strength=11: give a number from 0 to 10"),
         ({"control": {"strength": [1, 2, 3]}}, "3 values of control.strength for 2 texts"),
         ({"control": [{"strength": 1}]}, "1 controls for 2 texts"),
         ({"control": {"mood": "wyld"}}, "use one of calm, wild; did you mean 'wild'?"),
         ({"control": {"mix": 0.5}}, "control.mix.<name>=0.5"),
+        ({"control": {"mix": {}}}, "control.mix.<name>=0.5"),
         ({"routes": ["ruel"]}, "unknown control route 'ruel'; did you mean 'rule'?"),
         ({"prompt": ["1"]}, "1 prompts for 2 texts"),
         ({"prompt": "1 2 3 4 5 6 7 8 1 2 3"}, "14 tokens together, the model has 12 positions"),
@@ -118,6 +121,82 @@ def test_mistakes_are_named_in_one_line(generator: Pushing, given: dict[str, Any
     with pytest.raises(UserError) as caught:
         generator.generate(2, **{"seed": 0, **given})
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "inside", "outside", "said"),
+    [
+        ({"low": 0, "high": 1}, (0, 1), (-0.1, 1.1), "give a number from 0 to 1"),
+        ({"low": 0}, (0, 1e9), (-1,), "give a number from 0"),
+        ({"high": 5}, (5, -1e9), (6,), "give a number up to 5"),
+        ({}, (-1e9, 1e9), (), ""),
+    ],
+)
+def test_the_ends_of_a_range_belong_to_it(
+    limits: dict[str, Any], inside: tuple[float, ...], outside: tuple[float, ...], said: str
+) -> None:
+    setting = ControlSetting("size", "of something", **limits)
+    assert [setting.checked(value) for value in inside] == list(inside)
+    for value in outside:
+        with pytest.raises(UserError, match=rf"^mine\.size={value}: {said}$"):
+            setting.checked(value, "mine.size")
+    with pytest.raises(UserError, match=r"^control\.size=inf is not a number"):
+        setting.checked(math.inf)
+
+
+def test_what_a_user_leaves_out_has_its_default_or_is_left_out(generator: Pushing) -> None:
+    assert generator.checked({}) == {"strength": 0.0}
+    assert generator.checked({"mood": "calm", "mix": {"a": 0.5}}) == {
+        "strength": 0.0, "mood": "calm", "mix": {"a": 0.5},
+    }  # fmt: skip
+    assert generator.checked_routes(["none", "rule"]) == generator.checked_routes(None) == ("rule", "none")
+    assert generator.checked_routes([]) == ()
+
+    class Weighted(Pushing):
+        controls = (ControlSetting("weight", "", 0.25, off=0.0), ControlSetting("prior", "", 1.0))
+
+    assert Weighted(Counter(), max_new_tokens=1).bare() == {"weight": 0.0} and generator.bare() == {}
+
+
+class Ending(Pushing):
+    """Its texts end at token 5; its rows know their numbers."""
+
+    eos_id = 5
+
+    def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
+        return control | {"number": number}
+
+
+def test_texts_end_at_their_end_or_length_and_can_be_watched() -> None:
+    seen: list[list[list[int]]] = []
+    made = Ending(Counter(), max_new_tokens=4).generate(
+        2, ["3", "4"], seed=None, max_new_tokens=3, watch=lambda ids_BT: seen.append(ids_BT.tolist())
+    )
+    assert [text.ids for text in made] == [(3, 4, 5), (4, 5)]
+    assert [text.control["number"] for text in made] == [0, 1]
+    assert seen == [[[3], [4]], [[3, 4], [4, 5]]]
+
+
+@pytest.mark.parametrize("kind", [Pushing, Ending])
+def test_log_probs_are_those_of_the_rules_step_by_step(kind: type[Pushing]) -> None:
+    """A text's end within the continuation ends nothing: the tokens behind it have their probabilities too."""
+    generator, ids = kind(Counter(), max_new_tokens=3), [5, 8, 2]
+    found = generator.log_probs("3 4", ids, [{"strength": 0.5}, {"strength": 3}])
+    assert found.shape == (2, 3) and found.dtype == torch.float64
+    for row, strength in enumerate((0.5, 3.0)):
+        last = 4
+        for place, token in enumerate(ids):
+            scores = [0.0] * SIZE
+            scores[(last + 1) % SIZE], scores[(last + 2) % SIZE] = 2.0, 1.0
+            scores[8] += strength
+            assert float(found[row, place]) == pytest.approx(scores[token] - math.log(sum(map(math.exp, scores))))
+            last = token
+    without = generator.log_probs("3 4", ids, [{"strength": 3}], routes=["none"])
+    assert torch.equal(without, generator.log_probs("3 4", ids, [{}])) and not torch.equal(without[0], found[1])
+    assert generator.log_probs("3", [], [{}, {}]).shape == (2, 0) and generator.log_probs("3", [1], []).shape == (0, 1)
+    assert generator.log_probs("3 4", [5] * 11, [{}]).shape == (1, 11)
+    with pytest.raises(UserError, match="14 tokens together"):
+        generator.log_probs("3 4", [5] * 12, [{}])
 
 
 def test_a_model_without_controls_says_so() -> None:
@@ -132,7 +211,7 @@ def test_a_model_without_controls_says_so() -> None:
     assert len(bare.generate(2, seed=0)) == 2
     with pytest.raises(UserError, match="follows no control"):
         bare.generate(1, control={"strength": 1}, seed=0)
-    with pytest.raises(UserError, match="one way only"):
+    with pytest.raises(UserError, match="have only one route"):
         bare.generate(1, routes=["banana"], seed=0)
 
 

@@ -130,6 +130,23 @@ rows:
     assert legend_for(table) == [("corrected", "corrected (95% interval)")]
 
 
+def test_factors_begin_at_one(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: bars, y: factor, log: true, base: 1}
+rows:
+  - {unit: factor, label: raised, metric: raised}
+  - {unit: factor, label: lowered, metric: lowered}
+"""
+    table = table_of(tmp_path, text, {"raised": 4.0, "lowered": 0.25}, make_record)
+    (chart,) = plots_for(table)
+    raised, lowered = (
+        (float(x), float(width))
+        for x, width in re.findall(r' x="([0-9.]+)" y="[0-9.]+" height="13" width="([0-9.]+)"', chart)
+    )
+    # side by side at 1, and as long as each other
+    assert raised[0] == pytest.approx(sum(lowered), abs=0.2) and raised[1] == pytest.approx(lowered[1], abs=0.2)
+
+
 def test_figure_6_shows_words_before_and_after(make_record, tmp_path) -> None:
     record = make_record("main", "corrected", 1)
     record.samples = [

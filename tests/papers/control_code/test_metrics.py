@@ -125,6 +125,14 @@ def test_gap_in_nats_is_a_paired_ratio_with_its_interval():
         assert result[name].ci95 == pytest.approx(expected) and result[name].n == tokens.sum()
 
 
+def test_a_row_without_tokens_is_no_unit_of_the_gap_s_interval():
+    wrong, right, count, source = draw_costs(12)
+    count[0], wrong[0], right[0] = 1.0, 3.0, 2.5  # a row of one token is
+    metric, padded = filled(wrong, right, count, source), filled(wrong, right, count, source)
+    padded.update(torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.tensor([0, 1, 1]))
+    assert padded.result() == metric.result() and padded.rows.sum() == 12
+
+
 def test_gap_in_perplexity_and_its_interval_against_resampled_rows():
     wrong, right, count, source = draw_costs(400)
     metric = filled(wrong, right, count, source)

@@ -184,6 +184,11 @@ def test_binary_shares_both_sides() -> None:
     weights = np.exp(density.log_weight(np.array([[1.0, 1, 0, 0], [0, 0, 0, 0]]), ZERO))
     assert weights[0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])
     assert np.ptp(weights[1]) == pytest.approx(0)
+    # sides of unequal size, over a base whose sum on the correct side is below 1
+    base_K = np.log([0.2, 0.6, 1.2, 2.0])
+    weights = np.exp(density.log_weight(np.array([[1.0, 1, 0, 0], [1, 0, 0, 0]]), base_K))
+    assert weights[0].tolist() == pytest.approx([1 / 6, 3 / 6, 1 / 8, 5 / 24])
+    assert weights[1].tolist() == pytest.approx([2 / 3, 0.6 / 3.8 / 3, 1.2 / 3.8 / 3, 2 / 3.8 / 3])
     with pytest.raises(UserError, match="0 and 1"):
         Binary().fit(training([2]))
 
@@ -346,7 +351,9 @@ def test_blend_is_the_weighted_sum() -> None:
     expected = 0.25 * np.exp(models[0].log_prob(evidence)) + 0.75 * np.exp(models[1].log_prob(evidence))
     assert np.allclose(np.exp(blend.log_prob(evidence)), expected)
     assert np.allclose(np.exp(blend.log_prob_of(np.array([4, 5]), evidence)), expected[[0, 1], [4, 5]])
-    assert len(Blend(models, np.array([0.0, 1.0])).models) == 1
+    # dropped below a thousandth, kept from there on
+    for weight, kept in ((0.0, 1), (0.0009, 1), (0.001, 2), (0.005, 2)):
+        assert len(Blend(models, np.array([weight, 1 - weight])).models) == kept
     assert blend.describe()["blend"][0]["share"] == 0.25
 
 
