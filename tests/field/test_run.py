@@ -23,16 +23,22 @@ RunCli = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def swept(field_root: Path) -> Path:
-    """Records of two methods on every task."""
+    """Records of two methods on one task."""
+    return sweep("sentiment", field_root)
+
+
+def sweep(tasks: str, root: Path) -> Path:
     from lit_ctg.cli import main
 
-    words = [f"task={','.join(options('task'))}", "method=bare,log_odds", "size=smoke", f"output_root={field_root}"]
+    words = [f"task={tasks}", "method=bare,log_odds", "size=smoke", f"output_root={root}"]
     assert main(["field", "run", *words]) == 0
-    return field_root / "field"
+    return root / "field"
 
 
-def test_every_task_leaves_whole_records(swept: Path) -> None:
-    for task in options("task"):
+@pytest.mark.parametrize("tasks", ["sentiment", pytest.param(",".join(options("task")), marks=pytest.mark.long)])
+def test_every_task_leaves_whole_records(tasks: str, field_root: Path) -> None:
+    swept = sweep(tasks, field_root)
+    for task in tasks.split(","):
         for method in ("bare", "log_odds"):
             (record,) = load_records([swept / f"{task}-{method}"])
             assert record.status == "DONE" and record.paper == "field" and record.corpus["text"]

@@ -37,12 +37,8 @@ FIRST = (
     "nslm/increment",
     "nslm/numbers",
     "nslm/numbers_transformer",
-    "nslm/places",
-    "semantic_fusion/baseline",
     "semantic_fusion/coupled",
-    "semantic_fusion/coupled_baseline",
     "semantic_fusion/main",
-    "semantic_fusion/memberships",
     "semantic_fusion/reviews",
     "semantic_fusion/reviews_baseline",
 )

@@ -97,6 +97,7 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path, some: int |
     return ran
 
 
+@pytest.mark.long
 def test_mutated_overrides(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert 0 < run_mutations(12, 0, run_cli, tmp_path, some=4) < 12

@@ -30,7 +30,8 @@ def run(root: Path, *words: str) -> dict[str, Any]:
     return record_of(train(compose([EXPERIMENT, *SMOKE, f"output_root={root}", *words])).folder)
 
 
-@pytest.mark.parametrize("regime", ["corrected", pytest.param("as_published", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("regime", ["corrected", "as_published"])
 def test_same_seed_same_record_to_the_bit(tmp_path: Path, regime: str) -> None:
     first = run(tmp_path / "a", f"regime={regime}", "seed=5")
     second = run(tmp_path / "b", f"regime={regime}", "seed=5")

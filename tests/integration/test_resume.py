@@ -110,7 +110,7 @@ def same(left: Any, right: Any) -> bool:
     ("paper", "workers"),
     [
         pytest.param(
-            paper, workers, marks=[pytest.mark.long] if bool(workers) != (paper == "semantic_fusion/main") else []
+            paper, workers, marks=[] if (paper, workers) in QUICK else [pytest.mark.long]
         )
         for paper in PAPERS
         for workers in (0, 2)

@@ -53,6 +53,7 @@ def test_every_run_of_a_table_is_listed(paper: str, records: list) -> None:
     assert {group.words[0].rpartition("/")[2] for size in sizes for group in committed_groups(paper, size)} <= known
 
 
+@pytest.mark.long
 def test_missing_and_estimate(records: list) -> None:
     groups = [g for g in committed_groups("semantic_fusion", "paper") if g.name in ("main", "baseline")]
     assert missing(groups, records) == []
@@ -68,6 +69,7 @@ def test_missing_and_estimate(records: list) -> None:
     assert estimate(hole, []) is None and "1 runs without one" in plan_lines([hole], [])[1]
 
 
+@pytest.mark.long
 def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
     main = next(g for g in committed_groups("semantic_fusion", "paper") if (g.name, g.regime) == ("main", "corrected"))
     real = dataclasses.replace(main, real=True)
@@ -178,6 +180,7 @@ def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, mon
     assert code == 2 and "lists no runs of size=small" in err
 
 
+@pytest.mark.long
 def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `lit-ctg train`; graphmax has no runs of size=paper."""
     monkeypatch.chdir(tmp_path)
