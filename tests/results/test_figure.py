@@ -130,6 +130,25 @@ rows:
     assert legend_for(table) == [("corrected", "corrected (95% interval)")]
 
 
+@pytest.mark.parametrize("kind", ["line, x: step", "bars, x: rate"])
+def test_runs_side_by_side_have_one_scale(kind: str, make_record, tmp_path) -> None:
+    text = f"""
+plot: {{kind: {kind}}}
+rows:
+  - {{unit: rate, label: one, series: a, x: 0, metric: one}}
+  - {{unit: rate, label: two, series: a, x: 1, metric: two}}
+"""
+    own = table_of(tmp_path, text, {"one": 0.2, "two": 0.3}, make_record)
+    committed = table_of(tmp_path, text, {"one": 10.0, "two": 90.0}, make_record)
+
+    def axis(table: Table, beside: list[Table]) -> list[str]:
+        (svg,) = panels_for(table, beside).values()
+        return limits(svg) if kind.startswith("line") else re.findall('text-anchor="middle">([^<]*)<', svg)
+
+    assert axis(own, []) != axis(committed, [])
+    assert axis(own, [committed]) == axis(committed, [own])
+
+
 def test_factors_begin_at_one(make_record, tmp_path) -> None:
     text = """
 plot: {kind: bars, y: factor, log: true, base: 1}
