@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lit_ctg.results.figure import pictures
 from lit_ctg.results.gather import all_results
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import laid_out, load_records
+from lit_ctg.results.spec import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -43,6 +45,44 @@ def test_figures_are_those_of_the_records(folder: Path) -> None:
     written = {path.name: path.read_text(encoding="utf-8") for path in (folder / "figures").iterdir()}
     assert pictures(results) == written, "make tables brings them up to date"
     assert "headline.svg" in written
+
+
+# decimals of two places and more; fewer would be found anywhere
+DECIMALS = re.compile(r"(?<![\w.,])-?\d[\d,]*\.\d{2,}")
+
+
+def unfound(words: str, tables: str) -> list[str]:
+    """Return the decimals of a text that no number of the tables rounds to, signs aside."""
+    known = [abs(float(number.replace(",", ""))) for number in re.findall(r"\d[\d,]*\.?\d*", tables)]
+    missing = []
+    for number in DECIMALS.findall(words):
+        half = 0.5 * 10.0 ** -len(number.partition(".")[2]) + 1e-9
+        size = abs(float(number.replace(",", "")))
+        if not any(abs(value - size) <= half for value in known):
+            missing.append(number)
+    return missing
+
+
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_a_summary_has_no_number_that_the_tables_have_not(folder: Path) -> None:
+    headline = load_manifest(folder.parent, folder.name).headline
+    assert headline is not None
+    assert unfound(headline.summary, (folder / "tables.md").read_text(encoding="utf-8")) == []
+
+
+def test_the_examples_of_the_rule_are_those_of_the_tables() -> None:
+    tables = "\n".join((folder / "tables.md").read_text(encoding="utf-8") for folder in PAPERS)
+    page = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    examples = [part for part in page.split("\n\n") if part.startswith("*Example.*")]
+    assert len(examples) == 3
+    for example in examples:
+        assert DECIMALS.search(example) or "4.4" in example
+        assert unfound(example, tables) == []
+
+
+def test_a_number_that_is_nowhere_is_found() -> None:
+    assert unfound("ours is -0.163, theirs 2.25, in 1,234.50", "| 0.1634 | 2.249 | 1,234.5 |") == []
+    assert unfound("ours is -0.163", "| 0.1644 | 0.16 |") == ["-0.163"]
 
 
 def test_semantic_fusion_has_five_seeds_of_both_models_in_both_regimes() -> None:

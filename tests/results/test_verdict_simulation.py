@@ -81,6 +81,21 @@ def test_claims_are_rarely_judged_wrong(seeds: int, spread: float) -> None:
     assert true[CONTRADICTED] < 0.05 * PAPERS and exact[CONTRADICTED] < 0.05 * PAPERS
 
 
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("claim", ["equal", "not_less", "not_greater"])
+def test_claims_of_no_difference_are_rarely_judged_wrong(seeds: int, claim: str) -> None:
+    """Hardest just beyond the margin, where there is a difference, and just within it, where there is none."""
+    rng = np.random.default_rng([seeds, len(claim)])
+    side = {"equal": rng.choice([-1, 1], PAPERS), "not_less": -np.ones(PAPERS), "not_greater": np.ones(PAPERS)}[claim]
+    for spread in (0.02, 0.05, 0.2):
+        for truth, wrong in ((0.1001, SUPPORTED), (0.0999, CONTRADICTED)):
+            found: Counter[str] = Counter()
+            for sign in side:
+                interval = mean_interval(rng.normal(sign * truth, spread, seeds).tolist())
+                found[judge_claim(claim, interval, margin=0.1).label] += 1
+            assert found[wrong] < 0.05 * PAPERS, (spread, truth, found)
+
+
 @pytest.mark.parametrize("count", [3, 4, 12])
 def test_averages_over_cells_are_rarely_judged_wrong(count: int) -> None:
     """Cells that differ, three seeds each, no difference on average: one value a cell, not one a seed."""
