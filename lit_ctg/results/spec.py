@@ -5,7 +5,7 @@
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
     headline:                         # optional: what the README shows
-      summary: The outcome, in words without numbers.
+      summary: The outcome in words; numbers in it must stand in the tables.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
       picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
                # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}

@@ -165,7 +165,7 @@ def test_floors_of_the_paper_and_of_its_sample() -> None:
 
 
 def test_counts_of_the_training_sentences_by_a_loop_over_the_validation_tokens() -> None:
-    corpus = make(train_size=300, val_size=40)
+    corpus = make(train_size=100, val_size=12)
     train = [row[:n].tolist() for row, n in zip(*corpus.corpus("train"), strict=True)]
     flat = [token for row in train for token in row]
     after = Counter(itertools.pairwise(flat))
