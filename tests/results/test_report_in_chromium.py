@@ -40,7 +40,8 @@ frame.onload = () => {
     empty: pictures.filter(svg => !visible(svg) || !marks(svg)).map(svg => svg.getAttribute("aria-label")),
     unnamed: pictures.filter(svg => !svg.getAttribute("aria-label").trim()).length,
     tallest: Math.max(...pictures.map(svg => svg.viewBox.baseVal.height)),
-    unprinted: unprinted(page), width: page.documentElement.scrollWidth, folded: folded, height: page.documentElement.scrollHeight,
+    unprinted: unprinted(page),
+    width: page.documentElement.scrollWidth, folded: folded, height: page.documentElement.scrollHeight,
   });
 };
 </script>"""
