@@ -47,13 +47,17 @@ frame.onload = () => {
 </script>"""
 
 
+def chromium(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    start = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
 def browse(page: Path, folder: Path) -> tuple[str, list[str]]:
     """Return the page after its scripts ran, and what it wrote to the console."""
-    assert CHROMIUM is not None
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    words += ["--enable-logging=stderr", "--window-size=1280,1000", "--dump-dom", page.as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = chromium(folder, "--enable-logging=stderr", "--window-size=1280,1000", "--dump-dom", page.as_uri())
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -77,6 +81,9 @@ def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest
     assert found["unprinted"] == 0
     assert found["width"] <= 390
     assert found["folded"] < 6000 < found["height"], "a phone shows the verdicts first, the papers folded"
+    paper = tmp_path / "report.pdf"
+    chromium(tmp_path, f"--print-to-pdf={paper}", report.as_uri())
+    assert 2 < len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) < 40, "paper has the answers and the claims"
 
 
 @pytest.mark.long
