@@ -520,7 +520,7 @@ COMMANDS = {
             "what there is to choose from, one line each",
             _list,
             (Setting("what", "the kind of thing", _kinds, required=True),),
-            examples=("list what=experiments", "list what=metrics"),
+            examples=("list experiments", "list data", "list metrics", "list controls"),
         ),
         Command(
             "completion",

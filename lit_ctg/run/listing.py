@@ -14,7 +14,8 @@ from pathlib import Path
 from lit_ctg.config import config_folder, experiments
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# the kinds that can be listed, and the folder of conf/ that holds each
+# the kinds that can be listed, and the folder of conf/ that holds each; controls are classes
+CONTROLS = "controls"
 KINDS = {
     "experiments": "experiment",
     "data": "data",
@@ -26,11 +27,14 @@ KINDS = {
     "sweeps": "sweep",
     "loggers": "logger",
     "trainers": "trainer",
+    CONTROLS: "",
 }
 
 
 def options(kind: str) -> dict[str, str]:
     """Return ``{name: description}`` of everything of one kind, by name."""
+    if kind == CONTROLS:
+        return controls()
     if kind == "experiments":
         files = {name: config_folder() / "experiment" / f"{name}.yaml" for name in experiments()}
     else:
@@ -40,6 +44,30 @@ def options(kind: str) -> dict[str, str]:
             inner = sorted(path for path in folder.glob("*/*.yaml") if path.parent.name != "tokenizer")
             files |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in inner}
     return {name: description(path) for name, path in files.items()}
+
+
+def controls() -> dict[str, str]:
+    """Return ``{kind: description}`` of the controls that ``lit-ctg export`` writes and ``controls=[...]`` takes."""
+    found = {}
+    for path in [*sorted(PACKAGE.glob("control/*.py")), *sorted(PACKAGE.glob("papers/*/control.py"))]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and (kind := _kind(node)):
+                paper = f" ({path.parent.name})" if path.parent.parent.name == "papers" else ""
+                found[kind] = _sentence((ast.get_docstring(node) or "").split("\n")[0]) + paper
+    return found
+
+
+def _kind(node: ast.ClassDef) -> str:
+    """Return what a class assigns to ``kind``, alone or among others; "" if it is no control that can be made."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            target, value = statement.targets[0], statement.value
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            pairs = zip(target.elts, value.elts, strict=True) if several else [(target, value)]
+            for name, given in pairs:
+                if isinstance(name, ast.Name) and name.id == "kind" and isinstance(given, ast.Constant):
+                    return str(given.value)
+    return ""
 
 
 def description(path: Path) -> str:
@@ -73,7 +101,7 @@ def docstring(target: str) -> str:
 def _sentence(text: str) -> str:
     """Return the first sentence, without a trailing command; a full stop in "sec. 3" and the like does not end it."""
     first = re.split(r"(?<!sec)(?<!Eq)(?<!Fig)(?<!App)\.\s+(?=[A-Z`])", text)[0]
-    return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ")
+    return re.split(r":?\s+lit-ctg ", first)[0].rstrip(". ").replace("``", "")
 
 
 def lines(kind: str) -> list[str]:

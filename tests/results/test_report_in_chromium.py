@@ -19,6 +19,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 LOOK = """<!doctype html><meta charset="utf-8"><pre id="found"></pre>
 <iframe id="page" width="390" height="800" srcdoc="{page}"></iframe>
 <script>
+const keys = ".key i, .share, .share i";
+// coloured by their background, which browsers leave out of print unless told otherwise
+const unprinted = page => [...page.querySelectorAll(keys)].filter(
+  one => page.defaultView.getComputedStyle(one).printColorAdjust !== "exact").length;
 const started = performance.now(), frame = document.getElementById("page");
 frame.onload = () => {
   const loaded = performance.now(), page = frame.contentDocument;
@@ -36,19 +40,24 @@ frame.onload = () => {
     empty: pictures.filter(svg => !visible(svg) || !marks(svg)).map(svg => svg.getAttribute("aria-label")),
     unnamed: pictures.filter(svg => !svg.getAttribute("aria-label").trim()).length,
     tallest: Math.max(...pictures.map(svg => svg.viewBox.baseVal.height)),
+    unprinted: unprinted(page),
     width: page.documentElement.scrollWidth, folded: folded, height: page.documentElement.scrollHeight,
   });
 };
 </script>"""
 
 
+def chromium(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    start = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    done = subprocess.run([*start, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
 def browse(page: Path, folder: Path) -> tuple[str, list[str]]:
     """Return the page after its scripts ran, and what it wrote to the console."""
-    assert CHROMIUM is not None
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    words += ["--enable-logging=stderr", "--window-size=1280,1000", "--dump-dom", page.as_uri()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = chromium(folder, "--enable-logging=stderr", "--window-size=1280,1000", "--dump-dom", page.as_uri())
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -69,8 +78,12 @@ def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest
     assert found["pictures"] > 40
     assert found["empty"] == [] and found["unnamed"] == 0 and found["cut"] == []
     assert found["tallest"] < 1000
+    assert found["unprinted"] == 0
     assert found["width"] <= 390
     assert found["folded"] < 6000 < found["height"], "a phone shows the verdicts first, the papers folded"
+    paper = tmp_path / "report.pdf"
+    chromium(tmp_path, f"--print-to-pdf={paper}", report.as_uri())
+    assert 2 < len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) < 40, "paper has the answers and the claims"
 
 
 @pytest.mark.long
@@ -78,11 +91,12 @@ def test_the_report_of_the_committed_records(tmp_path: Path, monkeypatch: pytest
 def test_the_look_sees_defects(tmp_path: Path) -> None:
     """So that silence above means something."""
     bad = '<meta charset="utf-8"><div style="width:700px">wide</div><svg aria-label=" " viewBox="0 0 460 80"></svg>'
+    bad += '<div class="key"><i style="background: red"></i></div>'
     bad += '<svg aria-label="a" viewBox="0 0 460 80"><text x="400" y="20">a title that is cut at the frame</text></svg>'
     look = tmp_path / "look.html"
     look.write_text(LOOK.replace("{page}", html.escape(bad)) + "<script>console.error('seen')</script>", "utf-8")
     shown, console = browse(look, tmp_path)
     found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', shown, re.S)[1]))
     assert len(console) == 1 and "seen" in console[0]
-    assert found["width"] > 390 and found["unnamed"] == 1 and len(found["empty"]) == 2
+    assert found["width"] > 390 and found["unnamed"] == 1 and found["unprinted"] == 1 and len(found["empty"]) == 2
     assert found["cut"] == ["a title that is cut at the frame"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.config import experiments
+from lit_ctg.control.bundle import kinds
 from lit_ctg.run.listing import KINDS, SCRIPTS, candidates, description, docstring, lines, options, typed
 
 COMMANDS = {"train": ["experiment", "regime", "data"], "table": ["paper", "size"], "list": ["what"]}
@@ -26,10 +27,17 @@ def test_every_kind_has_options(kind: str) -> None:
     assert lines(kind) and all(len(line.split("\n")) == 1 for line in lines(kind))
 
 
-@pytest.mark.parametrize("kind", ["data", "models", "metrics", "callbacks", "backbones"])
+@pytest.mark.parametrize("kind", ["data", "models", "metrics", "callbacks", "backbones", "controls"])
 def test_options_tell_what_they_are(kind: str) -> None:
     silent = [name for name, told in options(kind).items() if not told]
     assert not silent, f"{kind} without a comment or docstring: {silent}"
+
+
+def test_every_control_is_listed() -> None:
+    """Read from the source here, from the classes there."""
+    found = options("controls")
+    assert set(found) == set(kinds())
+    assert found["idea_gate"].endswith("(idea_gate)") and "(" not in found["token_bias"]
 
 
 def test_a_description_is_a_comment_or_a_docstring(tmp_path: Path) -> None:
