@@ -31,6 +31,10 @@ def in_site(path: str) -> str | None:
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
+        # a folder of notebooks has a page that lists them
+        if (ROOT / path).is_dir():
+            place = f"{path.removeprefix('docs/')}/index.md"
+            return place if place in notebook_lists() else None
         return re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
     return path if path in beside() else None
 
@@ -55,7 +59,8 @@ def relinked(text: str, page: str) -> str:
             return found[0]
         there = in_site(posixpath.normpath(posixpath.join(here, target)))
         if there is None:
-            return words if words.startswith("`") else f"{words} (`{posixpath.normpath(posixpath.join(here, target))}`)"
+            path = posixpath.normpath(posixpath.join(here, target))
+            return words if words.startswith("`") else f"`{path}`" if words == path else f"{words} (`{path}`)"
         return f"{mark}[{words}]({posixpath.relpath(there, posixpath.dirname(page) or '.')}{anchor or ''})"
 
     parts, at = [], 0
@@ -92,6 +97,18 @@ def notebooks() -> dict[str, Path]:
     return {str(in_site(path.relative_to(ROOT).as_posix())): path for path in found}
 
 
+def notebook_lists() -> dict[str, str]:
+    """Return path -> text of a page for each folder of notebooks: their titles, as links."""
+    lists: dict[str, str] = {}
+    for place, notebook in notebooks().items():
+        folder, _, name = place.rpartition("/")
+        if folder:
+            title = page_of(notebook).splitlines()[0].lstrip("# ")
+            lists.setdefault(f"{folder}/index.md", "# Notebooks\n\n")
+            lists[f"{folder}/index.md"] += f"- [{title}]({name})\n"
+    return lists
+
+
 def page_of(notebook: Path) -> str:
     """Return a notebook with what its cells printed as Markdown."""
     parts = []
@@ -125,7 +142,7 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, in_site(path) or path, abs_src_path=str(ROOT / path)))
     for place, notebook in notebooks().items():
         files.append(File.generated(config, place, content=page_of(notebook)))
-    for path, text in reference().items():
+    for path, text in {**notebook_lists(), **reference()}.items():
         files.append(File.generated(config, path, content=text))
     return files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import posixpath
 import re
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +96,29 @@ def test_links_hold_in_the_site(site: ModuleType) -> None:
         "[a](../experiments/nslm/tables.md) [b](../data.md) [README](../index.md)\n```\n[x](y.md)\n```\n"
     )
     assert site.relinked("[a](../../docs/data.md)", "experiments/nslm/README.md") == "[a](../../data.md)"
+    # a path as its own words is told once
+    assert site.relinked("[conf/data](../conf/data)", "data.md") == "`conf/data`"
+
+
+def test_a_folder_of_notebooks_has_a_page(site: ModuleType) -> None:
+    assert site.relinked("[a](docs/notebooks/)", "index.md") == "[a](notebooks/index.md)"
+    (lists,) = site.notebook_lists().values()
+    assert re.findall(r"\]\((\w+)\.md\)", lists) == [path.stem for path in sorted((ROOT / "docs/notebooks").glob("*"))]
+
+
+def test_every_link_of_a_page_is_a_page_of_the_site(site: ModuleType) -> None:
+    """What `make docs` would refuse, and formulas, which the site does not draw."""
+    made = {site.in_site(path) for path in site.beside()} | set(site.reference()) | set(site.notebook_lists())
+    pages = {site.in_site(page.relative_to(ROOT).as_posix()): page.read_text(encoding="utf-8") for page in PAGES}
+    pages |= {place: site.page_of(notebook) for place, notebook in site.notebooks().items()}
+    for place, text in pages.items():
+        shown = site.CODE.sub("", text)
+        assert not re.search(r"\$\S[^$\n]*[\\_^{][^$\n]*\$", shown), place
+        for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", site.CODE.sub("", site.relinked(text, place))):
+            if "://" in target or target.startswith(("mailto:", "data:")):
+                continue
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
+            assert there in made or there in pages or (ROOT / "docs" / there).is_file(), f"{place}: {target}"
 
 
 def test_the_reference_has_every_public_module(site: ModuleType) -> None:

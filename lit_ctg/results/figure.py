@@ -45,12 +45,19 @@ from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
 Panels = dict[str, str | None]
 
 
-def panels_for(table: Table) -> Panels:
-    """Return the table's figures as SVG by name; empty if it asks for none."""
+def panels_for(table: Table, beside: Sequence[Table] = ()) -> Panels:
+    """Return the table's figures as SVG by name; empty if it asks for none.
+
+    ``beside`` are the same table with other runs, shown on the same page: their values count for the axes of lines and
+    bars, so that both have the same scales.
+    """
     if not table.spec.plot:
         return {}
-    kinds = {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}
-    panels = kinds[kind](table) if (kind := table.spec.plot["kind"]) in kinds else {}
+    kind = table.spec.plot["kind"]
+    if kind in ("line", "bars"):
+        panels = (_lines if kind == "line" else _bars)(table, beside)
+    else:
+        panels = {"matrix": _matrices, "words": _words}[kind](table) if kind in ("matrix", "words") else {}
     return panels | _pairs(table)
 
 
@@ -99,7 +106,7 @@ def _series(table: Table) -> dict[str, list[Row]]:
     return groups
 
 
-def _lines(table: Table) -> Panels:
+def _lines(table: Table, beside: Sequence[Table]) -> Panels:
     plot = table.spec.plot or {}
     log, series = bool(plot.get("log")), _series(table)
     steps: list[str] = []
@@ -110,9 +117,11 @@ def _lines(table: Table) -> Panels:
     units = {name: unit_of(rows[0].spec) for name, rows in series.items()}
     limits = {}
     for unit in set(units.values()):
-        alike = [name for name in series if units[name] == unit]
-        every = [line for name in alike for line in curves[name]]
-        limits[unit] = value_range(every, [rule for name in alike for rule in rules[name]], log)
+        alike = [
+            (rows, one) for one in (table, *beside) for rows in _series(one).values() if unit_of(rows[0].spec) == unit
+        ]
+        every = [line for rows, one in alike for line in _curves(rows, one, steps)]
+        limits[unit] = value_range(every, [rule for rows, one in alike for rule in _rules(rows, one)], log)
     return {
         name: line_chart(
             name,
@@ -187,27 +196,41 @@ def _curves(rows: Sequence[Row], table: Table, steps: Sequence[str]) -> list[Lin
     return lines
 
 
-def _bars(table: Table) -> Panels:
+def _charts(table: Table) -> dict[str, tuple[list[Row], list[BarGroup]]]:
+    """Return title -> rows and bars of a table's bar charts."""
     plot = table.spec.plot or {}
-    measure = str(plot.get("x", plot.get("y", "")))
     charts = {}
     for section in plot.get("sections", [None]):
         rows = [row for row in table.rows if section in (None, row.spec.section) and row.spec.samples is None]
         ran = [regime for regime in table.regimes if any(_mean(row, regime) is not None for row in rows)]
         groups = [g for row in rows if (g := _group(row, section, ran))]
-        title = section or measure
+        title = section or _measure(table)
         charts[title[:1].upper() + title[1:]] = (rows, groups)
+    return charts
+
+
+def _measure(table: Table) -> str:
+    plot = table.spec.plot or {}
+    return str(plot.get("x", plot.get("y", "")))
+
+
+def _bars(table: Table, beside: Sequence[Table]) -> Panels:
+    plot, measure, charts = table.spec.plot or {}, _measure(table), _charts(table)
     log, low, high = bool(plot.get("log")), plot.get("low"), plot.get("high")
+    every = [chart for one in (table, *beside) for chart in _charts(one).values()]
     shared = {}
     for unit in {unit_of(rows[0].spec) for rows, _ in charts.values()}:
-        groups = [group for rows, found in charts.values() if unit_of(rows[0].spec) == unit for group in found]
+        groups = [group for rows, found in every if unit_of(rows[0].spec) == unit for group in found]
         shared[unit] = bar_range(groups, low, high, log)
     panels: Panels = {}
     for title, (rows, groups) in charts.items():
         start, end = shared[unit_of(rows[0].spec)]
         about, unit = _about(table), measure if "sections" in plot else ""
-        chart = bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit) if groups else None
-        panels[title] = chart
+        panels[title] = (
+            bar_chart(title, groups, low=start, high=end, log=log, about=about, measure=unit, base=plot.get("base"))
+            if groups
+            else None
+        )
     return panels
 
 
@@ -318,8 +341,10 @@ def has_ours(table: Table) -> bool:
     return any(cell is not None and cell.hole is None for row in table.rows for cell in row.cells.values())
 
 
-def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | None:
+def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[str, list[tuple[str, str]]] | None:
     """Return the picture that a paper's manifest names, and its legend; None where no run has anything to draw.
+
+    ``beside`` are the same paper's other runs on the page, drawn on the same scales.
 
     Raises:
         UserError: the manifest names a table, panel or experiment that does not exist.
@@ -329,12 +354,12 @@ def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | No
         return None
     wanted, where = headline.picture, f"{results.paper}/{MANIFEST}, headline picture"
     if "curves" in wanted:
-        return _named_curves(wanted, results.pool)
+        return _named_curves(wanted, results.pool, [one.pool for one in beside])
     tables = {table.spec.name: table for table in results.tables}
     if wanted["table"] not in tables:
         raise UserError(f"{where}: no table '{wanted['table']}'{did_you_mean(str(wanted['table']), tables)}")
     table = tables[wanted["table"]]
-    panels = panels_for(table)
+    panels = panels_for(table, [other for one in beside for other in one.tables if other.spec.name == table.spec.name])
     if not has_ours(table):
         return None
     if wanted["panel"] not in panels:
@@ -344,19 +369,31 @@ def headline_picture(results: Results) -> tuple[str, list[tuple[str, str]]] | No
     return None if svg is None else (svg, legend_for(table))
 
 
-def _named_curves(wanted: Mapping[str, Any], pool: RecordPool) -> tuple[str, list[tuple[str, str]]] | None:
+def _named_curves(
+    wanted: Mapping[str, Any], pool: RecordPool, beside: Sequence[RecordPool]
+) -> tuple[str, list[tuple[str, str]]] | None:
     """Draw one measure of several experiments over epochs, in one panel."""
+    lines, unit = _named_lines(wanted, pool)
+    if not lines:
+        return None
+    y, log = _axis_title(str(wanted["metric"]), unit), unit.startswith("perplexity")
+    limits = value_range([line for one in (pool, *beside) for line in _named_lines(wanted, one)[0]], log=log)
+    title = str(wanted["title"])
+    return line_chart(title, lines, x="epoch", y=y, log=log, limits=limits, about="Training curves. "), []
+
+
+def _named_lines(wanted: Mapping[str, Any], pool: RecordPool) -> tuple[list[Line], str]:
+    """Return the curves of the experiments that were run, and their unit."""
     metric, regime, lines, unit = str(wanted["metric"]), str(wanted["regime"]), [], ""
     for number, (words, experiment) in enumerate(wanted["curves"].items()):
         runs = pool.runs.get((str(experiment), regime), {})
+        if not runs:
+            continue
         unit, direction = _unit(list(runs.values()), metric)
         found = _line(f"series{number}", runs, metric, unit, direction)
         if found is not None:
             lines.append(dataclasses.replace(found, name=str(words)))
-    if not lines:
-        return None
-    y, log = _axis_title(metric, unit), unit.startswith("perplexity")
-    return line_chart(str(wanted["title"]), lines, x="epoch", y=y, log=log, about="Training curves. "), []
+    return lines, unit
 
 
 def _unit(records: Sequence[RunRecord], metric: str) -> tuple[str, str]:

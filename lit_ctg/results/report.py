@@ -63,6 +63,12 @@ class Part:
     own: bool
     # how the user's runs compare with the committed ones
     agreement: tuple[str, ...] = ()
+    # the paper's other runs on the page, of this size: pictures of both have the same scales
+    beside: tuple[Results, ...] = ()
+
+    def tables_beside(self, table: Table) -> list[Table]:
+        """Return the same table with the other runs."""
+        return [other for one in self.beside for other in one.tables if other.spec.name == table.spec.name]
 
     @property
     def origin(self) -> str:
@@ -115,11 +121,15 @@ def parts(results: Sequence[Results], root: Path, size: str = AUTO) -> list[Part
         alone = len({one.paper for one in results}) == 1 and not own
         if not others and not alone and committed.is_dir():
             others = [one for one in all_results(paper, root, [committed], size) if one.pool.records()]
-        shown = [Part(one, True, tuple(twins(one.pool, committed, None))) for one in own]
-        shown += [Part(one, False) for one in others]
+        shown = [Part(one, True, tuple(twins(one.pool, committed, None)), _of_size(one, others)) for one in own]
+        shown += [Part(one, False, (), _of_size(one, own)) for one in others]
         found.append(shown or [Part(one, False) for one in sizes])
     found.sort(key=lambda shown: not shown[0].own)
     return [part for shown in found for part in shown]
+
+
+def _of_size(result: Results, others: Sequence[Results]) -> tuple[Results, ...]:
+    return tuple(one for one in others if one.size == result.size)
 
 
 def _committed(result: Results, folder: Path) -> bool:
@@ -132,9 +142,9 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
     """Return the whole page; ``left_out`` has one line for every paper that is not on it."""
     own = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     style = style_sheet() + own + filter_rules(shown)
-    count = sum(len(part.results.pool.records()) for part in shown)
-    mine = sum(len(part.results.pool.records()) for part in shown if part.own)
-    whose = f"{mine} of your own, {count - mine} committed" if mine else f"{count} runs"
+    count = sum(len(part.results.pool.trained()) for part in shown)
+    mine = sum(len(part.results.pool.trained()) for part in shown if part.own)
+    whose = f"{mine} of your own, {count - mine} committed" if mine else _plural(count, "run")
     absent = "".join(f'<p class="note">{_e(line)}</p>' for line in left_out)
     answers = "".join(_answer(list(group)) for _, group in itertools.groupby(shown, key=lambda one: one.results.paper))
     return (
@@ -171,7 +181,7 @@ def _answer(shown: Sequence[Part]) -> str:
         mine = [part for part in shown if part.own == own]
         words += "".join(_counted(part) for part in mine)
         # the picture of the first size that has one
-        pictures = [picture for part in mine if (picture := headline_picture(part.results)) is not None]
+        pictures = [picture for part in mine if (picture := headline_picture(part.results, part.beside)) is not None]
         drawings += "".join(_picture(*picture, mine[0].origin if len(origins) > 1 else "") for picture in pictures[:1])
     about = f'<p class="sentence">{_e(sentence)}</p>' if sentence and first.pool.records() else ""
     if about and True in origins:
@@ -326,7 +336,7 @@ def _table(table: Table, part: Part) -> str:
     parts = [f'<details class="fold"><summary><h4>{_e(table.title)}</h4></summary><div id="{anchor}">\n']
     if table.spec.caption:
         parts.append(f"<p>{_e(table.spec.caption)}</p>\n")
-    panels = panels_for(table)
+    panels = panels_for(table, part.tables_beside(table))
     plots = [svg for svg in panels.values() if svg is not None]
     if plots:
         parts.append(_key(legend_for(table)))
@@ -450,7 +460,10 @@ def _runs(result: Results) -> str:
         return ""
     head = "".join(f"<th>{_e(column)}</th>" for column in columns)
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    return f"<details><summary><h4>{len(rows)} runs behind these numbers</h4></summary>{table}</details>\n"
+    runs = len(result.pool.trained())
+    texts = [_plural(len(rows) - runs, "count") + " of its texts"] if len(rows) > runs else []
+    words = " and ".join([_plural(runs, "run"), *texts])
+    return f"<details><summary><h4>{words} behind these numbers</h4></summary>{table}</details>\n"
 
 
 def _quotes(texts: Sequence[str]) -> str:
@@ -466,8 +479,12 @@ def _e(text: str) -> str:
 
 def runs_words(result: Results) -> str:
     """Say how many runs a paper has, and of which size."""
-    count = len(result.pool.records())
-    return f"{count} run{'s' * (count != 1)}, size {result.size}" if count else "no runs yet"
+    count = len(result.pool.trained())
+    return f"{_plural(count, 'run')}, size {result.size}" if result.pool.records() else "no runs yet"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def slug(label: str) -> str:

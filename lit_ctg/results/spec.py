@@ -5,7 +5,7 @@
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
     headline:                         # optional: what the README shows
-      summary: The outcome, in words without numbers.
+      summary: The outcome in words; numbers in it must stand in the tables.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
       picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
                # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
@@ -488,7 +488,7 @@ def _known(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
 
 PLOT_KEYS = {
     "line": ("x", "y", "log", "xscale", "pairs"),
-    "bars": ("x", "y", "log", "low", "high", "sections"),
+    "bars": ("x", "y", "log", "low", "high", "base", "sections"),
     "matrix": ("x", "y"),
     "words": (),
     "pareto": ("pairs",),
@@ -507,8 +507,9 @@ def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:
         {kind: line, x: epoch, y: validation perplexity, log: true, xscale: steps}
                                       # one panel per series; y may be left out: then it is each panel's unit, as
                                       # it must be where the units differ; xscale steps: equal distances
-        {kind: bars, x: perplexity, log: true, low: 0, high: 1, sections: [...]}
-                                      # one chart per named section, else a single one; x or y names the measure
+        {kind: bars, x: perplexity, log: true, low: 0, high: 1, base: 1, sections: [...]}
+                                      # one chart per named section, else a single one; x or y names the measure;
+                                      # base: where bars begin, else 0 or the end of a log axis
         {kind: matrix, x: realised, y: intended}      # one panel per series
         {kind: words}                 # best words of a section's first row against those of its others
         {kind: pareto, pairs: {<title>: {x: <section>, y: <section>}}}
@@ -567,8 +568,11 @@ def _check_bars(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> No
         if len(units) > 1:
             words = ", ".join(unit or "none" for unit in sorted(units))
             raise UserError(f"{where}: a bar chart has one unit, not {words}: choose plot.sections")
-    if plot.get("log") and plot.get("low", 1) <= 0:
-        raise UserError(f"{where}: plot.low is {plot['low']}, a log scale begins above 0")
+    for key in ("low", "high", "base"):
+        if isinstance(number := plot.get(key, 1), bool) or not isinstance(number, int | float):
+            raise UserError(f"{where}: plot.{key} is '{number}', expected a number")
+        if plot.get("log") and number <= 0:
+            raise UserError(f"{where}: plot.{key} is {number}, a log scale begins above 0")
 
 
 def _check_matrix(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> None:

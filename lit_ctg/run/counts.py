@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +76,15 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     """Count the corpus of ``experiment=<paper>/<name>``, print the perplexities and write their record.
 
     Raises:
-        UserError: no experiment, a corpus that is generated as it is read, or whatever composing and reading it raise.
+        UserError: no experiment, data without splits to count, or whatever composing and reading it raise.
     """
     cfg = compose(words)
     datamodule = build_datamodule(cfg)
-    if not isinstance(datamodule, CorpusDataModule):
+    if isinstance(datamodule, CorpusDataModule):
+        count: Callable[[], dict[str, MetricResult]] = partial(counts, datamodule)
+    elif hasattr(datamodule, "count_references"):  # sentences that are drawn, not read
+        count = datamodule.count_references
+    else:
         raise UserError(f"data counts: {type(datamodule).__name__} is no corpus with splits to count")
     began = time.monotonic()
     cfg.name = f"{COUNTS}{cfg.name}"
@@ -90,7 +96,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     directory = claim(stem, skip_completed=False)
     assert isinstance(directory, RunDirectory)  # a finished run ends the search only with skip_completed
     try:
-        record.metrics = {name: result.to_dict() for name, result in counts(datamodule).items()}
+        record.metrics = {name: result.to_dict() for name, result in count().items()}
         record.metrics |= of_trials(cfg, datamodule)
         record.corpus, record.threads, record.device = fingerprint(datamodule), torch.get_num_threads(), "cpu"
         record.status, record.wall_time_s = "DONE", round(time.monotonic() - began, 3)

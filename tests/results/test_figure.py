@@ -130,6 +130,42 @@ rows:
     assert legend_for(table) == [("corrected", "corrected (95% interval)")]
 
 
+@pytest.mark.parametrize("kind", ["line, x: step", "bars, x: rate"])
+def test_runs_side_by_side_have_one_scale(kind: str, make_record, tmp_path) -> None:
+    text = f"""
+plot: {{kind: {kind}}}
+rows:
+  - {{unit: rate, label: one, series: a, x: 0, metric: one}}
+  - {{unit: rate, label: two, series: a, x: 1, metric: two}}
+"""
+    own = table_of(tmp_path, text, {"one": 0.2, "two": 0.3}, make_record)
+    committed = table_of(tmp_path, text, {"one": 10.0, "two": 90.0}, make_record)
+
+    def axis(table: Table, beside: list[Table]) -> list[str]:
+        (svg,) = panels_for(table, beside).values()
+        return limits(svg) if kind.startswith("line") else re.findall('text-anchor="middle">([^<]*)<', svg)
+
+    assert axis(own, []) != axis(committed, [])
+    assert axis(own, [committed]) == axis(committed, [own])
+
+
+def test_factors_begin_at_one(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: bars, y: factor, log: true, base: 1}
+rows:
+  - {unit: factor, label: raised, metric: raised}
+  - {unit: factor, label: lowered, metric: lowered}
+"""
+    table = table_of(tmp_path, text, {"raised": 4.0, "lowered": 0.25}, make_record)
+    (chart,) = plots_for(table)
+    raised, lowered = (
+        (float(x), float(width))
+        for x, width in re.findall(r' x="([0-9.]+)" y="[0-9.]+" height="13" width="([0-9.]+)"', chart)
+    )
+    # side by side at 1, and as long as each other
+    assert raised[0] == pytest.approx(sum(lowered), abs=0.2) and raised[1] == pytest.approx(lowered[1], abs=0.2)
+
+
 def test_figure_6_shows_words_before_and_after(make_record, tmp_path) -> None:
     record = make_record("main", "corrected", 1)
     record.samples = [

@@ -224,6 +224,8 @@ def test_good_plots(plot: str, rows: tuple[str, ...], tmp_path: Path) -> None:
         ("{kind: bars, x: a, sections: [T]}", (PLAIN,), "no section 'T'"),
         ("{kind: bars, x: a, sections: [S]}", (PLAIN, CHANGE), "one unit, not change, percent, percent: choose"),
         ("{kind: bars, x: a, log: true, low: 0}", (PLAIN,), "log scale begins above 0"),
+        ("{kind: bars, x: a, log: true, base: 0}", (PLAIN,), "plot.base is 0, a log scale begins above 0"),
+        ("{kind: bars, x: a, base: one}", (PLAIN,), "plot.base is 'one', expected a number"),
         ("{kind: line, x: a}", (PLAIN,), "there is none"),
         ("{kind: line, y: a}", (SERIES,), r"needs plot\.x"),
         ("{kind: line, x: a}", (SERIES, OTHER), "series 's' has several units: perplexity, rate"),

@@ -60,4 +60,4 @@ def test_it_leaves_a_record_beside_the_experiments_own(tmp_path: Path) -> None:
     found = {name for name in gate.metrics if name.endswith("/all/long/stickiness")}
     assert found == {"topic/text/all/long/stickiness", "topic/random/all/long/stickiness"}
     with pytest.raises(UserError, match="no corpus with splits to count"):
-        main(["experiment=semantic_fusion/main", "size=smoke", f"output_root={tmp_path}"])
+        main(["experiment=nslm/increment", "size=smoke", f"output_root={tmp_path}"])

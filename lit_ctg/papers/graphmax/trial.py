@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -181,13 +181,15 @@ class Contexts:
     before_NK: Tensor
 
 
-def read_scene(scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str], list[np.ndarray]]:
-    """Return the distinct reviews of a corpus's training split and their ids in the language model's vocabulary.
+def read_scene(
+    scene: CorpusDataModule, vocabulary: Tokenizer, split: str = "train"
+) -> tuple[list[str], list[np.ndarray]]:
+    """Return the distinct reviews of one of a corpus's splits and their ids in the language model's vocabulary.
 
     Raises:
         UserError: no review has two tokens.
     """
-    texts = list(dict.fromkeys(document.text for document in scene.documents("train")))
+    texts = list(dict.fromkeys(document.text for document in scene.documents(split)))
     ids, ends = [], 0
     flat_T, counts_N = vocabulary.encode_many(texts) if texts else (np.zeros(0), np.zeros(0))
     for count in counts_N:
@@ -195,7 +197,9 @@ def read_scene(scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str
         ends += int(count)
     kept = [(text, row) for text, row in zip(texts, ids, strict=True) if len(row) > 1]
     if not kept:
-        raise UserError("the scene corpus is empty: choose another one for callback.graphmax_trial.scenes")
+        raise UserError(
+            f"the {split} split of the scene corpus is empty: choose another for callback.graphmax_trial.scenes"
+        )
     return [text for text, _ in kept], [row for _, row in kept]
 
 
@@ -208,8 +212,12 @@ def split_folds(
     vocabulary: Tokenizer,
     seed: int,
     published: AlgorithmOne | None = None,
+    never_held: Sequence[np.ndarray] = (),
 ) -> Iterator[Fold]:
     """Yield every fold in turn; a review is held out in exactly one.
+
+    Args:
+        never_held: ids of reviews that are among the others of every fold: those the language model was trained on.
 
     Raises:
         UserError: fewer reviews than folds, or fewer than two folds.
@@ -225,7 +233,7 @@ def split_folds(
             number=number,
             texts=[texts[place] for place in held],
             ids=[ids[place] for place in held],
-            others=[ids[place] for place in others],
+            others=[*(ids[place] for place in others), *never_held],
             vocabulary=vocabulary,
             seed=seed,
             published=published,
@@ -245,6 +253,15 @@ def contexts_of(
         places: positions used in one review.
         rows: reviews per batch.
     """
+    windows, picks = windows_of(fold, contexts=contexts, length=length, places=places)
+    batches = range(0, len(windows), rows)
+    logits_NV = torch.cat([_picked(module, windows[at : at + rows], picks[at : at + rows], length) for at in batches])
+    last_N, target_N, before_NK = (ids.to(logits_NV.device) for ids in tokens_of(windows, picks))
+    return Contexts(logits_NV, last_N, target_N, before_NK)
+
+
+def windows_of(fold: Fold, *, contexts: int, length: int, places: int = 4) -> tuple[list[np.ndarray], list[list[int]]]:
+    """Draw pieces of held-out reviews and the places in them whose next token is asked for (see ``contexts_of``)."""
     rng = fold.rng(1)
     order = itertools.cycle(rng.permutation(len(fold.ids)).tolist())
     windows: list[np.ndarray] = []
@@ -258,13 +275,16 @@ def contexts_of(
         windows.append(window_T)
         picks.append(sorted(chosen.tolist()))
         wanted -= len(picks[-1])
-    batches = range(0, len(windows), rows)
-    logits_NV = torch.cat([_picked(module, windows[at : at + rows], picks[at : at + rows], length) for at in batches])
+    return windows, picks
+
+
+def tokens_of(windows: Sequence[np.ndarray], picks: Sequence[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return every place's last token ``[N]``, next token ``[N]`` and last ``BEFORE`` tokens ``[N, BEFORE]``."""
     found = [(window_T, p) for window_T, row in zip(windows, picks, strict=True) for p in row]
     pairs = [(window_T[p], window_T[p + 1]) for window_T, p in found]
-    last_N, target_N = torch.tensor(np.array(pairs), device=logits_NV.device).unbind(1)
+    last_N, target_N = torch.tensor(np.array(pairs)).unbind(1)
     before = [[-1] * (BEFORE - 1 - p) + window_T[max(0, p - BEFORE + 1) : p + 1].tolist() for window_T, p in found]
-    return Contexts(logits_NV, last_N, target_N, torch.tensor(before, device=logits_NV.device))
+    return last_N, target_N, torch.tensor(before)
 
 
 def _picked(module: LightningModule, windows: Sequence[np.ndarray], picks: Sequence[list[int]], length: int) -> Tensor:
@@ -295,6 +315,8 @@ def pretty(strength: float) -> str:
 
 
 VERSION = 1
+# splits of a scene corpus of which folds can be made
+HELD_OUT = ("train", "test")
 
 
 class Part(Protocol):
@@ -309,11 +331,22 @@ class Part(Protocol):
         """Return this fold's numbers by name, and texts worth keeping."""
 
 
+@runtime_checkable
+class ReferencePart(Protocol):
+    """A part that has numbers without a language model: what gives its measures a scale."""
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return this fold's numbers by name."""
+
+
 class GraphmaxTrial(Callback):
     """Run every part on every fold of every scene in ``trainer.validate``, which ends every run.
 
     Args:
-        scenes: name -> corpus of reviews; only its training split is read.
+        scenes: name -> corpus of reviews.
+        held_out: the split of which the folds are made. With ``train`` no other split is read. With ``test``, for a
+            language model trained on the training split of the same reviews, that split is among the others of
+            every fold: the graph has all that the model has seen, and no held-out review.
         parts: name -> part; null leaves one out.
         folds: number of parts of a scene (Table 2: five).
         seed: of folds and draws; the global random state is neither read nor advanced.
@@ -327,13 +360,15 @@ class GraphmaxTrial(Callback):
         samples: dicts with scene, method and text.
 
     Raises:
-        UserError: fewer than two folds, a seed that is not a whole number of at least 0, or no Algorithm 1.
+        UserError: fewer than two folds, a seed that is not a whole number of at least 0, another split, or no
+            Algorithm 1.
     """
 
     def __init__(
         self,
         *,
         scenes: Mapping[str, CorpusDataModule | None],
+        held_out: str = "train",
         parts: Mapping[str, Part | None],
         folds: int,
         seed: int,
@@ -342,11 +377,13 @@ class GraphmaxTrial(Callback):
         super().__init__()
         check_whole("callback.graphmax_trial", 2, folds=folds)
         check_whole("callback.graphmax_trial", 0, seed=seed)
+        if held_out not in HELD_OUT:
+            raise UserError(f"callback.graphmax_trial.held_out={held_out}: use one of {', '.join(HELD_OUT)}")
         if not isinstance(published, AlgorithmOne):
             raise UserError("callback.graphmax_trial.published is missing: give Algorithm 1 its numbers (sec. 4.1)")
         self.scenes = {name: scene for name, scene in scenes.items() if scene is not None}
         self.parts_by_name = {name: part for name, part in parts.items() if part is not None}
-        self.folds, self.seed, self.published = folds, seed, published
+        self.folds, self.seed, self.published, self.held_out = folds, seed, published, held_out
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
 
@@ -354,7 +391,8 @@ class GraphmaxTrial(Callback):
         """Refuse, before any training, settings with which the later trial would fail.
 
         Raises:
-            UserError: a part needs more positions than the model has, or a scene has fewer reviews than folds.
+            UserError: a part needs more positions than the model has, a scene has fewer reviews than folds, or the
+                language model is trained on reviews of the split that is held out.
         """
         if stage != "fit":
             return
@@ -368,11 +406,25 @@ class GraphmaxTrial(Callback):
                     "tokens or raise backbone.context"
                 )
         for name, scene in self.scenes.items():
-            found = len(list(itertools.islice(scene.documents("train"), self.folds)))
+            found = len(list(itertools.islice(scene.documents(self.held_out), self.folds)))
             if found < self.folds:
                 raise UserError(
                     f"callback.graphmax_trial.scenes.{name} has {found} reviews for {self.folds} folds: choose another "
                     "corpus or fewer folds"
+                )
+        if self.held_out == "test":
+            self._check_unseen(datamodule_of(trainer))
+
+    def _check_unseen(self, data: Any) -> None:
+        """Refuse a language model trained on reviews that are to be held out."""
+        trained = {document.text for document in data.documents("train")}
+        for name, scene in self.scenes.items():
+            known = {document.text for document in scene.documents("train")}
+            seen = {document.text for document in scene.documents("test")} - known
+            if common := len(seen & trained):
+                raise UserError(
+                    f"callback.graphmax_trial.scenes.{name}: the language model is trained on {common} of its "
+                    f"{len(seen)} held-out reviews; give both the same splits (data.val_fraction, data.test_fraction)"
                 )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -385,23 +437,54 @@ class GraphmaxTrial(Callback):
         self.results, self.samples = {}, []
         with torch.inference_mode(), evaluating(module):
             for name, scene in self.scenes.items():
-                texts, ids = read_scene(scene, vocabulary)
                 measured: dict[str, list[Measure]] = defaultdict(list)
-                for fold in split_folds(
-                    name,
-                    texts,
-                    ids,
-                    folds=self.folds,
-                    vocabulary=vocabulary,
-                    seed=self.seed,
-                    published=self.published,
-                ):
+                for fold in self._folds(name, scene, vocabulary):
                     self._measure(fold, module, measured)
-                for key, result in summarize_folds(measured).items():
-                    self.results[key] = result.to_dict()
-                    values = [one.value for one in measured.get(key, [])]
-                    if len(values) > 1 and all(map(math.isfinite, values)):
-                        self.results[key]["folds"] = values
+                self._keep(measured)
+
+    def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
+        """Return what needs no language model, on the same folds: the parts' ``references``."""
+        self.results, self.samples = {}, []
+        for name, scene in self.scenes.items():
+            measured: dict[str, list[Measure]] = defaultdict(list)
+            for fold in self._folds(name, scene, datamodule.vocabulary):
+                for part in self.parts_by_name.values():
+                    if isinstance(part, ReferencePart):
+                        for key, number in part.references(fold).items():
+                            measured[key].append(number)
+            self._keep(measured)
+        return self.results
+
+    def _folds(self, name: str, scene: CorpusDataModule, vocabulary: Tokenizer) -> Iterator[Fold]:
+        texts, ids, never_held = self._reviews(scene, vocabulary)
+        return split_folds(
+            name,
+            texts,
+            ids,
+            folds=self.folds,
+            vocabulary=vocabulary,
+            seed=self.seed,
+            published=self.published,
+            never_held=never_held,
+        )
+
+    def _keep(self, measured: Mapping[str, list[Measure]]) -> None:
+        for key, result in summarize_folds(measured).items():
+            self.results[key] = result.to_dict()
+            values = [one.value for one in measured.get(key, [])]
+            if len(values) > 1 and all(map(math.isfinite, values)):
+                self.results[key]["folds"] = values
+
+    def _reviews(self, scene: CorpusDataModule, vocabulary: Tokenizer) -> tuple[list[str], list[Any], list[Any]]:
+        """Return text and ids of the reviews that folds are made of, and ids of those that are never held out."""
+        texts, ids = read_scene(scene, vocabulary, self.held_out)
+        if self.held_out == "train":
+            return texts, ids, []
+        seen, known_ids = read_scene(scene, vocabulary)
+        known = set(seen)
+        # a review that stands in both splits was seen in training
+        kept = [(text, row) for text, row in zip(texts, ids, strict=True) if text not in known]
+        return [text for text, _ in kept], [row for _, row in kept], known_ids
 
     def _measure(self, fold: Fold, module: LightningModule, measured: dict[str, list[Measure]]) -> None:
         for part in steps(self.parts_by_name.values(), f"{fold.scene}, part {fold.number + 1}"):

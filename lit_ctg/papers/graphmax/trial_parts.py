@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_ctg.core.metric import token_nll
+from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
-from lit_ctg.decoding.filters import Nucleus, Temperature
+from lit_ctg.decoding.filters import Nucleus, Temperature, nucleus
 from lit_ctg.decoding.loop import StepModel, generate
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
@@ -43,6 +46,8 @@ from lit_ctg.papers.graphmax.trial import (
     contexts_of,
     logits_of,
     pretty,
+    tokens_of,
+    windows_of,
 )
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
@@ -126,11 +131,13 @@ class NextWordNll:
                 best = min(best, (float(nll_N[half].mean()), float(nll_N[~half].mean())))
             if strengths:
                 numbers[f"nll/{prefix}/chosen"] = Measure(best[1], "nats", "lower", int((~half).sum()), base)
-        for order, name in enumerate(NGRAMS, start=1):
-            prob_N = fold.ngrams(order).prob_of(found.before_NK[~half].cpu(), found.target_N[~half].cpu())
-            nll = -prob_N.log().mean().item()
-            numbers[f"nll/{fold.scene}/{name}"] = Measure(nll, "nats", "lower", len(prob_N), base)
-        return numbers, []
+        return numbers | _ngrams_alone(fold, found.before_NK[~half].cpu(), found.target_N[~half].cpu(), base), []
+
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return the numbers of the n-gram models alone, over the same contexts as in ``measure``."""
+        windows, picks = windows_of(fold, contexts=2 * self.contexts, length=self.length)
+        _, target_N, before_NK = tokens_of(windows, picks)
+        return _ngrams_alone(fold, before_NK[1::2], target_N[1::2])
 
     def _numbers(
         self,
@@ -175,6 +182,14 @@ class NextWordNll:
             "top": x_BV.argmax(dim=1) != softmax_BV.argmax(dim=1),
             "attested": (x_BV * attested_BV).sum(dim=1),
         }
+
+
+def _ngrams_alone(fold: Fold, before_NK: Tensor, target_N: Tensor, base: str | None = None) -> dict[str, Measure]:
+    numbers = {}
+    for order, name in enumerate(NGRAMS, start=1):
+        prob_N = fold.ngrams(order).prob_of(before_NK, target_N)
+        numbers[f"nll/{fold.scene}/{name}"] = Measure(-prob_N.log().mean().item(), "nats", "lower", len(prob_N), base)
+    return numbers
 
 
 # Reviews generated with each output layer: BLEU against held-out reviews, perplexity, time (Tables 2, 3, 5 and 8).
@@ -256,7 +271,7 @@ class ReviewGeneration:
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
-    second judge ``perplexity_pretrained_judge/...``.
+    second judge ``perplexity_pretrained_judge/...``. What gives them a scale is in ``references``.
 
     Raises:
         UserError: a number out of range, or methods without softmax.
@@ -292,13 +307,10 @@ class ReviewGeneration:
         return self.prompt_tokens + self.new_tokens - 1
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
-        rng = fold.rng(2)
+        drawn, prompts = self._drawn(fold)
         references = [words_of(text) for text in fold.texts]
-        drawn = rng.choice(len(references), min(self.sampled, len(references)), replace=False)
         protocols = {"bleu": References(references), "bleu_sampled": References([references[i] for i in drawn])}
         judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
-        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
-        prompts = [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
         numbers: dict[str, Measure] = {}
         samples: list[dict[str, Any]] = []
         for method in self.sampler.methods:
@@ -315,6 +327,49 @@ class ReviewGeneration:
                 samples += [self._sample(fold, method, row, p) for row, p in zip(kept, prompts, strict=False)]
         return numbers, samples
 
+    def references(self, fold: Fold) -> dict[str, Measure]:
+        """Return BLEU and the judge's perplexity of texts without the language model, cut like the generated ones.
+
+        ``reference/<scene>/real/...``: reviews of the other folds, on which the graph is counted, from the token on at
+        which a continuation begins; ``unigram``, ``bigram``, ``trigram``: what n-gram models of these reviews write
+        after the prompts of the generated texts.
+        """
+        rng = fold.rng(3)
+        known = References([words_of(text) for text in fold.texts])
+        judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
+        numbers = {}
+        for kind, rows in self._without_model(fold, self._drawn(fold)[1], rng):
+            texts = [fold.vocabulary.decode(row[start:]) for row, start in rows]
+            pairs = [judge.nll(row, start) for row, start in rows]
+            found = self._score(known, texts)
+            found["perplexity_judge"] = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
+            for name, result in found.items():
+                numbers[f"reference/{fold.scene}/{kind}/{name}"] = Measure(
+                    result.value, result.unit, result.direction, result.n
+                )
+        return numbers
+
+    def _without_model(
+        self, fold: Fold, prompts: Sequence[Sequence[int]], rng: np.random.Generator
+    ) -> Iterator[tuple[str, list[tuple[list[int], int]]]]:
+        """Yield a name and rows of (ids, where the continuation begins)."""
+        start, end = self.prompt_tokens, self.prompt_tokens + self.new_tokens
+        long = [ids for ids in fold.others if len(ids) > start]
+        if not long:
+            raise UserError(f"scene {fold.scene} has no review of more than {start} tokens: lower prompt_tokens")
+        drawn = rng.choice(len(long), len(prompts), replace=len(long) < len(prompts))
+        yield "real", [(long[i][:end].tolist(), start) for i in drawn]
+        for order, name in enumerate(NGRAMS, start=1):
+            rows = ngram_texts(fold.ngrams(order), prompts, self.new_tokens, top_p=self.sampler.top_p, rng=rng)
+            yield name, [([*p, *row], len(p)) for p, row in zip(prompts, rows, strict=True)]
+
+    def _drawn(self, fold: Fold) -> tuple[list[int], list[list[int]]]:
+        """Return which reviews ``bleu_sampled`` compares with, and the prompts."""
+        rng = fold.rng(2)
+        drawn = rng.choice(len(fold.texts), min(self.sampled, len(fold.texts)), replace=False)
+        begun = rng.choice(len(fold.ids), self.texts, replace=len(fold.ids) < self.texts)
+        return drawn.tolist(), [fold.ids[i][: self.prompt_tokens].tolist() for i in begun]
+
     @cached_property
     def pretrained_judge(self) -> HuggingFaceJudge | None:
         """The second judge, loaded when first needed."""
@@ -323,14 +378,18 @@ class ReviewGeneration:
     def _bleu(
         self, protocol: str, references: References, scene: str, method: str, texts: Sequence[str]
     ) -> dict[str, Measure]:
-        metric = NgramBleu(references, sync_on_compute=False)
-        metric.update([words_of(text) for text in texts])
         return {
             f"{protocol}/{scene}/{method}/{name}": Measure(
                 result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
             )
-            for name, result in metric.named().items()
+            for name, result in self._score(references, texts).items()
         }
+
+    @staticmethod
+    def _score(references: References, texts: Sequence[str]) -> dict[str, MetricResult]:
+        metric = NgramBleu(references, sync_on_compute=False)
+        metric.update([words_of(text) for text in texts])
+        return metric.named()
 
     def _perplexity(
         self,
@@ -363,6 +422,22 @@ class ReviewGeneration:
     def _sample(self, fold: Fold, method: str, row: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
         text = fold.vocabulary.decode(row[len(prompt) :])
         return {"scene": fold.scene, "method": method, "prompt": fold.vocabulary.decode(prompt), "text": text}
+
+
+def ngram_texts(
+    model: NgramModel, prompts: Sequence[Sequence[int]], new_tokens: int, *, top_p: float, rng: np.random.Generator
+) -> list[list[int]]:
+    """Return what an n-gram model writes after each prompt, drawn from its nucleus; it knows no end of text."""
+    before = max(1, model.order - 1)
+    rows = [list(prompt) for prompt in prompts]
+    for _ in range(new_tokens):
+        last_BK = torch.tensor([[-1] * (before - len(row)) + row[-before:] for row in rows])
+        prob_BV = nucleus(model.probs(last_BK).log(), top_p, keep_crossing=True).softmax(dim=-1).numpy()
+        # the first token at which the cumulative probability reaches a uniform draw
+        sum_BV = prob_BV.cumsum(axis=1)
+        for row, sum_V, draw in zip(rows, sum_BV, rng.random(len(rows)), strict=True):
+            row.append(min(int(np.searchsorted(sum_V, draw * sum_V[-1], side="right")), len(sum_V) - 1))
+    return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
 def without_end(ids: Sequence[int], start: int, eos_id: int | None) -> list[int]:

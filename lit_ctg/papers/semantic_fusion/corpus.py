@@ -33,8 +33,10 @@ import torch
 from torch import Tensor
 
 from lit_ctg.core.batch import Fingerprint, checksum
+from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
 from lit_ctg.errors import UserError
+from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
     ONE_CLAUSE,
@@ -240,6 +242,32 @@ class ClauseCorpusDataModule(SentenceDataModule):
             seen_nats = np.where(seen_NT, nats_NT, 0.0).sum(1).mean()
             floors[name] = Floor(float(nats_NT.sum(1).mean()), float(seen_nats), tokens, seen_tokens)
         return EntropyFloor(split=split, **floors)
+
+    def count_references(self) -> dict[str, MetricResult]:
+        """Return the perplexity of models of counts of the training sentences, on the tokens that a model's counts.
+
+        Names as those of the model's metrics: ``reference/val/<unigram|bigram>_perplexity``, ``..._seen_only`` and
+        ``..._after_held_out``.
+        """
+        size = len(self.vocabulary)
+        train_N = np.concatenate([row[:length] for row, length in zip(*self.corpus("train"), strict=True)])
+        ids_NT, lengths_N = self.corpus("val")
+        held_NT = np.isin(ids_NT, self.held_out_ids)
+        predicted_NT = np.arange(1, ids_NT.shape[1]) < lengths_N[:, None]
+        seen_NT = predicted_NT & ~held_NT[:, 1:]
+        counted = {
+            "": predicted_NT,
+            "_seen_only": seen_NT,
+            "_after_held_out": seen_NT & (held_NT[:, :-1].cumsum(1) > 0),
+        }
+        found = {}
+        for name, model in (("unigram", Unigrams), ("bigram", Bigrams)):
+            nll_NT = model(train_N, size).nll(ids_NT[:, :-1].ravel(), ids_NT[:, 1:].ravel()).reshape(predicted_NT.shape)
+            for suffix, keep_NT in counted.items():
+                perplexity, n = float(np.exp(nll_NT[keep_NT].mean())), int(keep_NT.sum())
+                key = f"reference/val/{name}_perplexity{suffix}"
+                found[key] = MetricResult(perplexity, "perplexity", "lower", n, None, 1)
+        return found
 
     def overlap(self, split: str = "val") -> Overlap:
         """Count the sentences of a split that occur in training (106 of 1,200 in the paper's set-up)."""

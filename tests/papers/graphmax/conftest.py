@@ -131,12 +131,11 @@ PUBLISHED = AlgorithmOne(step_size=1e-4, steps=20, threshold=1e-4, sort="descend
 class Scene:
     """Stands for a corpus of reviews."""
 
-    def __init__(self, texts=REVIEWS):
-        self.texts = texts
+    def __init__(self, texts=REVIEWS, test=None):
+        self.texts = {"train": texts} if test is None else {"train": texts, "test": test}
 
     def documents(self, split):
-        assert split == "train"
-        return (SimpleNamespace(text=text) for text in self.texts)
+        return (SimpleNamespace(text=text) for text in self.texts[split])
 
 
 class Table(lightning.LightningModule):

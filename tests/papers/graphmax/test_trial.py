@@ -15,6 +15,7 @@ from lit_ctg.papers.graphmax import graphmax
 from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, summarize_folds
 from lit_ctg.run.build import instantiate
 from lit_ctg.statistics import paired_t_interval, t_interval
+from tests.papers.graphmax.conftest import REVIEWS
 
 
 class Count:
@@ -57,11 +58,53 @@ def test_a_number_is_the_mean_over_folds_with_its_interval(scene, published, mod
     json.dumps(found.results)
 
 
+class Keep(Count):
+    """Keeps what each fold held out, and what its graph may read."""
+
+    def measure(self, fold, module):
+        read = [fold.vocabulary.decode(ids) for ids in fold.others]
+        return {}, [{"held": list(fold.texts), "others": read}]
+
+
+def test_of_the_test_split_a_model_trained_on_the_rest_is_tried(scene, published, module, vocabulary):
+    train, test = REVIEWS[:6], (*REVIEWS[6:10], REVIEWS[0])
+    shop = scene(train, test)
+    found = trial(scene, published, scenes={"shop": shop}, parts={"a": Keep()}, folds=2, held_out="test")
+    found.run(module, vocabulary)
+    # a review of both splits was seen in training: it is never held out
+    assert sorted(text for fold in found.samples for text in fold["held"]) == sorted(REVIEWS[6:10])
+    for fold in found.samples:
+        assert sorted(fold["others"]) == sorted({*train, *REVIEWS[6:10]} - set(fold["held"]))
+    data = SimpleNamespace(vocabulary=vocabulary, documents=lambda split: shop.documents("train"))
+    trainer = SimpleNamespace(datamodule=data)
+    found.setup(trainer, module, "fit")
+    data.documents = lambda split: [*shop.documents("train"), SimpleNamespace(text=REVIEWS[7])]
+    with pytest.raises(UserError, match=r"scenes.shop: the language model is trained on 1 of its 4 held-out reviews"):
+        found.setup(trainer, module, "fit")
+    with pytest.raises(UserError, match="held_out=val: use one of train, test"):
+        trial(scene, published, held_out="val")
+
+
 def test_a_picture_is_made_of_the_first_fold(scene, published, module, vocabulary):
     found = trial(scene, published, parts={"picture": Count(first_fold_only=True)})
     found.run(module, vocabulary)
     assert found.results["held/first"]["value"] == 4.0 and found.results["held/first"]["ci95"] is None
     assert len(found.samples) == 1
+
+
+class Scale(Count):
+    """A part with a number that needs no model."""
+
+    def references(self, fold):
+        return {f"reference/{fold.scene}/held": Measure(float(len(fold.ids)), "reviews", "none", 1)}
+
+
+def test_references_need_no_model(scene, published, vocabulary):
+    found = trial(scene, published, parts={"a": Count(), "b": Scale()})
+    results = found.text_references(SimpleNamespace(vocabulary=vocabulary))
+    assert set(results) == {"reference/shop/held"}, "parts without references are left out"
+    assert results["reference/shop/held"]["folds"] == [4.0, 3.0, 3.0]
+    assert results["reference/shop/held"]["ci95"] == pytest.approx(t_interval([4.0, 3.0, 3.0]))
 
 
 def test_an_infinite_number_has_no_interval():

@@ -6,12 +6,21 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.metrics import NgramJudge
-from lit_ctg.papers.graphmax.trial_parts import DecodingTime, ReviewGeneration, Sampler, own_nll, without_end
+from lit_ctg.papers.graphmax.trial_parts import (
+    DecodingTime,
+    ReviewGeneration,
+    Sampler,
+    ngram_texts,
+    own_nll,
+    without_end,
+)
 from lit_ctg.papers.graphmax.variant import VariantRule
 
 METHODS = {
@@ -51,6 +60,31 @@ def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
     assert numbers["bleu_sampled/shop/copy/precision_2"].value < precision["copy"]
     assert {sample["method"] for sample in samples} == set(METHODS)
     assert all(sample["text"] and sample["prompt"] not in ("", sample["text"]) for sample in samples)
+
+
+def test_real_reviews_and_ngram_models_give_a_scale(folds):
+    found = part(texts=40, new_tokens=6).references(folds[0])
+    real, unigram, bigram, trigram = (
+        {name: found[f"reference/shop/{kind}/{name}"].value for name in ("bleu_2", "precision_2", "perplexity_judge")}
+        for kind in ("real", "unigram", "bigram", "trigram")
+    )
+    assert real["bleu_2"] > 1.3 * unigram["bleu_2"] > 0 and real["perplexity_judge"] < 0.7 * unigram["perplexity_judge"]
+    assert unigram["precision_2"] < bigram["precision_2"] < trigram["precision_2"]
+    assert all(measure.base is None for measure in found.values())
+    again = part(texts=40, new_tokens=6).references(folds[0])
+    assert {name: m.value for name, m in again.items()} == {name: m.value for name, m in found.items()}
+    with pytest.raises(UserError, match="lower prompt_tokens"):
+        part(prompt_tokens=50).references(folds[0])
+
+
+def test_an_ngram_model_writes_what_it_counted():
+    model = NgramModel.count([[1, 2, 3, 1, 2, 3, 1, 2, 3]], 5, order=2, smoothing="witten_bell", dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    # after 1 comes 2 with probability 0.75 and more: a nucleus of 0.5 has nothing else
+    assert ngram_texts(model, [[1], [4, 2]], 4, top_p=0.5, rng=rng) == [[2, 3, 1, 2], [3, 1, 2, 3]]
+    drawn = [row[0] for row in ngram_texts(model, [[1]] * 4000, 1, top_p=1.0, rng=rng)]
+    expected = model.probs(torch.tensor([[1]]))[0]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 4000, expected, atol=0.03)
 
 
 def test_prompts_do_not_count(folds, module):

@@ -69,6 +69,14 @@ def test_ngrams_alone_stand_beside_the_output_layers(measured):
         assert measure.n == 20 and measure.base == "nll/shop/softmax"
 
 
+def test_ngrams_alone_need_no_language_model(measured):
+    fold, part, numbers, _ = measured
+    alone = part.references(fold)
+    assert set(alone) == {f"nll/shop/{name}" for name in ("unigram", "bigram", "trigram")}
+    for name, measure in alone.items():
+        assert (measure.value, measure.n, measure.base) == (numbers[name].value, 20, None)
+
+
 def test_strength_zero_is_softmax_exactly(measured):
     numbers = measured[2]
     assert numbers["nll/shop/graphmax/0"].value == pytest.approx(numbers["nll/shop/softmax"].value, abs=1e-6)

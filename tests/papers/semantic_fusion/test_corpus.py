@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import pickle
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,36 @@ def test_floors_of_the_paper_and_of_its_sample() -> None:
     nats = data.sentence_nats(torch.from_numpy(rows(data, "val")))
     assert nats.sum() / (rows(data, "val") != 0)[:, 1:].sum() == pytest.approx(np.log(oracle.metrics()["perplexity"]))
     assert data.floor_given_polarity_unknown().metrics() == pytest.approx(floor.metrics())
+
+
+def test_counts_of_the_training_sentences_by_a_loop_over_the_validation_tokens() -> None:
+    corpus = make(train_size=100, val_size=12)
+    train = [row[:n].tolist() for row, n in zip(*corpus.corpus("train"), strict=True)]
+    flat = [token for row in train for token in row]
+    after = Counter(itertools.pairwise(flat))
+    nats: dict[str, list[float]] = {"": [], "_seen_only": [], "_after_held_out": []}
+    unigram: list[float] = []
+    for row, n in zip(*corpus.corpus("val"), strict=True):
+        for place in range(1, n):
+            first, second = int(row[place - 1]), int(row[place])
+            followers = [pair for pair in after if pair[0] == first]
+            total = sum(after[pair] for pair in followers)
+            before = len([pair for pair in after if pair[1] == second]) + 1
+            back = before / (len(after) + len(corpus.vocabulary))
+            rest = 0.75 * len(followers) / total if total else 1.0
+            cost = -math.log(max(after[first, second] - 0.75, 0) / max(total, 1) + rest * back)
+            nats[""].append(cost)
+            unigram.append(-math.log((flat.count(second) + 1) / (len(flat) + len(corpus.vocabulary))))
+            if second not in corpus.held_out_ids:
+                nats["_seen_only"].append(cost)
+                if set(row[:place].tolist()) & set(corpus.held_out_ids):
+                    nats["_after_held_out"].append(cost)
+    found = corpus.count_references()
+    for suffix, costs in nats.items():
+        result = found[f"reference/val/bigram_perplexity{suffix}"]
+        assert (result.value, result.n) == (pytest.approx(math.exp(sum(costs) / len(costs))), len(costs))
+    assert found["reference/val/unigram_perplexity"].value == pytest.approx(math.exp(sum(unigram) / len(unigram)))
+    assert len(found) == 6
 
 
 def test_about_a_hundred_validation_sentences_occur_in_training() -> None:
