@@ -48,12 +48,12 @@ class Bleu:
         streams = [text or " " for text in references] if flat else [list(references)]
         scored = min(len(texts), *map(len, streams)) if flat else len(texts)
         resamples = self.resamples if scored > 1 else 0
-        # sacrebleu logs its bootstrap; force: it takes tokenised text for a mistake
+        # sacrebleu logs its bootstrap, and takes tokenised text for a mistake
         logger = logging.getLogger("sacrebleu")
         level = logger.level
         logger.setLevel(logging.ERROR)
         try:
-            found = BLEU(force=True).corpus_score(list(texts), streams, n_bootstrap=max(1, resamples))
+            found = BLEU().corpus_score(list(texts), streams, n_bootstrap=resamples)
         finally:
             logger.setLevel(level)
         ci95 = (max(0.0, found._mean - found._ci), min(100.0, found._mean + found._ci)) if resamples else None

@@ -300,8 +300,8 @@ def _within(values: Sequence[float], domain: Domain, plain: Interval | None, err
     low, high = plain
     mean = math.fsum(values) / len(values) + domain.shift
     if domain.log and mean > 0:
-        # floats overflow beyond e^700; such an interval says nothing anyway
-        factor = math.exp(min(700.0, t_quantile(len(values) - 1) * error / mean))
+        # nothing is below 0 on this scale, so the exponent of n values is at most t sqrt(n + 1): it does not overflow
+        factor = math.exp(t_quantile(len(values) - 1) * error / mean)
         low, high = mean / factor - domain.shift, mean * factor - domain.shift
     return max(low, domain.low), min(high, domain.high)
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from lit_ctg.control import NO_TOKEN, Control, Prefix, Steered
-from lit_ctg.control.base import row_values
+from lit_ctg.control.base import Stage, row_values
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "controls.md").read_text(encoding="utf-8")
@@ -84,6 +86,100 @@ def test_row_values_repeat_for_beams() -> None:
     assert row_values(torch.tensor([1, 2]), 6).tolist() == [1, 1, 1, 2, 2, 2]
     with pytest.raises(ValueError, match="2 settings for 3 rows"):
         row_values(torch.tensor([1, 2]), 3)
+    with pytest.raises(ValueError, match="0 settings for 3 rows"):
+        row_values(torch.tensor([]), 3)
+
+
+class Flat(ScoreRule):
+    """Makes all scores 0 and keeps the prefixes it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[list[int]]] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.seen.append(input_ids.tolist())
+        return torch.zeros_like(scores)
+
+
+class Dial(Control):
+    """A rule whatever its settings, and a hook that counts calls of the embedding."""
+
+    kind, stage = "dial", Stage.NETWORK
+    settings = (
+        ControlSetting("strength", "", 1.0, low=0.0),
+        ControlSetting("mood", "", choices=("calm", "wild")),
+        ControlSetting("limit", ""),
+    )
+
+    def __init__(self, depth: int | None = None) -> None:
+        super().__init__()
+        self.depth, self.calls, self.flat = depth, 0, Flat()
+
+    def rule(self, values: Any, prefix: Any) -> ScoreRule:
+        return self.flat
+
+    def hooks(self, model: Any, values: Any, prefix: Any) -> list[Any]:
+        def count(*_: Any) -> None:
+            self.calls += 1
+
+        return [model.get_input_embeddings().register_forward_hook(count)]
+
+    def shape(self) -> dict[str, int]:
+        return {} if self.depth is None else {"depth": self.depth}
+
+
+def test_settings_become_one_number_a_prompt() -> None:
+    values = Dial().values({"strength": [None, 2], "mood": ["wild", None]}, 2)
+    assert values["strength"].tolist() == [1, 2] and values["mood"][0] == 1 and values["mood"].isnan().tolist()[1]
+    assert values["limit"].isnan().tolist() == [True, True]
+    assert Dial().values({"strength": [3], "mood": "calm"}, 2)["strength"].tolist() == [3, 3]
+    assert Dial().values({"strength": torch.tensor([4.0, 5.0])}, 2)["strength"].tolist() == [4, 5]
+
+
+def test_an_attached_control_works_on_its_rows_and_goes_without_a_trace(model: Any) -> None:
+    ids, mask = torch.tensor([[9, 1, 2], [3, 4, 5]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
+    dial, prefix, scores = Dial(), Prefix(), torch.ones(2, 14)
+    prefix.take(ids, mask)
+    with dial.attach(model, {"strength": [0, 0.5]}, rows=2, prefix=prefix) as rules:
+        model(ids)
+        made = rules(ids, scores)
+        beams = rules(ids.repeat_interleave(2, 0), scores.repeat(2, 1))
+    assert dial.calls == 1 and made[:, 0].tolist() == [1, 0] and beams[:, 0].tolist() == [1, 1, 0, 0]
+    assert dial.flat.seen[0] == [[NO_TOKEN, 1, 2], [3, 4, 5]], "padding is marked"
+    model(ids)
+    assert dial.calls == 1, "the hook is gone"
+    with pytest.raises(UserError, match="depth=3, this one has None"), Dial(3).attach(model):
+        pass
+    with pytest.raises(UserError, match="kind dial has no tensors"):
+        Dial.restore({}, {"x": scores})
+
+
+def test_a_prefix_belongs_to_its_step(model: Any) -> None:
+    ids, mask = torch.tensor([[9, 1, 2], [3, 4, 5]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
+    marked, wide, prefix = [[NO_TOKEN, 1, 2], [3, 4, 5]], torch.zeros(2, 4, dtype=torch.long), Prefix()
+    assert prefix.of(ids) is ids and prefix.newest(ids) is ids, "before the first step"
+    with prefix.watch(model):
+        prefix.take(ids, mask)
+        assert prefix.of(ids).tolist() == prefix.newest(ids[:, -1:]).tolist() == marked
+        # prefixes and calls of another shape are of something else
+        assert all(prefix.of(other) is other for other in (ids[:, :2], wide))
+        assert all(prefix.newest(other) is other for other in (ids[:1], wide))
+        model(ids)
+        assert prefix.newest(ids) is ids and prefix.of(ids).tolist() == marked, "the step's rules come after its call"
+    prefix.take(ids, mask[:, :2])
+    assert prefix.of(ids).tolist() == ids.tolist(), "a mask of another length says nothing"
+    prefix.hidden = 1
+    prefix.take(ids, None)
+    assert prefix.of(ids).tolist() == [[NO_TOKEN, 1, 2], [NO_TOKEN, 4, 5]]
+
+
+def test_a_watch_within_a_watch_leaves_the_outer_one(model: Any) -> None:
+    with Prefix().watch(model):
+        outer = model.prepare_inputs_for_generation
+        with Prefix().watch(model):
+            assert model.prepare_inputs_for_generation is not outer
+        assert model.prepare_inputs_for_generation is outer
+    assert "prepare_inputs_for_generation" not in model.__dict__
 
 
 def test_prefixes_are_told_from_padding_and_follow_the_beams(model: Any) -> None:

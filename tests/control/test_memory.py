@@ -10,8 +10,22 @@ import pytest
 import torch
 
 from lit_ctg.control import Control, Steered
-from lit_ctg.control.memory import MIXTURES, Memory, MemoryRule, bucket_of, buckets, fit, read_scores, saved
-from lit_ctg.decoding.ngram import NgramModel
+from lit_ctg.control.memory import (
+    GRIDS,
+    MIXTURES,
+    Fit,
+    Memory,
+    MemoryRule,
+    allowed_log_probs,
+    bucket_of,
+    buckets,
+    fit,
+    linear,
+    product,
+    read_scores,
+    saved,
+)
+from lit_ctg.decoding.ngram import Found, NgramModel
 from lit_ctg.errors import UserError
 
 SIZE = 14  # tokens of ``word_tokenizer``
@@ -61,6 +75,54 @@ def test_the_rule_is_the_mixture(ngram: NgramModel, name: str) -> None:
             assert made_NV[row].double().exp().tolist() == pytest.approx(expected.tolist(), abs=2e-6)
             assert torch.allclose(rule(ids_NT[row : row + 1], scores_NV[row : row + 1])[0], made_NV[row], atol=1e-6)
     assert bucket_of(ngram.find(ids_NT)).tolist()[-1] == 0
+
+
+def test_a_bucket_is_a_length_and_a_magnitude() -> None:
+    counts = torch.tensor([0, 1, 2, 3, 4, 7, 8, 127, 128, 255, 256, 9999])
+    magnitudes = [0, 0, 1, 1, 2, 2, 3, 6, 7, 7, 7, 7]
+    for length in (1, 2):
+        found = Found(torch.zeros(12, 3), torch.full((12,), length), counts)
+        assert bucket_of(found).tolist() == [1 + 8 * (length - 1) + magnitude for magnitude in magnitudes]
+    assert not bucket_of(Found(torch.zeros(12, 3), torch.zeros(12, dtype=torch.long), counts)).any()
+
+
+def test_mixtures_at_their_ends_and_with_forbidden_tokens() -> None:
+    log_p, log_q = torch.tensor([-math.inf, -1.0, -2.0]), torch.tensor([-0.5, -math.inf, -1.5])
+    assert linear(log_p, log_q, torch.tensor(0.0)).equal(log_p) and linear(log_p, log_q, torch.tensor(1.0)).equal(log_q)
+    inf = -math.inf
+    for weight, expected in ((0.0, [inf, -1.0, -2.0]), (0.5, [inf, inf, -1.75]), (1.0, [inf, inf, -1.5])):
+        assert product(log_p, log_q, torch.tensor(weight)).tolist() == expected
+    # all that the n-grams know is forbidden: the model alone
+    log_p_NV = torch.tensor([[inf, 0.25, 0.75]]).log_softmax(-1)
+    assert allowed_log_probs(torch.tensor([[1.0, 0.0]]), log_p_NV).equal(log_p_NV)
+    assert allowed_log_probs(torch.tensor([[0.5, 0.5]]), log_p_NV).exp().tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_bucket_of_few_targets_takes_the_weight_of_all(ngram: NgramModel) -> None:
+    """By 20 average targets: 1,000 save 0.1 nats each by weight 1, in two buckets weight 0 saves half a nat each."""
+    found = Fit(Memory(ngram))
+    for name, grid_G in GRIDS.items():
+        found.cost[name][5] = 1000 * -0.1 * grid_G
+        found.cost[name][7], found.cost[name][8] = 0.5 * grid_G, 100 * 0.5 * grid_G
+    found.count_K[5], found.count_K[7], found.count_K[8] = 1000, 1, 100
+    for weight_K in found.weights().values():
+        assert weight_K[8] == 0 and weight_K[[0, 5, 7]].tolist() == [1, 1, 1]
+
+
+def test_weights_are_shares_and_scores_keep_their_precision(ngram: NgramModel) -> None:
+    size, ids_NT = buckets(3), torch.tensor([[5, 6]])
+    for value in (0.0, 1.0):
+        Memory(ngram, weights={name: torch.full((size,), value) for name in MIXTURES})
+    for wrong in (torch.full((size,), 1.01), torch.full((size,), -0.01), torch.full((size - 1,), 0.5)):
+        with pytest.raises(UserError, match="fit it again"):
+            Memory(ngram, weights=weights() | {"product": wrong})
+    for given, kind in (
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ):
+        assert MemoryRule(ngram, weights())(ids_NT, torch.zeros(1, SIZE, dtype=given)).dtype == kind
+    assert Memory(ngram).weights["linear"].tolist() == [0.25] * size and not Memory(ngram).fitted
 
 
 def test_rows_have_settings_of_their_own_and_strength_zero_is_the_model(ngram: NgramModel) -> None:

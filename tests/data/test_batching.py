@@ -62,14 +62,33 @@ def test_chunks_of_one_source_never_cross_into_the_next(packed) -> None:
         batch = batches[0, index]
         (code,) = set(batch["control_code_B"].tolist())
         low, high = edges[code]
-        mask_BT = batch["mask_target_BT"]
-        ids = torch.cat([batch["input_ids_BT"][mask_BT], batch["target_ids_BT"][mask_BT]])
-        assert low <= ids.min() and ids.max() <= high
+        # behind the end too: masked places repeat the source's last token and name an existing document
+        ids = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"]])
+        assert low <= ids.min() and ids.max() <= high and batch["document_BT"].max() <= 3
         document_BT = batch["document_BT"][batch["mask_target_BT"]]
         expected = [0 if i <= 10 else 1 if i <= 23 else 2 if i <= 43 else 3
                     for i in batch["target_ids_BT"][batch["mask_target_BT"]].tolist()]  # fmt: skip
         assert document_BT.tolist() == expected
     assert sorted(targets(batches)) == [*range(2, 24), *range(25, 44), 45]
+
+
+def test_a_text_that_ends_with_a_batch_has_no_empty_one(tmp_path: Path) -> None:
+    """13 tokens are 12 targets: three chunks of four, one batch."""
+    text = corpus(tmp_path / "c", {"a": [13]})
+    for batches in (
+        ConsecutiveBatches(text, "train", length=4, batch_size=3),
+        WholeBatches(text, "train", length=4, batch_size=3),
+    ):
+        assert len(batches) == 1 and batches[0, 0]["input_ids_BT"][:, 0].tolist() == [1, 5, 9]
+    assert ConsecutiveBatches(text, "train", length=4, batch_size=8)[0, 0]["input_ids_BT"].shape == (3, 4)
+
+
+def test_the_shortest_text_of_windows(tmp_path: Path) -> None:
+    text = corpus(tmp_path / "c", {"a": [5]})
+    windows = RandomWindows(text, "train", length=4, batch_size=8, steps=None, seed=0)
+    assert len(windows) == 1 and windows[0, 0]["target_ids_BT"].tolist() == [[2, 3, 4, 5]] * 8
+    with pytest.raises(UserError, match="shorter than one window of 5"):
+        RandomWindows(text, "train", length=5, batch_size=8, steps=None, seed=0)
 
 
 def test_scattered_sources_are_refused(tmp_path: Path) -> None:
@@ -134,6 +153,7 @@ def test_whole_batches_go_across_sources_and_leave_the_rest_out(packed) -> None:
 def test_streams_go_on_from_batch_to_batch(packed, batch_size: int, length: int) -> None:
     streams = StreamBatches(packed, "train", length=length, batch_size=batch_size)
     assert sorted(targets(streams)) == list(range(2, 46))
+    assert len(streams[0, 0]["reset_B"]) == min(batch_size, 44), "no stream without a target"
     last = None
     for index in range(len(streams)):
         batch = streams[0, index]
@@ -149,8 +169,13 @@ def test_a_split_without_text(tmp_path: Path) -> None:
     packed = ensure_packed(tmp_path / "c", splits, WordTokenizer(), {})
     with pytest.raises(UserError, match="split 'val' has 0 tokens"):
         StreamBatches(packed, "val", length=2, batch_size=2)
-    with pytest.raises(UserError, match="must be at least 1"):
-        StreamBatches(packed, "train", length=0, batch_size=2)
+    for length, batch_size in ((0, 2), (2, 0)):
+        with pytest.raises(UserError, match="must be at least 1"):
+            StreamBatches(packed, "train", length=length, batch_size=batch_size)
+    one, two = (corpus(tmp_path / str(size), {"a": [size]}) for size in (1, 2))
+    with pytest.raises(UserError, match="split 'train' has 1 tokens"):
+        StreamBatches(one, "train", length=2, batch_size=2)
+    assert targets(StreamBatches(two, "train", length=2, batch_size=2)) == [2]
 
 
 def test_order_is_a_function_of_seed_and_epoch(packed) -> None:
@@ -267,6 +292,7 @@ def test_processes_share_the_streams_by_row(packed) -> None:
             part = streams[0, step]
             assert set(part) == set(whole)
             assert all(torch.equal(part[key], whole[key][rank::2]) for key in whole)
+    assert len(StreamBatches(packed, "train", length=4, batch_size=2, rank=1, world_size=2)[0, 0]["reset_B"]) == 1
     with pytest.raises(UserError, match="1 streams for 2 processes"):
         StreamBatches(packed, "train", length=4, batch_size=1, rank=0, world_size=2)
     with pytest.raises(UserError, match="batches for 99 processes"):

@@ -79,6 +79,14 @@ def test_slices_do_not_show(monkeypatch, starts) -> None:
         assert parts.sizes_N.tolist() == whole.sizes_N.tolist()
 
 
+@pytest.mark.parametrize("starts", [word_starts, run_starts])
+def test_texts_of_one_byte_and_control_characters(starts) -> None:
+    assert Chunks([b"a", b"b", b"", b" ", b"c"], starts).sizes_N.tolist() == [1, 1, 0, 1, 1]
+    # neighbours of the white space 9 to 13 and 32
+    assert len(Chunks([b"a\x08b\x0ec\x1fd\x21e"], starts).index_C) == 1
+    assert len(Chunks([b"a\x09b\x0ac\x0bd\x0ce\x0df g"], starts).index_C) == 7
+
+
 def test_nothing_at_all() -> None:
     for cases in ([], [b""], [b"", b""]):
         chunks, table = Chunks(cases, run_starts), ChunkTable("<u2")

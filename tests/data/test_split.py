@@ -17,12 +17,19 @@ def test_every_document_is_in_one_split(val: float, test: float) -> None:
     assert parts["train"] + parts["val"] + parts["test"] == documents
     assert len(parts["val"]) == round(val * 1000) and len(parts["test"]) == round(test * 1000)
     assert tail_bounds(0, val, test)["train"] == (0, 0)
+    assert check_fractions(val, test) == (val, test)
+
+
+def test_parts_are_rounded_to_the_nearest_document() -> None:
+    assert tail_bounds(999, 0.025, 0.025) == {"train": (0, 949), "val": (949, 974), "test": (974, 999)}
+    assert tail_bounds(10, 0.12, 0.12) == {"train": (0, 8), "val": (8, 9), "test": (9, 10)}
 
 
 def test_a_text_is_cut_at_line_ends() -> None:
     text = "".join(f"line {number}\n" for number in range(400))
     parts = [tail_text(text, split, 0.1, 0.05) for split in ("train", "val", "test")]
     assert "".join(parts) == text and all(part.startswith("line") for part in parts)
+    assert [len(part) / len(text) for part in parts] == pytest.approx([0.85, 0.1, 0.05], abs=0.01)
 
 
 @pytest.mark.parametrize(("val", "test"), [(-0.1, 0), (0.5, 0.5), (1.0, 0), (0, 1.5)])

@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lit_ctg.metric.bigram import DISCOUNT, Bigrams, Unigrams
+from lit_ctg.metric.bigram import Bigrams, Unigrams
 
 SIZE = 12
+DISCOUNT = 0.75  # committed records were counted with it
 TEXT = np.array([1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 5, 5, 1, 6, 2, 3])
 
 

@@ -49,6 +49,16 @@ def test_aligned_references_give_the_definition_and_identical_texts_100():
     assert 0 < result.value < 100 and result.n == 3
     low, high = result.ci95
     assert 0 <= low <= result.value <= high <= 100
+    # one text cannot be resampled, two can
+    assert metric.score(TEXTS[:1], OTHERS[:1]).ci95 is None and metric.score(TEXTS[:2], OTHERS[:2]).ci95 is not None
+
+
+def test_the_interval_stays_on_the_scale() -> None:
+    """Few good texts among bad ones, or the reverse, have symmetric intervals beyond an end of it."""
+    metric, text = Bleu(references="aligned"), "so it is as good as it can be , one would say"
+    other = "of another kind altogether , this is"
+    assert metric.score([text] * 4, [text, text, text, other]).ci95[1] == 100.0
+    assert metric.score([text] * 4, [text, other, other, other]).ci95[0] == 0.0
 
 
 def test_flat_references_score_texts_against_letters():
@@ -63,6 +73,12 @@ def test_flat_equals_sacrebleus_own_reading_of_letters():
     streams = [list(text) for text in OTHERS]
     expected = BLEU(force=True).corpus_score(TEXTS, streams).score
     assert Bleu(references="flat", resamples=0).score(TEXTS, OTHERS).value == pytest.approx(expected)
+
+
+def test_flat_scores_as_many_texts_as_the_shortest_reference_has_letters():
+    metric = Bleu(references="flat", resamples=0)
+    assert metric.score(TEXTS, ["ab", *OTHERS[1:]]).n == 2
+    assert metric.score(TEXTS, ["", *OTHERS[1:]]).n == 1, "an empty reference is a blank"
 
 
 def test_bad_input():

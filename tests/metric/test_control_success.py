@@ -50,7 +50,7 @@ def test_against_base_reports_both_rates_and_their_difference():
     # Newcombe 1998, Table II, example (a), method 10
     assert comparison.difference.value == pytest.approx(0.2)
     assert comparison.difference.ci95 == pytest.approx((0.0524, 0.3339), abs=5e-5)
-    assert comparison.difference.n == 70
+    assert comparison.difference.n == 70 and comparison.difference.unit == "rate difference"
 
 
 def test_an_untrained_model_that_scores_the_same_shows_no_difference():

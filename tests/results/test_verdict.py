@@ -54,10 +54,32 @@ FIVE_PERCENT = Margin(relative=0.05)
         (0.0, (0.0, 0.0), REPRODUCED),
         (2.0, (math.nan, math.nan), NOT_REPRODUCED),
         (-4.0, (-4.1, -3.9), REPRODUCED),
+        (0.0, (-1e-9, 1e-9), REPRODUCED),  # rounding in the last bits, here the whole margin; its ends belong to it
+        (0.0, (1e-9, 2e-9), UNDECIDED),
+        (0.0, (-2e-9, -1e-9), UNDECIDED),
     ],
 )
 def test_numbers(printed, interval, label) -> None:
     assert judge_number(printed, interval, FIVE_PERCENT).label == label
+
+
+def test_rounding_grows_with_the_number() -> None:
+    assert judge_number(1e6, (1e6 + 5e-4, 1e6 + 5e-4), Margin(absolute=0.0)).label == REPRODUCED
+    assert judge_number(1e6, (1e6 + 2e-3, 1e6 + 2e-3), Margin(absolute=0.0)).label == NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    ("printed", "interval", "wide"),
+    [
+        (2.0, (1.0, 3.0), True),
+        (2.0, (2.05, 2.2), False),
+        (0.0, (0.0, 2 * (0.1 + 1e-9)), False),  # exactly as wide
+    ],
+)
+def test_an_undecided_number_says_why(printed, interval, wide) -> None:
+    verdict = judge_number(printed, interval, Margin(absolute=0.1))
+    assert verdict.label == UNDECIDED
+    assert verdict.reason.endswith("wider than the margin" if wide else "across the margin's end")
 
 
 def test_more_seeds_do_not_make_an_equal_number_fail() -> None:
@@ -84,6 +106,7 @@ def test_more_seeds_do_not_make_an_equal_number_fail() -> None:
         ("greater", (-38.0, -20.0), 30.0, CONTRADICTED),
         ("greater", (-1.0, 2.0), 30.0, CONTRADICTED),
         ("greater", (-1.0, 40.0), 30.0, UNDECIDED),
+        ("greater", (-1.0, 30.0), 30.0, UNDECIDED),  # the printed size is its end, so not excluded
         ("greater", (-1.0, 2.0), None, UNDECIDED),  # a sentence without a size has no size to exclude
         ("greater", (0.1, 2.0), None, SUPPORTED),
         ("greater", (-2.0, -0.1), None, CONTRADICTED),
@@ -112,16 +135,24 @@ def test_less_than_what_would_matter_contradicts_whatever_its_sign() -> None:
         ("equal", (-5.0, 5.0), UNDECIDED),
         ("equal", (0.02, 0.09), SUPPORTED),  # a difference, but one that does not matter
         ("equal", (0.11, 0.2), CONTRADICTED),
+        ("equal", (0.1, 0.2), UNDECIDED),  # an end on the margin is not beyond it
+        ("equal", (-0.2, -0.1), UNDECIDED),
         ("equal", (-0.3, -0.2), CONTRADICTED),
         ("not_less", (-0.1, 4.0), SUPPORTED),
         ("not_less", (-0.2, 4.0), UNDECIDED),
         ("not_less", (-0.5, -0.2), CONTRADICTED),
+        ("not_less", (-0.5, -0.1), UNDECIDED),
         ("not_greater", (-4.0, 0.1), SUPPORTED),
         ("not_greater", (0.2, 0.5), CONTRADICTED),
     ],
 )
 def test_claims_of_no_difference(claim, interval, label) -> None:
     assert judge_claim(claim, interval, margin=0.1).label == label
+
+
+def test_a_number_without_spread_is_no_interval() -> None:
+    assert judge_claim("equal", (0.05, 0.05), margin=0.1).reason.startswith("our number")
+    assert judge_claim("equal", (0.05, 0.06), margin=0.1).reason.startswith("the interval")
 
 
 def test_no_difference_needs_its_margin_in_advance() -> None:
@@ -254,6 +285,20 @@ def test_the_log_interval_is_the_delta_methods() -> None:
     assert math.log(high) == pytest.approx(math.log(mean) + T4 * error / mean, abs=1e-6)
     near = [100.0, 100.1, 99.9, 100.2, 99.8]
     assert mean_interval(near, domain_of("perplexity")) == pytest.approx(mean_interval(near), abs=1e-3)
+
+
+def test_the_log_interval_of_one_more_value_and_its_scale() -> None:
+    values = [100.0, 300.0, 500.0, 200.0, 400.0]
+    ratio = domain_of("ratio")
+    low, high = next_interval(values, ratio)
+    factor = math.exp(T4 * statistics.stdev(values) * math.sqrt(1 + 1 / 5) / 300.0)
+    assert (low, high) == pytest.approx((300.0 / factor, 300.0 * factor), rel=1e-5)
+    for interval in (mean_interval, next_interval):
+        whole, small = interval(values, ratio), interval([value / 1000 for value in values], ratio)
+        assert small == pytest.approx((whole[0] / 1000, whole[1] / 1000))
+        # a change in percent is a ratio, less 100
+        shifted = interval([value - 100 for value in values], domain_of("rate", "higher", "percent_change"))
+        assert shifted == pytest.approx((whole[0] - 100, whole[1] - 100))
 
 
 @pytest.mark.parametrize("unit", ["perplexity", "rate", "km", "ratio", "BLEU"])

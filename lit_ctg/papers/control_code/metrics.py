@@ -72,9 +72,10 @@ class SourcePerplexity(RatioMetric):
             UserError: ``bind`` was not called, or a code has no source.
         """
         self.follow(scores_BTV)
-        if code_B.numel() and not 0 <= int(code_B.min()) <= int(code_B.max()) < len(self.sources):
+        unknown_X = code_B[(code_B < 0) | (code_B >= len(self.sources))]
+        if len(unknown_X):
             raise UserError(
-                f"metric SourcePerplexity: a batch has source {int(code_B.max())}, known are {self.sources}"
+                f"metric SourcePerplexity: a batch has source {int(unknown_X[0])}, known are {self.sources}"
             )
         mine_BK = torch.nn.functional.one_hot(code_B, len(self.sources)).double()
         nll_B = token_nll(scores_BTV, target_BT, mask_BT).sum(1)
@@ -313,7 +314,9 @@ Ids = Sequence[int] | np.ndarray
 
 
 class SourceClassifier:
-    """Classifies a text by source: logistic regression on TF-IDF of token counts, with equal weight per source.
+    """Classifies a text by source: logistic regression on TF-IDF, with equal weight per source.
+
+    A token that a text contains n times has the term frequency 1 + ln n.
 
     Args:
         vocabulary_size: number of token ids.

@@ -84,8 +84,10 @@ def test_an_impossible_token_of_one_source_leaves_the_other_alone(make_scored_ba
 
 def test_bad_input(make_scored_batch):
     output, batch = coded(make_scored_batch)
-    with pytest.raises(UserError, match="known are"):
-        SourcePerplexity(sources=["one"]).update_from(output, batch)
+    for wrong in (-1, 3):
+        codes = {"control_code_B": torch.tensor([0, 2, wrong, *[1] * 7])}
+        with pytest.raises(UserError, match=f"a batch has source {wrong}, known are"):
+            SourcePerplexity(sources=SOURCES).update_from(output, batch | codes)
     with pytest.raises(UserError, match="by_source=true"):
         SourcePerplexity(sources=SOURCES).update_from(*make_scored_batch())
 
@@ -159,6 +161,8 @@ def test_nothing_measured_is_nan_and_a_source_of_one_row_has_no_interval():
     metric.update(torch.tensor([3.0]), torch.tensor([2.0]), torch.tensor([2]), torch.tensor([1]))
     result = metric.result()
     assert result["nats/b"].value == 0.5 and result["nats/b"].ci95 is None and math.isnan(result["nats/a"].value)
+    metric.update(torch.tensor([5.0]), torch.tensor([3.0]), torch.tensor([2]), torch.tensor([1]))
+    assert metric.result()["nats/b"].ci95 is not None, "two rows have one"
 
 
 class Length(GenerationMean):
@@ -341,11 +345,14 @@ def test_it_learns_which_tokens_a_source_prefers():
 
 def test_counts_are_counts_and_ignored_ids_are_nobodys_mark():
     judge = SourceClassifier(9, ignored=[0])
-    counts = judge.counts([[1, 1, 0, 8], [], [0, 0]]).toarray()
-    assert counts.tolist() == [[0, 2, 0, 0, 0, 0, 0, 0, 1], [0] * 9, [0] * 9]
+    counts = judge.counts([[1, 1, 0, 8], [], [0, 0]])
+    assert counts.toarray().tolist() == [[0, 2, 0, 0, 0, 0, 0, 0, 1], [0] * 9, [0] * 9]
     chunks, source_N = draw_chunks(200, 0)
     marked = [[0] * 50 + chunk if source == 0 else chunk for chunk, source in zip(chunks, source_N, strict=True)]
     judge.fit(marked, source_N)
+    # a token that occurs n times weighs 1 + ln n
+    weight = judge.pipeline[0].transform(counts).toarray()[0] / judge.pipeline[0].idf_
+    assert weight[1] / weight[8] == pytest.approx(1 + math.log(2))
     plain = SourceClassifier(9).fit(chunks, source_N)
     unseen, _ = draw_chunks(200, 1)
     assert (judge.predict([[0, *chunk] for chunk in unseen]) == plain.predict(unseen)).all()

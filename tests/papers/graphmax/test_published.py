@@ -24,19 +24,23 @@ def published(logits: torch.Tensor, graph: CooccurrenceGraph, strength: float, s
     return graphmax(logits, graph, strength, solver=AlgorithmOne(**PRINTED, sort=sort, log_floor=log_floor))
 
 
-def slow_algorithm_one(z: np.ndarray, a: np.ndarray, strength: float, log_floor: float) -> np.ndarray:
-    """Algorithm 1 line by line, with the descending sort."""
+def slow_algorithm_one(
+    z: np.ndarray, a: np.ndarray, strength: float, log_floor: float, *, size: float = 1e-4, threshold: float = 1e-4
+) -> tuple[np.ndarray, int]:
+    """Algorithm 1 line by line, with the descending sort; its output and how many steps it takes."""
     m = (np.eye(len(z)) - a).T @ (np.eye(len(z)) - a)
     x = np.zeros(len(z))
+    taken = 0
     for _ in range(20):
-        step = x - 1e-4 * (-z + np.log(np.maximum(x, log_floor)) + 1 + 2 * strength * m @ x)
+        taken += 1
+        step = x - size * (-z + np.log(np.maximum(x, log_floor)) + 1 + 2 * strength * m @ x)
         b = np.sort(step)[::-1]
         k = max(j for j in range(1, len(z) + 1) if b[j - 1] + (1 - b[:j].sum()) / j > 0)
         new = np.maximum(step + (1 - b[:k].sum()) / k, 0)
         moved, x = np.linalg.norm(new - x), new
-        if moved < 1e-4:
+        if moved < threshold:
             break
-    return x
+    return x, taken
 
 
 def test_algorithm_one_is_what_is_printed(slow) -> None:
@@ -45,8 +49,37 @@ def test_algorithm_one_is_what_is_printed(slow) -> None:
     z = rng.normal(0, 4, (3, 30))
     found = published(torch.from_numpy(z), graph, 1.0, "descending", 1e-12)
     for row in range(3):
-        expected = slow_algorithm_one(z[row], graph.matrix.toarray().astype(float), 1.0, 1e-12)
+        expected, steps = slow_algorithm_one(z[row], graph.matrix.toarray().astype(float), 1.0, 1e-12)
         np.testing.assert_allclose(found.probs_BV[row], expected, atol=1e-12)
+        assert found.iterations_B[row] == steps
+
+
+def test_every_row_of_algorithm_one_stops_at_its_own_step(slow) -> None:
+    rng = np.random.default_rng(1)
+    graph = CooccurrenceGraph.from_matrix(slow.random_matrix(rng, 10))
+    z = rng.normal(0, 1, (4, 10)) * np.array([[0.5], [1.0], [2.0], [4.0]])
+    solver = AlgorithmOne(step_size=0.02, steps=20, threshold=0.02, sort="descending", log_floor=1e-12)
+    found = graphmax(torch.from_numpy(z), graph, 2.0, solver=solver)
+    expected = [
+        slow_algorithm_one(row, graph.matrix.toarray().astype(float), 2.0, 1e-12, size=0.02, threshold=0.02)
+        for row in z
+    ]
+    np.testing.assert_allclose(found.probs_BV, [x for x, _ in expected], atol=1e-12)
+    steps = [taken for _, taken in expected]
+    assert found.iterations_B.tolist() == steps and len(set(steps)) > 2
+
+
+def test_the_threshold_itself_is_not_below_the_threshold(slow) -> None:
+    """A row that stands still at a corner has moved by exactly 0."""
+    graph = CooccurrenceGraph.from_matrix(np.zeros((3, 3)))
+    for threshold, steps in ((0.0, 20), (1e-9, 2)):
+        solver = AlgorithmOne(step_size=0.1, steps=20, threshold=threshold, sort="descending", log_floor=1e-12)
+        found = graphmax(torch.tensor([50.0, 0, 0], dtype=torch.float64), graph, 1.0, solver=solver)
+        assert found.probs_BV.tolist() == [1, 0, 0] and found.iterations_B == steps
+
+
+def test_in_float32_a_distribution_is_one_too(zipf_graph, zipf_logits) -> None:
+    assert published(zipf_logits[:1].float(), zipf_graph, 1.0, "descending", 1e-12).gap_B.isfinite().all()
 
 
 def test_algorithm_one_does_not_compute_graphmax(zipf_graph, zipf_logits) -> None:
@@ -88,8 +121,11 @@ def test_as_printed_the_projection_does_not_sum_to_one(zipf_graph, zipf_logits) 
 def test_bad_settings_are_one_line() -> None:
     with pytest.raises(UserError, match="did you mean 'descending'"):
         AlgorithmOne(**PRINTED, sort="decending", log_floor=0.0)
-    with pytest.raises(UserError, match="steps >= 1"):
-        AlgorithmOne(step_size=1e-4, steps=0, threshold=0.0, sort="ascending", log_floor=0.0)
+    least = {"step_size": 1e-9, "steps": 1, "threshold": 0.0, "log_floor": 0.0}
+    AlgorithmOne(**least, sort="ascending")
+    for wrong in ({"steps": 0}, {"step_size": 0.0}, {"threshold": -1e-9}, {"log_floor": -1e-9}):
+        with pytest.raises(UserError, match="steps >= 1"):
+            AlgorithmOne(**(least | wrong), sort="ascending")
 
 
 def test_i_minus_a_is_singular() -> None:

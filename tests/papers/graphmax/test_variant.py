@@ -13,6 +13,7 @@ from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, variant, variants
+from lit_ctg.papers.graphmax.published import project_on_simplex
 from lit_ctg.papers.graphmax.variant import NAMES, Certificates, checked_name, chosen
 
 SIZE = 40
@@ -72,6 +73,16 @@ def test_pulls_towards_successors(graph, logits, strength) -> None:
         for z, a, x in zip(logits.numpy()[:-1], rows[:-1], given, strict=False):
             np.testing.assert_allclose(x, restated(z, a, strength), atol=1e-9)
         np.testing.assert_allclose(given[-1], logits[-1].softmax(-1), atol=1e-9)  # no successor, no pull
+
+
+def test_sparsemax_is_the_nearest_distribution() -> None:
+    """Against the published projection; the last row's second entry lies just inside the support."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.cat([torch.randn(5, 8, generator=generator, dtype=torch.float64), torch.zeros(1, 8).double()])
+    logits[5, 1:] = torch.tensor([-0.9, *[-1.1] * 6])
+    found = variant.sparsemax(logits)
+    np.testing.assert_allclose(found, project_on_simplex(logits), atol=1e-9)
+    assert found[5, 1] == pytest.approx(0.05) and not found[5, 2:].any()
 
 
 def test_a_strong_pull_ends_at_the_successors(graph, logits) -> None:
