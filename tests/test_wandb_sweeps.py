@@ -78,6 +78,7 @@ def test_its_commands_compose(paper: str) -> None:
             assert metric in (config["metric"] or {}) or "nslm_evaluation" in config["callback"]
 
 
+@pytest.mark.long
 def test_a_value_reaches_its_place() -> None:
     last = commands(SWEEPS["idea_gate"])[-1]
     config = plain(compose(last[2:]))

@@ -16,6 +16,9 @@ from lit_ctg.results.record import load_records
 RunCli = Callable[..., tuple[int, str, str]]
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where these runs lie: their names are those of other tests' runs."""
@@ -32,7 +35,6 @@ def kept(root: Path) -> Path:
     return root / "field"
 
 
-@pytest.mark.long
 def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
     kept: Path, root: Path, run_cli: RunCli
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 QUICK = ("size=smoke", "logger=none", "trainer.accelerator=cpu", "seed=1")
 CORE = "callback=[default]"
 # a rate at which each of them diverges: found by trying
+SLOWEST = "nslm/numbers"
 CASES = {
     "semantic_fusion/main": ["model.learning_rate=1e3", "data.train_size=200", "data.val_size=64",
                              "trainer.max_epochs=2", CORE, "metric=[perplexity]"],
@@ -24,7 +25,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("experiment", CASES)
+@pytest.mark.parametrize(
+    "experiment", [pytest.param(name, marks=[pytest.mark.long] if name == SLOWEST else []) for name in CASES]
+)
 def test_a_run_that_blows_up_is_told(experiment: str, run_cli: Any, tmp_path: Path) -> None:
     words = ("train", f"experiment={experiment}", *QUICK, *CASES[experiment], f"output_root={tmp_path}")
     code, _, err = run_cli(*words)

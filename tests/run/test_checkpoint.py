@@ -136,6 +136,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
     return write
 
 
+@pytest.mark.long
 def test_a_run_knows_its_corpus(scripts: Callable[[str], list[str]], run_cli: Any, tmp_path: Path) -> None:
     """The text of a folder changes, one name for another: as many words, and each id means what it did but one."""
     words = scripts("carol")
