@@ -56,7 +56,7 @@ docs: venv
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 LIT_CTG_TEST_THREADS=2 LIT_CTG_TEST_HIDE_NUMBA=1 \
-	  $(BIN)/python -m pytest -n 1 -m "numerical and not long and not slow and not gpu"
+	  $(BIN)/python -m pytest -m "numerical and not long and not slow and not gpu"
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
 	  $(BIN)/python -m pytest -n 2 --dist loadfile -m "numerical and not long and not slow and not gpu"
 

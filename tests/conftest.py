@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # one thread per test worker: reproducible to the bit, and two workers share two cores
@@ -19,11 +21,28 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import lightning  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hydra._internal.core_plugins import file_config_source  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 torch.set_num_threads(int(THREADS))
 if os.environ.get("LIT_CTG_TEST_HIDE_NUMBA"):
     sys.modules["numba"] = None  # type: ignore[assignment] # as where it is not installed
+
+# hundreds of tests compose configurations, and a third of that is parsing the same files: once a process is enough
+_PARSED: dict[str, Any] = {}
+
+
+def _load(file: Any) -> Any:
+    text = file.read()
+    if text not in _PARSED:
+        file.seek(0)
+        _PARSED[text] = OmegaConf.load(file)
+    return copy.deepcopy(_PARSED[text])
+
+
+if hasattr(file_config_source, "OmegaConf"):  # Hydra's own
+    file_config_source.OmegaConf = SimpleNamespace(load=_load)
 
 # what another processor could compute otherwise: kernels, solvers, losses, goldens
 NUMERICAL = (
@@ -41,6 +60,13 @@ NUMERICAL = (
 
 # of the runs that are cut off and go on, two quick papers; all others take minutes and are tried on this processor only
 RESUME = re.compile(r"test_an_epoch_that_was_cut_off_begins_anew\[(graphmax|idea_gate)/main-0\]")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only numerical tests are wanted, do not import the other files."""
+    wanted = (*NUMERICAL, "integration/test_resume.py")
+    other = collection_path.name.startswith("test_") and not collection_path.as_posix().endswith(wanted)
+    return True if other and config.option.markexpr.startswith("numerical") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
