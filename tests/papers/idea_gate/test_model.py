@@ -151,6 +151,14 @@ def test_the_two_clamps_differ():
     assert BEFORE(unlikely, 0.5, -2.0).item() == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize(("form", "bound"), [(AFTER, -2.0), (BEFORE, -1.0)], ids=["after_scaling", "before_scaling"])
+def test_where_the_gate_is_at_its_bound(form, bound):
+    logits = torch.tensor([-30.0, -4.0, -3.0, -1.0, 3.0], dtype=torch.float64)
+    assert form.clamped(logits, 0.5, -2.0).tolist() == (form(logits, 0.5, -2.0) == bound).tolist()
+    assert form.clamped(logits, 0.5, -2.0).sum() == (2 if form is AFTER else 3)
+    assert not form.clamped(logits, 0.0, -2.0).any()
+
+
 @pytest.mark.parametrize("form", [AFTER, BEFORE], ids=lambda form: form.clamp)
 def test_rule_takes_a_strength_and_a_bound_for_every_row(form):
     torch.manual_seed(0)
@@ -322,8 +330,9 @@ def test_ramp_scales_the_training_gate_only(make_module, batch):
     module.ramp, module.alpha = 1.0, 0.5 * 0.25
     assert quarter.item() == pytest.approx(module.losses(batch)["token_loss"].item(), rel=1e-12)
     assert quarter.item() != pytest.approx(full.item(), rel=1e-6)
-    for step, expected in ((0, 0.0), (4, 1.0), (90, 1.0)):
-        module._trainer.global_step = step
+    # the ramp of 4 steps, of a single one, and of less than one
+    for whole, step, expected in ((100, 0, 0.0), (100, 4, 1.0), (100, 90, 1.0), (25, 0, 0.0), (24, 0, 1.0)):
+        module._trainer = SimpleNamespace(estimated_stepping_batches=whole, global_step=step)
         module.on_train_batch_start(batch, 0)
         assert module.ramp == expected
 
@@ -355,11 +364,21 @@ def test_first_bias_is_zero_or_the_base_rate(vocabulary):
         ({"idea_bias": "one"}, r"model\.idea_bias"),
         ({"stopwords": "author"}, "did you mean 'authors'"),
         ({"clamp": "never"}, r"model\.clamp"),
+        ({"alpha": math.inf}, r"model\.alpha"),
+        ({"epsilon": 0.0}, r"model\.epsilon"),
+        ({"stopword_count": -1}, r"model\.stopword_count"),
+        ({"warmup_fraction": 1.1}, r"model\.warmup_fraction"),
+        ({"final_fraction": -0.1}, r"model\.final_fraction"),
     ],
 )
 def test_bad_settings(vocabulary, change, message):
     with pytest.raises(UserError, match=message):
         fresh(vocabulary, **change)
+
+
+def test_the_ends_of_the_settings_are_allowed(vocabulary):
+    fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
+          alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
 
 
 @pytest.mark.long
@@ -552,11 +571,16 @@ def test_small_batches_take_the_plain_form_and_large_ones_the_fused(make_module,
     monkeypatch.setattr(IdeaGateModule, "_fused_losses", lambda *given: taken.append(1))
     module.losses(batch)
     assert not taken
-    monkeypatch.setattr(module_file, "FAST_FROM", 1000)
+    # the logits of both heads at the counted positions
+    logits = 2 * int(batch["mask_target_BT"].sum()) * module.vocabulary_size
+    monkeypatch.setattr(module_file, "FAST_FROM", logits + 1)
+    module.losses(batch)
+    assert not taken
+    monkeypatch.setattr(module_file, "FAST_FROM", logits)
     module.losses(batch)
     assert taken
-    lift = make_module(lift=True)
-    lift.losses(batch)
+    for change in ({"lift": True}, {"neutral_stopwords": True}):
+        make_module(**change).losses(batch)
     assert len(taken) == 1, "the fused form does not know our gates"
     with pytest.raises(UserError, match=r"model\.fast=always knows the paper's gate only"):
         make_module(lift=True, fast="always")
