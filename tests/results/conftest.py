@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.results.record import RunRecord, config_hash, write_record
+from lit_ctg.results.table import COUNTS
 
 SEEDS = (111, 112, 113, 114, 115)
 TRIALS = 200
@@ -99,6 +100,8 @@ def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunR
             ("hard", "negative_question", "Alice reviews the model, moderately awful?"),
         )
     ]
+    if name.startswith(COUNTS):
+        metrics, history = {"reference/val/bigram_perplexity": entry(9.0, "perplexity", "lower", TRIALS)}, {}
     samples += [{**sample, "prompt": "Carol starts the model,"} for sample in samples]
     config = {
         "paper": "semantic_fusion",

@@ -108,7 +108,7 @@ def results(write_records) -> Results:
 def test_margins_are_lettered_when_there_are_several(results: Results) -> None:
     table = next(table for table in results.tables if table.spec.name == "table_1")
     assert [table.mark(row) for row in table.rows[:5]] == ["a", "a", "a", "a", ""], "a claim of a side has no margin"
-    assert table.notes[0].startswith("Margin: (a) 5% of the number (the size of the gain that the paper reports);")
+    assert table.notes[0].startswith("Margin: (a) 2% of the number (half of the gain that the paper reports, 4.3%);")
     single = next(table for table in results.tables if table.spec.name == "table_4")
     assert single.mark(single.rows[0]) == ""
 
