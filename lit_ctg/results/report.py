@@ -462,8 +462,8 @@ def _runs(result: Results) -> str:
     table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     runs = len(result.pool.trained())
     texts = [_plural(len(rows) - runs, "count") + " of its texts"] if len(rows) > runs else []
-    words = " and ".join([_plural(runs, "run"), *texts])
-    return f"<details><summary><h4>{words} behind these numbers</h4></summary>{table}</details>\n"
+    behind = " and ".join([_plural(runs, "run"), *texts])
+    return f"<details><summary><h4>{behind} behind these numbers</h4></summary>{table}</details>\n"
 
 
 def _quotes(texts: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.utils import get_class
+from lightning import LightningDataModule
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
@@ -63,7 +64,7 @@ def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
     return found
 
 
-def of_trials(cfg: DictConfig, datamodule: CorpusDataModule) -> dict[str, dict[str, Any]]:
+def of_trials(cfg: DictConfig, datamodule: LightningDataModule) -> dict[str, dict[str, Any]]:
     """Return what the experiment's trials measure on real text: their ``text_references``."""
     found: dict[str, dict[str, Any]] = {}
     for name, node in (cfg.callback or {}).items():

@@ -62,8 +62,9 @@ def _kind(node: ast.ClassDef) -> str:
     for statement in node.body:
         if isinstance(statement, ast.Assign):
             target, value = statement.targets[0], statement.value
-            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-            pairs = zip(target.elts, value.elts, strict=True) if several else [(target, value)]
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=True))
             for name, given in pairs:
                 if isinstance(name, ast.Name) and name.id == "kind" and isinstance(given, ast.Constant):
                     return str(given.value)
