@@ -286,31 +286,46 @@ class TopicTrial(Callback):
         self._keep(f"{self.prefix}/{arm}/{ALL}/classified", every)
 
     def text_references(self, datamodule: Any) -> dict[str, dict[str, Any]]:
-        """Return measures without a model: the stickiness of real text, as recorded by ``references``."""
+        """Return measures without a model: what real text has, as recorded by ``references``."""
         self.results = {}
         self._references(datamodule)
         return self.results
 
     def _references(self, datamodule: Any) -> None:
-        """Record the stickiness of real text, on the domain and on other subjects, in pieces of ``scored_tokens``."""
+        """Record the measures of real text, on the domain and on other subjects, in pieces of ``scored_tokens``."""
         held, decode = Held(datamodule.prepare()), datamodule.vocabulary.decode
         names = [domain.name for domain in self.domains]
         elsewhere = held.windows(lambda s: not any(about(s, name) for name in names), self.scored_tokens, limit=4)
+        alone: dict[str, Any] = {"sync_on_compute": False}
         for kind in ("text", "random"):
-            for chosen in LISTS:
-                every: Stickiness | None = None
-                for number, domain in enumerate(self.domains):
-                    own = held.windows(lambda s, name=domain.name: about(s, name), self.scored_tokens)
-                    topical = {"terms": domain.terms[chosen], "function_words": self.function_words}
-                    metric = Stickiness(**topical, sync_on_compute=False)
-                    for document, ids in own if kind == "text" else elsewhere:
-                        metric.update([words(decode(ids))], DOCUMENTS * number + document)
-                    self._keep(f"{self.prefix}/{kind}/{domain.name}/{chosen}/stickiness", metric)
-                    if every is None:
-                        every = metric
+            every: dict[str, SampleMean] = {}
+            for number, domain in enumerate(self.domains):
+                own = held.windows(lambda s, name=domain.name: about(s, name), self.scored_tokens)
+                distinct = DistinctN(order=DISTINCT_ORDER, **alone)
+                metrics: dict[str, SampleMean] = {f"distinct_{DISTINCT_ORDER}": distinct}
+                topical = [
+                    (
+                        Stickiness(terms=domain.terms[chosen], function_words=self.function_words, **alone),
+                        Density(terms=domain.terms[chosen], **alone),
+                    )
+                    for chosen in LISTS
+                ]
+                for chosen, (stickiness, density) in zip(LISTS, topical, strict=True):
+                    metrics |= {f"{chosen}/stickiness": stickiness, f"{chosen}/density": density}
+                for document, ids in own if kind == "text" else elsewhere:
+                    found, group = [words(decode(ids))], DOCUMENTS * number + document
+                    distinct.update(found, group)
+                    for stickiness, density in topical:
+                        stickiness.update(found, group)
+                        density.update(found, [len(ids)], group)
+                for name, metric in metrics.items():
+                    self._keep(f"{self.prefix}/{kind}/{domain.name}/{name}", metric)
+                    if name in every:
+                        every[name].merge_state(metric)
                     else:
-                        every.merge_state(metric)
-                self._keep(f"{self.prefix}/{kind}/{ALL}/{chosen}/stickiness", every)
+                        every[name] = metric
+            for name, metric in every.items():
+                self._keep(f"{self.prefix}/{kind}/{ALL}/{name}", metric)
 
     def _times_random(self, name: str, stickiness: float) -> None:
         """Record a stickiness as a multiple of that of random text, where that is known and not 0."""

@@ -257,6 +257,12 @@ def test_references_are_real_texts_and_arms_are_counted_in_random_ones(vocabular
     results = callback.results
     assert results["topic/text/chemistry/short/stickiness"]["value"] == pytest.approx(0.5, abs=0.01)
     assert results["topic/text/all/short/stickiness"]["n"] == 2 * results["topic/text/chemistry/short/stickiness"]["n"]
+    # three bigrams of two words in pieces of some tokens; one word of the list in each piece of the other subjects
+    assert 0 < results["topic/text/chemistry/distinct_2"]["value"] < 1
+    assert results["topic/text/all/distinct_2"]["n"] == 2 * results["topic/text/chemistry/distinct_2"]["n"]
+    pieces = callback.scored_tokens
+    assert results["topic/text/chemistry/short/density"]["value"] == pytest.approx(100 / pieces)
+    assert results["topic/random/war/short/density"]["value"] == 0.0
     random = results["topic/random/chemistry/short/stickiness"]["value"]
     assert random == pytest.approx(0.25, abs=0.03)
     assert results["topic/gated/chemistry/short/times_random"]["value"] == pytest.approx(1.0 / random)
@@ -298,7 +304,9 @@ def trial_names(trial):
     if {"gated", "gate_off"} <= set(trial["arms"]):
         names |= {f"{prefix}/gate_gain/{domain}/{chosen}/stickiness" for domain in domains for chosen in LISTS}
     if trial.get("references"):
-        names |= {f"{prefix}/{kind}/{domain}/long/stickiness" for kind in ("text", "random") for domain in domains}
+        for base in (f"{prefix}/{kind}/{domain}" for kind in ("text", "random") for domain in domains):
+            names |= {f"{base}/{chosen}/{score}" for chosen in LISTS for score in ("stickiness", "density")}
+            names |= {f"{base}/distinct_2"}
     return names | ({f"{prefix}/classifier/accuracy"} if trial.get("classifier") else set())
 
 
