@@ -75,6 +75,21 @@ def test_the_trial_without_training(path, regime, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ckpt")), "nothing was trained, so nothing is kept"
 
 
+@pytest.mark.long
+def test_a_pretrained_model_goes_on_learning_in_the_domain(path, tmp_path: Path) -> None:
+    words = ["experiment=graphmax/in_domain_pretrained", f"backbone.path={path}", *QUICK, f"output_root={tmp_path}"]
+    records = {}
+    for name, limit in (("learnt", "trainer.max_steps=4"), ("as_it_is", "trainer.limit_train_batches=0")):
+        folder = train(compose([*words, f"name={name}", "model.learning_rate=0.01", limit])).folder
+        records[name] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    learnt, before = (records[name]["metrics"] for name in ("learnt", "as_it_is"))
+    assert records["learnt"]["status"] == records["as_it_is"]["status"] == "DONE"
+    assert learnt["nll/yelp/softmax"]["value"] < before["nll/yelp/softmax"]["value"]
+    # neither knows the model, and both are of the same folds
+    for name in ("unigram", "trigram"):
+        assert learnt[f"nll/yelp/{name}"]["value"] == before[f"nll/yelp/{name}"]["value"]
+
+
 def test_scores_are_the_models_own_for_the_tokens_of_its_tokenizer(path) -> None:
     cfg = compose(["experiment=graphmax/pretrained", f"backbone.path={path}", *QUICK])
     data = build_datamodule(cfg)
