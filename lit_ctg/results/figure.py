@@ -53,11 +53,8 @@ def panels_for(table: Table, beside: Sequence[Table] = ()) -> Panels:
     """
     if not table.spec.plot:
         return {}
-    kind = table.spec.plot["kind"]
-    if kind in ("line", "bars"):
-        panels = (_lines if kind == "line" else _bars)(table, beside)
-    else:
-        panels = {"matrix": _matrices, "words": _words}[kind](table) if kind in ("matrix", "words") else {}
+    kinds = {"line": _lines, "bars": _bars, "matrix": _matrices, "words": _words}
+    panels = kinds[kind](table, beside) if (kind := table.spec.plot["kind"]) in kinds else {}
     return panels | _pairs(table)
 
 
@@ -248,7 +245,7 @@ def _group(row: Row, section: str | None, regimes: Sequence[str]) -> BarGroup | 
     return BarGroup(row.spec.label, bars, _number(row), "" if section else row.spec.section, min(row.spec.digits, 3))
 
 
-def _matrices(table: Table) -> Panels:
+def _matrices(table: Table, beside: Sequence[Table]) -> Panels:
     plot = table.spec.plot or {}
     figures: Panels = {}
     for name, rows in _series(table).items():
@@ -268,7 +265,7 @@ def _matrices(table: Table) -> Panels:
     return figures
 
 
-def _words(table: Table) -> Panels:
+def _words(table: Table, beside: Sequence[Table]) -> Panels:
     sections: dict[str, list[Row]] = {}
     for row in table.rows:
         if row.spec.samples is not None:

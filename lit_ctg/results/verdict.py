@@ -157,7 +157,8 @@ def judge_claim(
         interval: 95% interval of our mean difference; None with too few seeds (``why_none`` says so).
         effect: size of the printed difference, or of the smallest one that would matter; its sign is the claim's.
         meaningful: ``effect`` is the smallest that would matter, so that anything less contradicts, whatever its sign.
-        margin: for the other three claims, how large a difference counts as none.
+        margin: for the other three claims, how large a difference counts as none; for a side of 0, how close to it an
+            exact number, which has no interval, is too close to call.
 
     Raises:
         UserError: a claim of no difference without its margin.
@@ -182,6 +183,8 @@ def judge_claim(
             return Verdict(SUPPORTED, f"{ours} is nowhere beyond the margin of {margin:g}")
         outside = high < -margin
         return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
+    if margin is not None and low == high and abs(low) <= margin:
+        return Verdict(UNDECIDED, f"without an interval, within {margin:g} of 0 is too close to call")
     short = effect is not None and high < abs(effect)
     if low > 0 and not (short and meaningful):
         return Verdict(SUPPORTED, "the sign; the printed size lies outside our interval" if short else "excludes 0")

@@ -259,8 +259,11 @@ def test_prompts_that_cannot_be_continued(model: Any, prompts: Any, line: str) -
         Steered(model, []).generate(prompts, max_new_tokens=2)
 
 
-def combination(seed: int, model: Any, tokenizer: Any, made: dict[str, Control]) -> None:
-    """Some controls with random settings a row, some options; greedy rows equal the slow reference."""
+def writes(seed: int, model: Any, tokenizer: Any, made: dict[str, Control]) -> bool:
+    """Try some controls with random settings a row, and some options: greedy rows equal the slow reference.
+
+    Return False where the combination is refused, which it must be together and alone.
+    """
     draw = random.Random(seed)
     chosen = draw.sample(sorted(made), draw.randint(1, len(made)))
     prompts = draw.sample(PROMPTS, draw.randint(1, len(PROMPTS)))
@@ -292,7 +295,7 @@ def combination(seed: int, model: Any, tokenizer: Any, made: dict[str, Control])
     if isinstance(together, str) or any(isinstance(one, str) for one in alone):
         assert isinstance(together, str) and any(isinstance(one, str) for one in alone), (seed, together, alone)
         assert "does not fit the grammar" in together
-        return
+        return False
     assert together == [text for one in alone for text in one], (seed, chosen, options)
     if not {"num_beams", "do_sample"} & set(options):
         for row, prompt in enumerate(prompts):
@@ -300,14 +303,16 @@ def combination(seed: int, model: Any, tokenizer: Any, made: dict[str, Control])
             ids = slow(steered, prompt, own, options["max_new_tokens"])
             new = tokenizer.decode(ids[len(tokenizer(prompt).input_ids) :], skip_special_tokens=True)
             assert together[row].lstrip() == new, (seed, chosen, options)
+    return True
 
 
 def test_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    for seed in range(20):
-        combination(seed, model, tokenizer, all_controls)
+    written = [writes(seed, model, tokenizer, all_controls) for seed in range(20)]
+    assert sum(written) > len(written) / 2, "most are refused, so little is compared"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20, 220))
-def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control], seed: int) -> None:
-    combination(seed, model, tokenizer, all_controls)
+@pytest.mark.timeout(3600)
+def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    written = [writes(seed, model, tokenizer, all_controls) for seed in range(20, 220)]
+    assert sum(written) > len(written) / 2, "most are refused, so little is compared"

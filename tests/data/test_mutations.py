@@ -178,16 +178,15 @@ def test_untouched_files_are_read(tmp_path: Path) -> None:
             assert len(tokenizer) > 0, kind
 
 
-def check(folder: Path, seeds: range) -> None:
-    ends = [attempt(folder, seed) for seed in seeds]
-    refused = [line for line in ends if line]
-    assert len(refused) > len(seeds) // 4, "hardly anything is refused: are the files mutated?"
+def refused(folder: Path, seeds: range) -> float:
+    """Return the share of mutated files that end in a line; ``attempt`` fails on any other end."""
+    return sum(bool(attempt(folder, seed)) for seed in seeds) / len(seeds)
 
 
 def test_twenty_mutated_files(tmp_path: Path) -> None:
-    check(tmp_path, range(20))
+    assert refused(tmp_path, range(20)) > 0.25, "hardly anything is refused: are the files mutated?"
 
 
 @pytest.mark.slow
 def test_three_hundred_mutated_files(tmp_path: Path) -> None:
-    check(tmp_path, range(1000, 1300))
+    assert refused(tmp_path, range(1000, 1300)) > 0.25, "hardly anything is refused: are the files mutated?"

@@ -33,12 +33,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, *words: str) -> None:
+def run(folder: Path, *words: str) -> str:
+    """Run a module in a folder, which must succeed; return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return done.stdout
 
 
 @pytest.mark.long
@@ -64,7 +66,7 @@ def test_a_new_paper_passes_every_check_and_touches_nothing(checkout: Path) -> N
 def test_a_new_paper_passes_the_type_checker(checkout: Path) -> None:
     if not (checkout / "lit_ctg" / "papers" / PAPER).exists():
         new(PAPER, root=checkout)
-    run(checkout, "mypy", f"lit_ctg/papers/{PAPER}")
+    assert "no issues found" in run(checkout, "mypy", f"lit_ctg/papers/{PAPER}")
 
 
 @pytest.mark.parametrize("name", ["Semantic", "2ideas", "class", "a-b", "", "../x"])
