@@ -39,6 +39,17 @@ from lit_ctg.results.verdict import (
 FIVE_PERCENT = Margin(relative=0.05)
 
 
+def test_an_exact_number_within_the_margin_is_too_close_to_call() -> None:
+    for claim, sign in (("less", -1), ("greater", 1)):
+        for ours, label in ((3.0, UNDECIDED), (-3.0, UNDECIDED), (5.0, UNDECIDED)):
+            assert judge_claim(claim, (ours, ours), margin=5.0).label == label
+        assert judge_claim(claim, (6.0 * sign, 6.0 * sign), margin=5.0).label == SUPPORTED
+        assert judge_claim(claim, (-6.0 * sign, -6.0 * sign), margin=5.0).label == CONTRADICTED
+        # with an interval, the margin says nothing of a side; without a margin, an exact number decides
+        assert judge_claim(claim, (2.0 * sign, 3.0 * sign), margin=5.0).label == SUPPORTED
+        assert judge_claim(claim, (3.0 * sign, 3.0 * sign)).label == SUPPORTED
+
+
 @pytest.mark.parametrize(
     ("printed", "interval", "label"),
     [
@@ -59,17 +70,6 @@ FIVE_PERCENT = Margin(relative=0.05)
         (0.0, (-2e-9, -1e-9), UNDECIDED),
     ],
 )
-def test_an_exact_number_within_the_margin_is_too_close_to_call() -> None:
-    for claim, sign in (("less", -1), ("greater", 1)):
-        for ours, label in ((3.0, UNDECIDED), (-3.0, UNDECIDED), (5.0, UNDECIDED)):
-            assert judge_claim(claim, (ours, ours), margin=5.0).label == label
-        assert judge_claim(claim, (6.0 * sign, 6.0 * sign), margin=5.0).label == SUPPORTED
-        assert judge_claim(claim, (-6.0 * sign, -6.0 * sign), margin=5.0).label == CONTRADICTED
-        # with an interval, the margin says nothing of a side; without a margin, an exact number decides
-        assert judge_claim(claim, (2.0 * sign, 3.0 * sign), margin=5.0).label == SUPPORTED
-        assert judge_claim(claim, (3.0 * sign, 3.0 * sign)).label == SUPPORTED
-
-
 def test_numbers(printed, interval, label) -> None:
     assert judge_number(printed, interval, FIVE_PERCENT).label == label
 
