@@ -18,6 +18,7 @@ from lit_ctg.decoding.filters import (
     temperature,
     top_k,
 )
+from lit_ctg.errors import UserError
 
 INFINITY = float("inf")
 
@@ -139,12 +140,15 @@ def test_penalties_may_differ_by_row():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="temperature"):
-        Temperature([0.7, 0.0])
-    with pytest.raises(ValueError, match="nucleus"):
-        Nucleus(-0.1, keep_crossing=True)
-    with pytest.raises(ValueError, match="penalties"):
-        RepetitionPenalty(0.0, window=3)
+    with pytest.raises(UserError, match="temperature=abc: give a number"):
+        Temperature("abc")
+    for wrong in (0.0, float("nan")):
+        with pytest.raises(UserError, match="temperature="):
+            Temperature([0.7, wrong])
+        with pytest.raises(UserError, match="penalties"):
+            RepetitionPenalty(wrong, window=3)
+        with pytest.raises(UserError, match="nucleus"):
+            Nucleus(wrong - 0.1, keep_crossing=True)
 
 
 def test_greedy_takes_the_first_of_the_best():
