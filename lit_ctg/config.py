@@ -295,7 +295,7 @@ def explain(error: BaseException) -> str:
                 return f"{chosen[1]}={given}{did_you_mean(given, names)}; one of {', '.join(names)}"
         return f"configuration: {str(error).splitlines()[0]}: {reason}"
     if isinstance(error, InterpolationKeyError) and (absent := re.search(r"key '([^']+)' not found", str(error))):
-        group = str(error.full_key).partition(".")[0]
+        group = (str(error.full_key) if "." in str(error.full_key) else absent[1]).partition(".")[0]
         return (
             f"configuration: {error.full_key} is taken from {absent[1]}, which this experiment does not have; choose "
             f"another {group}=, or pass {error.full_key}=..."

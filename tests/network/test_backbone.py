@@ -16,13 +16,13 @@ FOREIGN = [
     ("idea_gate/main", "code_transformer", "CodeTransformerBackbone (no dim)"),
     ("graphmax/review", "code_gru", "CodeGRUBackbone (no dim)"),
     ("nslm/numbers", "code_gru", "CodeGRUBackbone (no dim)"),
-    ("control_code/transformer", "gpt2", "GPT2Backbone (no func)"),
+    ("control_code/transformer", "gpt2 +backbone.feedforward_dim=64", "GPT2Backbone (no func)"),
 ]
 
 
 @pytest.mark.parametrize(("experiment", "backbone", "said"), FOREIGN, ids=lambda word: word.partition(" ")[0])
 def test_the_backbone_of_another_paper_is_refused(experiment: str, backbone: str, said: str) -> None:
-    cfg = compose([f"experiment={experiment}", f"backbone={backbone}", "size=smoke"])
+    cfg = compose([f"experiment={experiment}", *f"backbone={backbone}".split(), "size=smoke"])
     with pytest.raises(UserError, match="leave backbone= out") as caught:
         build_model(cfg, build_datamodule(cfg))
     assert said in str(caught.value)
