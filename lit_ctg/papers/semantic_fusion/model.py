@@ -136,7 +136,7 @@ class ClauseAnnotator(nn.Module):
         """
         valid_NT = (ids_NT != self.pad_id).float()
         roles = self._roles_of_tokens(ids_NT) if self.prefix_only else self._roles_of_positions(ids_NT, aligned_N)
-        name_before_NT = (self.is_name[ids_NT].cumsum(1) - self.is_name[ids_NT]).clamp(max=1)
+        name_before_NT = self.is_name[ids_NT].cumsum(1).clamp(max=1)  # no pronoun is a name
         coref_NT = self.is_pronoun[ids_NT] * name_before_NT
         columns = [self.is_noun[ids_NT], self.is_verb[ids_NT], self.is_adj[ids_NT], *roles]
         columns += [self.is_bos[ids_NT], self.is_eos[ids_NT], self.is_comma[ids_NT], self.is_question[ids_NT]]
@@ -167,7 +167,7 @@ class ClauseAnnotator(nn.Module):
             nudged_NT = exclaims_NT.cummax(dim=1).values
         else:
             # the last word of the sentence decides for all its positions
-            last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0, max=ids_NT.shape[1] - 1).unsqueeze(1)
+            last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0).unsqueeze(1)
             nudged_NT = exclaims_NT.gather(1, last_N1).expand_as(exclaims_NT)
         return (before_NT + self.exclamation_nudge * nudged_NT).clamp(max=1.0)
 
