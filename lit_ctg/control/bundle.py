@@ -46,11 +46,13 @@ class Origin:
         record: the run record it was exported from, as in ``run.json``; None if made by hand.
         tokenizer: fingerprint of the tokenizer whose ids it uses; None if it is stored as text.
         versions: of the packages that wrote the bundle.
+        checksum: of the bundle that was read, from its ``control.json``; None where none was.
     """
 
     record: dict[str, Any] | None = None
     tokenizer: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    checksum: str | None = None
 
 
 def fingerprint(tokens: Any) -> str:
@@ -176,7 +178,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
         control = kind.restore(told["config"], tensors)
         control.name = str(told["name"])
         record = _read_json(folder / RECORD) if RECORD in told["files"] else None
-        control.origin = Origin(record, told["tokenizer"], told["versions"])
+        control.origin = Origin(record, told["tokenizer"], told["versions"], told["sha256"])
         different = control.shape() != told["shape"]
     except UserError:
         raise
