@@ -258,12 +258,15 @@ def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:
-    """Upload a bundle to the hub; return its address there."""
+    """Upload a bundle to the hub, with the code that steers without lit_ctg; return its address there."""
     from huggingface_hub import HfApi
+
+    from lit_ctg.control.custom_generate import write_custom_generate
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "bundle"
         save(control, folder)
+        write_custom_generate(control, folder)
         api = HfApi(token=token)
         try:
             made = api.create_repo(repository, private=private, exist_ok=True)
