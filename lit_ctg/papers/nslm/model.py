@@ -435,8 +435,8 @@ class NSLMModule(LitLanguageModel):
             names: of ``MODELS`` (see ``TokenScores.models``).
             weight_B: of Eq. 4 in the mixture of each row; None: the current weight in all.
 
-            Raises:
-                UserError: the micro-models are needed and not yet fitted.
+        Raises:
+            UserError: the micro-models are needed and not yet fitted.
         """
         hidden_ND = hidden_BTD.flatten(0, 1)
         state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_ND.device)
