@@ -224,12 +224,8 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
         UserError: no such file, or a line that is not such an object; names it.
     """
     try:
-<<<<<<< HEAD
-        texts = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold what splitlines() cuts at
-=======
         check_regular(path)
-        texts = path.read_text(encoding="utf-8").splitlines()
->>>>>>> walk14
+        texts = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold what splitlines() cuts at
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     lines = []
