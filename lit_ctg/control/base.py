@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -270,7 +271,7 @@ class Control(abc.ABC):
         }
 
     def _column(self, setting: ControlSetting, given: Any, rows: int) -> Tensor:
-        listed = given.tolist() if isinstance(given, Tensor) else given
+        listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
         several = isinstance(listed, Sequence) and not isinstance(listed, str)
         if several and len(listed) not in (1, rows):
             raise UserError(

@@ -23,7 +23,7 @@ from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
 from lit_ctg.run.directory import CHECKPOINT, RECORD
-from lit_ctg.run.standalone import standalone
+from lit_ctg.standalone import standalone
 
 # largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5

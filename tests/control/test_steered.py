@@ -7,6 +7,7 @@ import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -225,7 +226,12 @@ def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) ->
         ({"guidance_scale": 2.0}, "guidance_scale: controls cannot follow classifier-free guidance"),
         ({"penalty_alpha": 0.6}, "penalty_alpha: controls cannot follow contrastive search"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: give the prompts as the first argument"),
-        ({"max_new_tokens": 100}, "the model has 64 positions"),
+        ({"max_new_tokens": 100}, "the model has 64 positions: shorten the prompt or max_new_tokens"),
+        ({"max_new_tokens": None, "max_length": 100}, "the model has 64 positions: shorten the prompt or max_length"),
+        (
+            {"max_new_tokens": None, "generation_config": transformers.GenerationConfig(penalty_alpha=0.6, top_k=4)},
+            "penalty_alpha: controls cannot follow contrastive search",
+        ),
         ({"seed": 1, "num_beams": 2}, "seed: beams draw together"),
         ({"settings": {"gate.alpha": 1}}, "setting 'gate.alpha': no control 'gate'; did you mean 'idea_gate'"),
         ({"settings": {"idea_gate": 1}}, "setting 'idea_gate': write idea_gate.<setting>"),
@@ -241,6 +247,33 @@ def test_what_cannot_be_followed_is_one_line(
         steered.generate(PROMPTS[0], **{"max_new_tokens": 2, **options})
     assert "\n" not in str(caught.value)
     assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
+
+
+def test_a_generation_config_says_the_same_as_single_options(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control]
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    chosen: dict[str, Any] = {"max_new_tokens": 5, "do_sample": True, "top_k": 3, "num_return_sequences": 2}
+    config = transformers.GenerationConfig(**chosen)
+    settings = {"idea_gate.alpha": [0, 2]}
+    made = steered.write(list(PROMPTS[:2]), settings, seed=3, generation_config=config)
+    assert made == steered.write(list(PROMPTS[:2]), settings, seed=3, **chosen) and config.pad_token_id is None
+    assert steered._options({"stop_strings": ["."]})["tokenizer"] is tokenizer
+
+
+def test_without_sampling_nothing_is_drawn(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    greedy = steered.write(list(PROMPTS), max_new_tokens=6)
+    assert all(steered.write(list(PROMPTS), max_new_tokens=6, seed=seed) == greedy for seed in range(3))
+
+
+def test_values_may_be_an_array(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    for kind in (np.array, torch.tensor, tuple):
+        given = {"idea_gate.alpha": kind([0.0, 2.0])}
+        assert steered.write(list(PROMPTS[:2]), given, max_new_tokens=2) == steered.write(
+            list(PROMPTS[:2]), {"idea_gate.alpha": [0, 2]}, max_new_tokens=2
+        )
 
 
 def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Control], carried_controls: Any) -> None:
@@ -259,6 +292,7 @@ def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Co
         (torch.zeros(2, 0, dtype=torch.long), "give at least one prompt of at least one token"),
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.tensor([[1, 0]])}, "padded on the right"),
         ("the war", "prompts that are texts need a tokenizer"),
+        ([[1, 14]], "prompts hold ids from 1 to 14, the model has tokens 0 to 13"),
     ],
 )
 def test_prompts_that_cannot_be_continued(model: Any, prompts: Any, line: str) -> None:

@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.errors import UserError
+from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
@@ -566,6 +567,7 @@ class SemanticFusionModule(FusionModule):
         }.items():
             if not 0 <= share <= 1:
                 raise UserError(f"model.{name}={share} is outside [0, 1]")
+        check_backbone(backbone, "causal", "forward_packed")
         if backbone.causal != causal:
             raise UserError(f"model.causal={causal} but backbone.causal={backbone.causal}: set only model.causal")
         self.vocabulary, self.causal, self.fusion = vocabulary, causal, fusion
