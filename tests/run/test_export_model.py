@@ -174,6 +174,7 @@ def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cac
 @pytest.mark.parametrize(("paper", "line"), [
     ("graphmax", "translates: it is no causal language model"),
     ("nslm", "Table 7"),
+    ("control_code", r"is at backbone\.path already"),
     ("semantic_fusion", "is no model of semantic fusion"),
     ("none", "has no portable.py"),
 ])  # fmt: skip
