@@ -4,7 +4,7 @@
 
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
-    unread: {main: model.scene}       # experiment -> the part of its configuration whose corpora no number of it has read
+    unread: {main: model.scene}       # experiment -> the part of its configuration whose corpora no number reads
     headline:                         # optional: what the README shows
       summary: The outcome in words; numbers in it must stand in the tables.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
