@@ -186,15 +186,12 @@ class Steered:
         encoded = self._encoded(prompts)
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
-        start, rows = encoded[0].shape[1], sequences.tolist()
-        # the n sequences of a prompt are adjacent
-        copies = len(rows) // len(encoded[0])
-        return [self._continuation(ids[:start], ids[start:], encoded[1][row // copies]) for row, ids in enumerate(rows)]
+        start = encoded[0].shape[1]
+        return [self._continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
 
-    def _continuation(self, prompt: list[int], new: list[int], mask_T: Tensor) -> str:
+    def _continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
-        read = [token for token, kept in zip(prompt, mask_T.tolist(), strict=True) if kept]
-        before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (read, read + new))
+        before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
         if whole.startswith(before):
             return whole[len(before) :]
         return str(self.tokenizer.decode(new, skip_special_tokens=True))

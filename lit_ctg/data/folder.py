@@ -13,7 +13,6 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.source import (
     PACKED_SUFFIXES,
-    check_regular,
     data_suffix,
     read_lines,
     read_records,
@@ -23,6 +22,7 @@ from lit_ctg.data.source import (
 )
 from lit_ctg.data.split import check_fractions
 from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.files import check_regular
 
 READ = (".txt", ".jsonl", ".csv", ".parquet")
 # names that mean splits, not labels

@@ -64,6 +64,12 @@ def test_hopeless_targets_give_infinity_and_no_interval():
     metric.update(scores, torch.ones(4, 2, dtype=torch.long), torch.ones(4, 2, dtype=torch.bool))
     result = metric.result()
     assert result.value == math.inf and result.n == 8 and result.ci95 is None
+    # one such sentence among others: the value and the low end are finite, the high end is not
+    scores[0, :, 0], scores[1:] = 1200.0, 0.0
+    metric.reset()
+    metric.update(scores, torch.ones(4, 2, dtype=torch.long), torch.ones(4, 2, dtype=torch.bool))
+    result = metric.result()
+    assert result.value == pytest.approx(math.exp(300) * 5**0.75, rel=1e-6) and result.ci95 is None
 
 
 def test_many_positions_do_not_drift():
