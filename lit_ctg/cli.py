@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,7 +73,8 @@ def _bad_input(error: UserError, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     else:
-        print(f"lit-ctg: {' '.join(str(error).split())}", file=sys.stderr)
+        # a line may quote a file
+        print(f"lit-ctg: {visible(' '.join(str(error).split()))}", file=sys.stderr)
     return 2
 
 

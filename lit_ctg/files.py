@@ -163,6 +163,19 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def check_regular(path: str | Path) -> None:
+    """Refuse what is there but is neither a file nor a link to one: reading a pipe may never end.
+
+    Raises:
+        UserError: a folder, a pipe, a device or a socket.
+        OSError: nothing is there, or it cannot be looked at.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise UserError(f"{path} is {kind}, not a file: give a file")
+
+
 def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
     """Write generated texts, one JSON object per line, whole or not at all."""
     write_atomic(path, "".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples))

@@ -359,6 +359,22 @@ class _Kept(ScoreRule):
         return torch.where(off_N1, scores.to(changed_NV.dtype), changed_NV)
 
 
+def layer_named(model: Any, path: str, name: str) -> nn.Module:
+    """Return the layer of that path, or the only one with that suffix (a model may be wrapped in another).
+
+    Raises:
+        UserError: there is none; names the control.
+    """
+    known = dict(model.named_modules())
+    found = [path] if path in known else [own for own in known if own.endswith(f".{path}")]
+    if len(found) != 1:
+        raise UserError(
+            f"control {name} feeds the layer {path}, which this model does not have{did_you_mean(path, known)}: "
+            "use the model it was made for"
+        )
+    return known[found[0]]
+
+
 def model_shape(model: Any) -> dict[str, int]:
     """Return ``vocab_size`` (columns of the scores) and ``hidden_size`` of a Hugging Face causal language model."""
     head = model.get_output_embeddings()

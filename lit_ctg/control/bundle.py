@@ -27,7 +27,7 @@ import lit_ctg
 from lit_ctg.control.base import Control
 from lit_ctg.control.card import card
 from lit_ctg.errors import UserError, did_you_mean, one_line
-from lit_ctg.files import replacing
+from lit_ctg.files import check_regular, replacing
 
 FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
@@ -306,6 +306,7 @@ def _json(value: Any, **layout: Any) -> str:
 
 def _read_json(path: Path) -> Any:
     try:
+        check_regular(path)
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error

@@ -106,12 +106,10 @@ def write_custom_generate(control: Control, folder: Path) -> str:
     kind = type(control)
     if not kind.__module__.startswith("lit_ctg."):
         return f"{kind.__name__} is a class of your own, outside lit_ctg"
-    title = f"A control of the kind {control.kind} in `model.generate(custom_generate=<this bundle>, ...)`."
     try:
-        source = standalone(kind.__module__, [kind.__name__], title, also=[(_GENERATE, "generate_under")], without=_HUB)
+        source = source_of(kind)
     except UserError as error:
         return f"the control's code does not fit into one file ({one_line(error)})"
-    source += _ENTRY.format(kind=kind.__name__)
     needed = sorted(PACKAGES.get(name, name) for name in _imported(source) - sys.stdlib_module_names - PRESENT)
     if needed and not set(needed) <= set(PACKAGES.values()):
         return f"its code needs {', '.join(needed)}"
@@ -120,6 +118,17 @@ def write_custom_generate(control: Control, folder: Path) -> str:
     if needed:
         (folder / CODE / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")
     return ""
+
+
+def source_of(kind: type[Control]) -> str:
+    """Return the code for a kind of control.
+
+    Raises:
+        UserError: it does not fit into one file, see ``standalone``.
+    """
+    title = f"A control of the kind {kind.kind} in `model.generate(custom_generate=<this bundle>, ...)`."
+    source = standalone(kind.__module__, [kind.__name__], title, also=[(_GENERATE, "generate_under")], without=_HUB)
+    return source + _ENTRY.format(kind=kind.__name__)
 
 
 def _imported(source: str) -> set[str]:

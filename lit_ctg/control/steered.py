@@ -136,7 +136,7 @@ class Steered:
                 text longer than the model's positions.
         """
         options = self._options(generate_kwargs)
-        asked = _asked(options)
+        asked = _spelled_out(options)
         self._check_options(asked, seed)
         ids_BT, mask_BT = self._encoded(prompts)
         prefix = Prefix()
@@ -169,7 +169,7 @@ class Steered:
         for control in self.controls:
             control.values(given[control.name], 1)
             hidden += control.columns(given[control.name], 1)
-        asked = _asked(self._options(generate_kwargs))
+        asked = _spelled_out(self._options(generate_kwargs))
         self._check_options(asked, None)
         self._check_room(hidden + len(self.prompt_ids(prompt)), asked)
 
@@ -291,7 +291,7 @@ class Steered:
             )
 
 
-def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of ``generate`` with those of its ``generation_config`` spelled out."""
     config = options.get("generation_config")
     return {**({} if config is None else config.to_diff_dict()), **options}

@@ -13,7 +13,6 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.source import (
     PACKED_SUFFIXES,
-    check_regular,
     data_suffix,
     read_lines,
     read_records,
@@ -23,6 +22,7 @@ from lit_ctg.data.source import (
 )
 from lit_ctg.data.split import check_fractions
 from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.files import check_regular
 
 READ = (".txt", ".jsonl", ".csv", ".parquet")
 # names that mean splits, not labels
@@ -180,9 +180,12 @@ class FolderDataModule(CorpusDataModule):
                     break
             parts = 1 + (self.val_fraction > 0) + (self.test_fraction > 0)
             if count < parts:
+                alone = all(path.parent == Path(str(self.root)) for path in self.labels[label])
+                hint = "; where every file is one text, put the files into a subfolder" if alone else ""
                 raise UserError(
                     f"data.root={self.root}: label '{label}' has {count} line{'s' if count != 1 else ''} of text; "
                     f"training, validation and test need {parts} at least (better hundreds): give more, or take it away"
+                    f"{hint}"
                 )
             self._cuts[label] = level, count
         return self._cuts[label]

@@ -15,14 +15,13 @@ import io
 import json
 import lzma
 import math
-import os
-import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import check_regular
 
 SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
@@ -130,14 +129,6 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     if path.suffix == ".zst":
         return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
     return open(path, "rb")
-
-
-def check_regular(path: str | Path) -> None:
-    """Raise ``UserError`` for anything that exists but is neither a file nor a link to one."""
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
-        raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
 def _said(what: object) -> str:

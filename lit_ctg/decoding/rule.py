@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from lit_ctg.errors import UserError
+
 
 class ScoreRule(ABC):
     """A change of the next-token scores, never in place; a row's result does not depend on the rest of the batch."""
@@ -64,8 +66,11 @@ def per_row(value: PerRow, scores_BV: Tensor) -> Tensor:
         scores_BV: the scores over which it is broadcast.
 
     Raises:
+        UserError: the scores are no tensor.
         ValueError: B is not a multiple of the number of values.
     """
+    if not isinstance(scores_BV, Tensor):
+        raise UserError(f"scores are a torch tensor [B, V], not a {type(scores_BV).__name__}: use torch.as_tensor(...)")
     column = torch.as_tensor(value, dtype=scores_BV.dtype, device=scores_BV.device).reshape(-1, 1)
     if len(column) == 0 or len(scores_BV) % len(column):
         raise ValueError(f"{len(column)} settings for {len(scores_BV)} rows: give one for all or one per row")

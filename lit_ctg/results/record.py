@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import named_floats, write_atomic, write_samples
+from lit_ctg.files import check_regular, named_floats, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -202,10 +202,11 @@ def load_record(path: Path) -> RunRecord:
     """
     where = str(path)
     try:
+        check_regular(path)
         data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise UserError(f"no run record at {where}: pass a run.json or a folder that holds some") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{where} is not a run record ({error}): delete it or run the job again") from None
     if isinstance(data, dict):
         data = _LATER | data
@@ -273,11 +274,15 @@ def _read_samples(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     samples = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); delete the file") from None
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 sample = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path}, line {number}: not JSON ({error}); delete the file") from None
             check_sample(sample, f"line {number}", str(path))
             samples.append(sample)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from lit_ctg.errors import visible
 from lit_ctg.numbers import format_value, needs_exponent
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
@@ -50,8 +51,6 @@ REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
 NOT_APPLICABLE = "\N{EM DASH}"
 # between the first and the last section of a gap
 GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
-# C0 and C1 controls except tab and line feed, and the marks that change the direction of a line
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
 # longer values (generated texts) and verdicts wrap in a column that takes a share of the line
@@ -179,11 +178,6 @@ def _empty(row: Row) -> tuple[bool, str] | None:
 def section_of(row: Row | Gap) -> str:
     """Return the section of a row, or of the rows in a gap."""
     return row.spec.section if isinstance(row, Row) else row.section
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with control characters written out, so that none of them reaches a terminal."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def marked(table: Table, row: Row) -> str:
@@ -438,11 +432,11 @@ def _csv(tables: Sequence[Table]) -> str:
             for regime in regimes:
                 cell = row.cells.get(regime)
                 line += [None if cell is None else column(row, cell) for column in _CELL_COLUMNS.values()]
-            writer.writerow([_csv_cell(value) for value in line])
+            writer.writerow([csv_cell(value) for value in line])
     return out.getvalue()
 
 
-def _csv_cell(value: object) -> object:
+def csv_cell(value: object) -> object:
     """Return a value for a sheet: text that a spreadsheet would run as a formula begins with an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else value

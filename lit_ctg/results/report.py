@@ -19,7 +19,7 @@ import yaml
 from rich.console import Console
 
 from lit_ctg import __version__
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, visible
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
@@ -39,7 +39,6 @@ from lit_ctg.results.render import (
     spread_text,
     value_text,
     verdict_text,
-    visible,
 )
 from lit_ctg.results.spec import experiments_root, load_manifest
 from lit_ctg.results.table import Cell, Results, Row, Table

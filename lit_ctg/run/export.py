@@ -7,15 +7,17 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Console
 
-from lit_ctg.control import Control, Origin, fingerprint
+from lit_ctg.control import Control, Origin, Stage, fingerprint
 from lit_ctg.control.bundle import save, versions
 from lit_ctg.control.custom_generate import CODE, write_custom_generate
+from lit_ctg.control.lora import LoRA
 from lit_ctg.core.batch import Vocabulary
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.directory import RECORD, run_status
@@ -47,25 +49,48 @@ def export(words: list[str]) -> Control:
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module, datamodule)
     decoding = None if cfg.decoding is None else instantiate(cfg.decoding, "decoding")
-    control = _wanted(importlib.import_module(name).of_run(module, datamodule, decoding), own.get("kind"))
+    found = importlib.import_module(name).of_run(module, datamodule, decoding)
+    controls = with_adapters([found] if isinstance(found, Control) else list(found), module)
+    control = _wanted(controls, own.get("kind"))
     tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
     control.origin = Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions())
     save(control, folder)
     left_out = write_custom_generate(control, folder)
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
+    if others := [other.kind for other in controls if other is not control]:
+        console.print(f"this run also has {', '.join(others)}: kind=<one of them> exports it", markup=False)
     if left_out:
         console.print(f"without {CODE}: {left_out}", markup=False)
     return control
 
 
-def _wanted(found: Control | Sequence[Control], kind: str | None) -> Control:
+def with_adapters(controls: Sequence[Control], module: Any) -> list[Control]:
+    """Return the controls of a run with the low-rank adapters that were trained beside them, if there are any.
+
+    Raises:
+        UserError: the pretrained model was trained itself, so a control that reads or feeds it fits no model.
+    """
+    backbone = getattr(module, "backbone", None)
+    if not isinstance(backbone, HuggingFaceBackbone) or backbone.frozen:
+        return list(controls)
+    if adapters := adapters_of(backbone.model):
+        return [*controls, LoRA(adapters)]
+    inside = [each for each in controls if each.stage is Stage.NETWORK or "hidden_size" in each.shape()]
+    if inside:
+        raise UserError(
+            f"{inside[0].kind}: this run changed all weights of backbone.path, so its control fits no model that there "
+            "is: train with backbone.frozen=true, or with backbone.lora"
+        )
+    return list(controls)
+
+
+def _wanted(controls: Sequence[Control], kind: str | None) -> Control:
     """Return the control of a kind, the first where none is named.
 
     Raises:
         UserError: the run has none of that kind.
     """
-    controls = [found] if isinstance(found, Control) else list(found)
     by_kind = {control.kind: control for control in controls}
     if kind is not None and kind not in by_kind:
         raise UserError(f"kind={kind}{did_you_mean(kind, by_kind)}: this run has {', '.join(by_kind)}")

@@ -110,7 +110,7 @@ def write(
             setattr(settings, name, value)
     settings.do_sample = True
     # a model with our own code reads the whole row at every step
-    settings.use_cache = hasattr(model, "transformer")
+    settings.use_cache = not own or hasattr(model, "transformer")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if own:

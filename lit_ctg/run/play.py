@@ -21,9 +21,8 @@ from lit_ctg.config import plain
 from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
-from lit_ctg.errors import UserError, one_line
+from lit_ctg.errors import UserError, one_line, visible
 from lit_ctg.figure import Line, line_chart
-from lit_ctg.results.render import visible
 from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
 from lit_ctg.run.generate import load
 from lit_ctg.run.quiet import quiet

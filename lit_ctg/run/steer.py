@@ -19,7 +19,8 @@ import lit_ctg
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, visible
+from lit_ctg.files import check_regular, write_atomic
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 
@@ -140,7 +141,7 @@ def steer(words: Sequence[str]) -> list[str]:
         texts += _texts(steered, [given["prompt"] or ""] * len(rows), settings, rows, request)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print((given["prompt"] or "") + text, markup=False)
+        console.print(visible((given["prompt"] or "") + text), markup=False)
     return texts
 
 
@@ -223,6 +224,7 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
         UserError: no such file, or a line that is not such an object; names it.
     """
     try:
+        check_regular(path)
         texts = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold what splitlines() cuts at
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -297,6 +299,7 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
     if not out.exists():
         return 0
     try:
+        check_regular(out)
         content = out.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"out={out} cannot be read: give another file") from error
@@ -315,5 +318,5 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
     done = len(whole) // n
     kept = "".join(line + "\n" for line in whole[: done * n])
     if kept != content:
-        out.write_text(kept, encoding="utf-8")
+        write_atomic(out, kept)
     return done

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
-from lit_ctg.control.custom_generate import generate_under, write_custom_generate
+from lit_ctg.control.bundle import kinds
+from lit_ctg.control.custom_generate import generate_under, source_of, write_custom_generate
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.idea_gate.control import IdeaGate
@@ -68,6 +69,12 @@ def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokeniz
         assert found[name] == steered.generate(list(PROMPTS[:3]), own, **drawn).tolist(), name
     assert found["idea_gate"][0] == bare[0] and found["equation"][0] == bare[0]
     assert [name for name in chosen if found[name] == bare] == []
+
+
+def test_the_code_of_every_kind_fits_into_one_file() -> None:
+    """No two definitions that it needs share a name."""
+    for kind in kinds().values():
+        assert f"generate_under({kind.__name__}, model" in source_of(kind)
 
 
 def two_of_a_name(*args: Any, **options: Any) -> str:

@@ -36,6 +36,7 @@ ON: dict[str, dict[str, Any]] = {
     "generative_classifier": {"strength": 8, "to_bad": 1},
     "future": {"strength": 2, "to_good": 1},
     "gradient": {"strength": 0.5, "to_bad": 1},
+    "lora": {"strength": 1},
 }
 STRENGTH = {"idea_gate": "alpha"}
 
@@ -113,7 +114,7 @@ def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
     chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory",
-              "token_bias", "experts", "generative_classifier", "future", "gradient"]  # fmt: skip
+              "token_bias", "experts", "generative_classifier", "future", "gradient", "lora"]  # fmt: skip
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}
@@ -140,7 +141,7 @@ def test_a_prompt_and_its_text_read_as_one(model: Any, tokenizer: Any) -> None:
 
 
 def test_static_cache_streaming_and_chunks(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax"]
+    chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax", "lora"]
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     expected = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5)
     static = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5, cache_implementation="static")

@@ -115,7 +115,7 @@ def test_damage_is_named(tmp_path: Path, damage, field: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": NaN}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": NaN}', "[" * 10_000])
 def test_half_a_file_is_an_error_not_a_record(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
@@ -177,6 +177,12 @@ def test_samples_come_from_beside_the_record(tmp_path: Path) -> None:
     assert load_record(tmp_path / "run.json").samples == samples
     (tmp_path / "samples.jsonl").write_text('{"text": "a"}\n{"tex')
     with pytest.raises(UserError, match="line 2"):
+        load_record(tmp_path / "run.json")
+    (tmp_path / "samples.jsonl").write_text("[" * 10_000)
+    with pytest.raises(UserError, match=r"samples\.jsonl, line 1: not JSON"):
+        load_record(tmp_path / "run.json")
+    (tmp_path / "samples.jsonl").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"samples\.jsonl cannot be read"):
         load_record(tmp_path / "run.json")
 
 

@@ -7,8 +7,9 @@ import re
 import pytest
 from rich.console import Console
 
+from lit_ctg.errors import visible
 from lit_ctg.results.gather import results_for
-from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all, visible
+from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
 from lit_ctg.results.table import Table
 from lit_ctg.results.verdict import RULES
 

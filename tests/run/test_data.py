@@ -61,6 +61,13 @@ def test_sample_shows_documents_as_the_model_reads_them(tmp_path: Path) -> None:
         printed("sample", data, n=0)
 
 
+def test_a_sample_shows_what_would_reach_the_terminal(tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(f"\n = T = \n\n red \x1b[31m and {split} \n", encoding="utf-8")
+    out = printed("sample", module(tmp_path / "cache", source="local", root=tmp_path), n=1)
+    assert "\\x1b" in out and "\x1b" not in out
+
+
 def test_wrong_calls(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'prepare'"):
         printed("prepar", module(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,18 @@ def test_files_of_prompts_are_checked(run: Run, tmp_path: Path, content: str) ->
     code, _, err = run("generate", "model=lm", "prompts=in.jsonl", "out=out.jsonl")
     assert code == 2 and "prompts=in.jsonl" in err and err.count("\n") == 1
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_pipe_is_no_file_of_prompts_or_texts(run: Run, tmp_path: Path) -> None:
+    """Reading it would never end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "in.jsonl").write_text('{"prompt": "war"}', encoding="utf-8")
+    for words in (["prompts=pipe", "out=out.jsonl"], ["prompts=in.jsonl", "out=pipe"]):
+        code, _, err = run("generate", "model=lm", *words)
+        assert code == 2 and "pipe is a pipe, a device or a socket, not a file" in err and err.count("\n") == 1
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_a_text_holds_does_not_reach_the_terminal(run: Run) -> None:
+    code, out, err = run("generate", "model=lm", "prompt=the \x1b]0;war\x07", "max_new_tokens=1")
+    assert code == 0 and "\\x1b]0;war\\x07" in out and "\x1b" not in out, err

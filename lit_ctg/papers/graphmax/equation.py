@@ -80,7 +80,7 @@ def graphmax(
         NotConverged: ``strict`` and a row whose gap is above tol, negative or NaN.
     """
     flat_BV, strength_B1 = sound_inputs(logits_BV, graph, strength)
-    if tol <= 0 or max_iterations < 1:
+    if not tol > 0 or max_iterations < 1:
         raise UserError(f"graphmax needs tol > 0 and max_iterations >= 1, not {tol} and {max_iterations}")
     if isinstance(solver, str) and solver != "certified":
         if solver in ("published", "algorithm_one"):

@@ -26,6 +26,7 @@ from torch import Tensor
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer, blocks
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import replacing
 from lit_ctg.papers.graphmax.fast import chosen_kernels
 
 if TYPE_CHECKING:
@@ -435,9 +436,12 @@ class CooccurrenceGraph:
         )
 
     def _checked_ids(self, ids_B: torch.Tensor) -> np.ndarray:
-        if not isinstance(ids_B, torch.Tensor) or ids_B.is_floating_point() or ids_B.is_complex():
+        no_numbers = not isinstance(ids_B, torch.Tensor) or ids_B.is_floating_point() or ids_B.is_complex()
+        if no_numbers or ids_B.dtype == torch.bool:
             kind = ids_B.dtype if isinstance(ids_B, torch.Tensor) else type(ids_B).__name__
             raise UserError(f"token ids are a torch tensor of whole numbers, not {kind}")
+        if ids_B.dim() != 1:
+            raise UserError(f"last tokens have the shape [B], one for each row, not {tuple(ids_B.shape)}")
         wrong_B = (ids_B < 0) | (ids_B >= self.vocab_size)
         if wrong_B.any():
             raise UserError(
@@ -480,8 +484,11 @@ class CooccurrenceGraph:
         return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file with a checksum of its content; the file appears whole or not at all."""
-        path = Path(path)
+        """Write a safetensors file with a checksum of its content; the file appears whole or not at all.
+
+        Raises:
+            UserError: it cannot be written there (see ``replacing``).
+        """
         tensors = self.arrays()
         metadata = {
             "format": GRAPH_FORMAT,
@@ -489,10 +496,8 @@ class CooccurrenceGraph:
             "information": json.dumps(self.information),
             "sha256": _arrays_checksum(tensors),
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        save_file(tensors, part, metadata=metadata)
-        part.replace(path)
+        with replacing(path, remedy="choose another file") as temporary:
+            save_file(tensors, temporary, metadata=metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> CooccurrenceGraph:

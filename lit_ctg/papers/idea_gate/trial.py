@@ -33,6 +33,7 @@ from lit_ctg.papers.idea_gate.metrics import (
     grouped_bootstrap,
     words,
 )
+from lit_ctg.results.render import csv_cell
 from lit_ctg.statistics import wilson_interval
 
 ALL = "all"
@@ -482,7 +483,8 @@ class XRay(Callback):
         with open(folder / "xray.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows(self.rows)
+            # a token may look like a formula
+            writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in self.rows)
         plots = tuple(figure(rows, self.prompts[name]["prompt"]) for name, rows in self._by_prompt().items())
         Drawing(plots).save(folder / "xray.html")
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.errors import UserError
+from lit_ctg.files import check_regular
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.nslm.classes import ClassTable
 
@@ -319,6 +320,7 @@ def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[T
     vectors: dict[str, np.ndarray] = {}
     wanted = set(tokens) | {token.lower() for token in tokens}
     try:
+        check_regular(path)
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 word, _, values = line.rstrip("\n").partition(" ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,19 @@ def test_saving_and_loading_keeps_everything(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["graph.safetensors"]
 
 
+def test_a_graph_takes_the_place_of_no_pipe(tmp_path: Path) -> None:
+    graph = CooccurrenceGraph.from_token_ids([[0, 1, 2]], 3)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="it is a device, a pipe or a socket; choose another file"):
+        graph.save(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is not a folder; choose another file"):
+        graph.save(tmp_path / "pipe" / "graph")
+    (tmp_path / "link").symlink_to("graph")
+    graph.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and CooccurrenceGraph.load(tmp_path / "graph").edges == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "link", "pipe"]
+
+
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "graph.safetensors"
     CooccurrenceGraph.from_token_ids(TEXTS, SIZE).save(path)
@@ -219,6 +233,8 @@ def test_successors_of_ids_that_are_none(zipf_graph: CooccurrenceGraph) -> None:
         (torch.tensor([-1, 2]), "no token -1"),
         (torch.tensor([1.0]), "whole numbers, not torch.float32"),
         ([1, 2], "whole numbers, not list"),
+        (torch.tensor([True, False]), "whole numbers, not torch.bool"),
+        (torch.tensor([[1]]), r"one for each row, not \(1, 1\)"),
     ):
         with pytest.raises(UserError, match=message):
             zipf_graph.successors(ids, like)

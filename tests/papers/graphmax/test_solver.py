@@ -299,6 +299,7 @@ def test_an_empty_graph_leaves_a_ridge() -> None:
         ({"strength": float("nan")}, "number >= 0"),
         ({"strength": torch.ones(3)}, "3 strengths for 2 rows"),
         ({"tol": 0.0}, "tol > 0"),
+        ({"tol": float("nan")}, "tol > 0"),
         ({"max_iterations": 0}, "max_iterations >= 1"),
         ({"solver": "certifid"}, "did you mean 'certified'"),
         ({"solver": "published"}, r"pass solver=AlgorithmOne\(step_size=\.\.\., .*model\.output=algorithm_one"),

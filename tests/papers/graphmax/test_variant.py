@@ -182,6 +182,8 @@ def test_bad_input(graph, logits) -> None:
     for name, layer in found.items():
         with pytest.raises(UserError, match="do not fit a scene graph"):
             layer(logits[:, :-1], LAST, 1.0)
+        with pytest.raises(UserError, match="are a torch tensor"):
+            layer(logits.tolist(), LAST, 1.0)
         with pytest.raises(UserError, match="NaN logits in row 2"):
             layer(logits.clone().index_fill_(0, torch.tensor([2]), float("nan")), LAST, 1.0)
         if name not in ("softmax", "sparsemax"):

@@ -477,12 +477,14 @@ def test_every_token_is_drawn_once_and_as_in_the_table(gated, xray_vocabulary, t
     module, _ = gated(xray_vocabulary)
     callback = xray(top=200, minimum=0.0)
     callback.run(module, xray_vocabulary)
-    callback.rows[3]["token"] = callback.rows[4]["token"]
+    callback.rows[3]["token"] = callback.rows[4]["token"] = "=1+1"
     expected = {row["id"]: row["factor"] for row in callback.rows}
     assert len({row["token"] for row in callback.rows}) < len(expected) < len(callback.rows), "no case to be tested"
     callback.write_files(tmp_path)
     with open(tmp_path / "xray.csv", encoding="utf-8", newline="") as file:
-        table = {int(row["id"]): float(row["factor"]) for row in csv.DictReader(file)}
+        read = list(csv.DictReader(file))
+    table = {int(row["id"]): float(row["factor"]) for row in read}
+    assert read[3]["token"] == "'=1+1", "a spreadsheet would run it"
     assert table == expected
     picture = ElementTree.fromstring(figure(callback.rows, PROMPT).replace(' xmlns="http://www.w3.org/2000/svg"', ""))
     words = [(float(node.get("x")), node.get("class"), node.text) for node in picture.iter("text")]
