@@ -213,7 +213,8 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
     parts = ("data", "model", "backbone", "trainer")
-    if missing := [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]:
+    missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]
+    if experiment and missing:
         raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")

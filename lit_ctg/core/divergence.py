@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from lit_ctg.errors import UserError
 
-REMEDY = "lower model.learning_rate or set trainer.gradient_clip_val"
+# where the rate is differs by paper: model.learning_rate, model.optimizers.<name>.learning_rate
+REMEDY = "lower the model's learning_rate or set trainer.gradient_clip_val"
 
 
 class Diverged(UserError):

@@ -62,6 +62,9 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
             f"{where}: only settings ({', '.join(map(str, node))}), but no part of this name is chosen; choose it in "
             f"{where.partition('.')[0]}=[...], or leave it out with ~{where}"
         )
+    given = {f"{where}.{name}" for name in extra}
+    if isinstance(node, DictConfig) and (missing := sorted(OmegaConf.missing_keys(node) - given)):
+        raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
     if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
         # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
         extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})

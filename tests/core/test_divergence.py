@@ -10,7 +10,7 @@ from lit_ctg.core.divergence import Diverged, check_loss, check_metrics, check_w
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_is_told_with_its_step(value: float) -> None:
-    with pytest.raises(Diverged, match=rf"training loss is {value} at step 7: lower model.learning_rate"):
+    with pytest.raises(Diverged, match=rf"training loss is {value} at step 7: lower the model's learning_rate"):
         check_loss(torch.tensor(value), 7)
     check_loss(torch.tensor(3.4e38), 7)
     with pytest.raises(Diverged, match="training loss"):

@@ -32,7 +32,7 @@ def test_a_run_that_blows_up_is_told(experiment: str, run_cli: Any, tmp_path: Pa
     words = ("train", f"experiment={experiment}", *QUICK, *CASES[experiment], f"output_root={tmp_path}")
     code, _, err = run_cli(*words)
     told = [line for line in err.splitlines() if line.startswith("lit-ctg: ")]
-    assert code == 2 and len(told) == 1 and "step" in told[0] and "lower model.learning_rate" in told[0], err
+    assert code == 2 and len(told) == 1 and "step" in told[0] and "lower the model's learning_rate" in told[0], err
     (path,) = tmp_path.glob("*/*/*/run.json")
     record = json.loads(path.read_text(encoding="utf-8"))
     assert record["status"] == "DIVERGED" and told[0] == f"lit-ctg: {record['error']}"

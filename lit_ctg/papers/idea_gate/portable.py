@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -115,7 +115,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     }
     sizes = gpt2_settings(cast(GPT2Backbone, backbone), vocabulary)
     model = IdeaGateForCausalLM(IdeaGateConfig(gate=gate, **sizes)).eval()
-    state = gpt2_state(cast(GPT2Backbone, backbone), cast(nn.Embedding, module.embedding))
+    state = gpt2_state(cast(GPT2Backbone, backbone), module.embedding)
     state |= {f"idea_head.{name}": value for name, value in module.idea_head.state_dict().items()}
     for name in ("base_V", "stopword_mask_V"):
         if hasattr(model, name):

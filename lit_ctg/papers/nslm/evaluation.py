@@ -123,14 +123,16 @@ class Articles:
             tokens_R = self.draw_RD @ tokens_D
             # a draw without any token of the group says nothing about it
             drawn_R = (self.draw_RD @ fall_D)[tokens_R > 0] / tokens_R[tokens_R > 0]
-            low, high = np.quantile(_percent(drawn_R), [0.025, 0.975])
+            with np.errstate(invalid="ignore"):  # between two infinities
+                low, high = np.quantile(_percent(drawn_R), [0.025, 0.975])
             ci95 = (float(low), float(high))
         return MetricResult(float(value), "percent", "lower", int(tokens_D.sum()), ci95, 1)
 
 
 def _percent(nats: Any) -> Any:
-    """Return the change of a perplexity whose tokens gain this many nats on average."""
-    return 100 * np.expm1(-nats)
+    """Return the change of a perplexity whose tokens gain this many nats on average; infinite if they lose hundreds."""
+    with np.errstate(over="ignore"):  # a model that diverged, which its record says
+        return 100 * np.expm1(-nats)
 
 
 @dataclass(frozen=True)

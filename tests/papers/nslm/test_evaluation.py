@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,6 +179,10 @@ def test_changes_have_intervals_over_articles() -> None:
     assert Articles(np.full(len(document_N), -1)).change(model_N, base_N, member_N).ci95 is None
     one_N = member_N & (document_N == 3)
     assert Articles(document_N).change(model_N, base_N, one_N).ci95 is None
+    # a model that diverged is infinitely worse, and the command line prints no warning of a library about it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Articles(document_N).change(base_N - 1000, base_N, member_N).value == math.inf
 
 
 class Scored(NSLMModule):

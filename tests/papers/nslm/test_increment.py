@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,6 +86,11 @@ def test_score_is_the_perplexity_of_the_second_integer() -> None:
         for pair in pairs_N2
     ]
     assert module.score(pairs_N2)[0] == pytest.approx(np.exp(-np.log(probs).mean()))
+    with torch.no_grad():
+        module.output.weight.mul_(1e6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert module.score(pairs_N2)[0] == math.inf, "a model that diverged"
 
 
 def test_vectors_from_a_file(tmp_path: Path) -> None:
