@@ -302,6 +302,10 @@ COMMANDS = {
                 Setting("controls", "[<folder>,<folder>]: with model=, what lit-ctg export wrote"),
                 Setting("prompts", "with model=: a file of prompts and settings, one JSON object per line"),
                 Setting("out", "with prompts=: where the texts go; the same command resumes where it stopped"),
+                Setting("max_new_tokens", "with model=: the longest continuation, in tokens (40)"),
+                Setting("do_sample", "with model=: true (draw, default) or false (the likeliest token)"),
+                Setting("batch_size", "with model=: texts at a time (8); the texts do not depend on it"),
+                Setting("revision", "with model=: of the model on the hub"),
             ),
             overrides=True,
             notes=(

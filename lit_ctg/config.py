@@ -17,7 +17,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 
@@ -212,6 +212,10 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
+    parts = ("data", "model", "backbone", "trainer")
+    missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]
+    if experiment and missing:
+        raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
     if cfg.seed >= 2**32:
@@ -292,6 +296,12 @@ def explain(error: BaseException) -> str:
                 names = [option.name for option in kind]
                 return f"{chosen[1]}={given}{did_you_mean(given, names)}; one of {', '.join(names)}"
         return f"configuration: {str(error).splitlines()[0]}: {reason}"
+    if isinstance(error, InterpolationKeyError) and (absent := re.search(r"key '([^']+)' not found", str(error))):
+        group = (str(error.full_key) if "." in str(error.full_key) else absent[1]).partition(".")[0]
+        return (
+            f"configuration: {error.full_key} is taken from {absent[1]}, which this experiment does not have; choose "
+            f"another {group}=, or pass {error.full_key}=..."
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:3])
     text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)

@@ -10,6 +10,7 @@ from lit_ctg.control import Control
 from lit_ctg.control.class_models import Experts, GenerativeClassifier
 from lit_ctg.control.future import Future, FutureClassifier
 from lit_ctg.control.gradient import Gradient
+from lit_ctg.control.lora import LoRA
 from lit_ctg.control.memory import Memory
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.decoding.ngram import NgramModel
@@ -100,5 +101,6 @@ def controls() -> dict[str, Control]:
         GenerativeClassifier(class_models()),
         Future(classifier(), ["good", "bad"], candidates=V),
         Gradient(torch.randn(2, D), torch.zeros(2), ["good", "bad"]),
+        LoRA({"transformer.h.0.mlp.c_fc": (torch.randn(2, D), torch.randn(4 * D, 2))}),
     ]
     return {control.name: control for control in made}

@@ -107,6 +107,15 @@ def test_no_option_is_chosen_by_regime_or_size() -> None:
             "sgd.learning_rate=-5: pass",
         ),
         ([MAIN, "n=0"], "at least 1"),
+        ([MAIN, "backbone=huggingface"], "backbone.path has no value: pass backbone.path=..."),
+        (
+            ["experiment=idea_gate/main", "backbone=transformer"],
+            "backbone.causal is taken from model.causal, which this experiment does not have; choose another backbone=",
+        ),
+        (
+            ["experiment=control_code/transformer", "backbone=gpt2"],
+            "name is taken from backbone.feedforward_dim, which",
+        ),
         ([MAIN, "data=claus"], "clause"),
         ([MAIN, "model.causal=[1"], "model.causal"),
         ([MAIN, "skip_completed=maybe"], "skip_completed"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.S)
 COMMANDS = [line for line in README.splitlines() if line.startswith("lit-ctg ")]
 
@@ -32,7 +33,7 @@ def test_every_command_of_the_use_section_in_order(run_cli, tmp_path: Path) -> N
 
 
 def test_texts_of_runs_are_texts_of_committed_records() -> None:
-    results = Path(__file__).resolve().parents[1] / "experiments"
+    results = ROOT / "experiments"
     kept = (
         results / "semantic_fusion/results/main/corrected-paper-seed111.samples.jsonl",
         results / "control_code/results/transformer_scripts_l2_h512_neuron/as_published-paper-seed0.samples.jsonl",
@@ -63,10 +64,9 @@ def test_corpus_commands(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_links_lead_somewhere() -> None:
-    root = Path(__file__).resolve().parents[1]
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert len(links) > 5
-    assert not [link for link in links if not link.startswith("http") and not (root / link).exists()]
+    assert not [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]
 
 
 def test_python_snippets_run() -> None:
@@ -79,7 +79,6 @@ def test_python_snippets_run() -> None:
     names = {
         "model": transformers.GPT2LMHeadModel(config).eval(),
         "ids": torch.randint(0, 49, (2, 4)),
-        "logits": torch.randn(3, 50),
         "sequences": torch.randint(0, 49, (20, 30)).tolist(),
         "vocab_size": 50,
     }
@@ -87,8 +86,25 @@ def test_python_snippets_run() -> None:
     assert len(blocks) >= 2
     for block in blocks:
         exec(block, names)
-    assert torch.allclose(names["result"].probs_BV.sum(-1), torch.ones(3), atol=1e-6)
-    assert bool((names["result"].gap_B <= 1e-6).all())
+    pulled = names["pull"](names["ids"], torch.randn(2, 50))
+    assert torch.allclose(pulled.exp().sum(-1), torch.ones(2), atol=1e-6)
+
+
+def test_the_rule_for_your_own_code_is_one_that_helps() -> None:
+    """In every record held-out reviews are likelier under it; under graphmax as defined only where it was trained."""
+    found = re.search(r'variants\(graph\)\["(\w+)"\], strength=([\d.]+)\)', README)
+    assert found is not None
+    rule, own = rf"nll/\w+/{found[1]}/{float(found[2]):g}_change", r"nll/\w+/graphmax/[\d.]+_change"
+    seen: list[str] = []
+    for path in sorted((ROOT / "experiments/graphmax/results").glob("*/corrected-small-*.json")):
+        metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+        for name, metric in metrics.items():
+            if re.fullmatch(rule, name):
+                assert metric["ci95"][1] < 0, (path.parent.name, name)
+                seen.append(path.parent.name)
+            if re.fullmatch(own, name) and path.parent.name != "fine_tune":
+                assert metric["ci95"][1] > 0, (path.parent.name, name)
+    assert {"review", "in_domain_pretrained"} <= set(seen)
 
 
 def test_controls_of_all_papers_on_the_reader_s_model(

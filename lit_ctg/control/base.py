@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -270,7 +271,7 @@ class Control(abc.ABC):
         }
 
     def _column(self, setting: ControlSetting, given: Any, rows: int) -> Tensor:
-        listed = given.tolist() if isinstance(given, Tensor) else given
+        listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
         several = isinstance(listed, Sequence) and not isinstance(listed, str)
         if several and len(listed) not in (1, rows):
             raise UserError(
@@ -356,6 +357,22 @@ class _Kept(ScoreRule):
             return changed_NV
         off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)
         return torch.where(off_N1, scores.to(changed_NV.dtype), changed_NV)
+
+
+def layer_named(model: Any, path: str, name: str) -> nn.Module:
+    """Return the layer of that path, or the only one with that suffix (a model may be wrapped in another).
+
+    Raises:
+        UserError: there is none; names the control.
+    """
+    known = dict(model.named_modules())
+    found = [path] if path in known else [own for own in known if own.endswith(f".{path}")]
+    if len(found) != 1:
+        raise UserError(
+            f"control {name} feeds the layer {path}, which this model does not have{did_you_mean(path, known)}: "
+            "use the model it was made for"
+        )
+    return known[found[0]]
 
 
 def model_shape(model: Any) -> dict[str, int]:

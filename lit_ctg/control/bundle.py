@@ -46,11 +46,13 @@ class Origin:
         record: the run record it was exported from, as in ``run.json``; None if made by hand.
         tokenizer: fingerprint of the tokenizer whose ids it uses; None if it is stored as text.
         versions: of the packages that wrote the bundle.
+        checksum: of the bundle that was read, from its ``control.json``; None where none was.
     """
 
     record: dict[str, Any] | None = None
     tokenizer: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    checksum: str | None = None
 
 
 def fingerprint(tokens: Any) -> str:
@@ -176,7 +178,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
         control = kind.restore(told["config"], tensors)
         control.name = str(told["name"])
         record = _read_json(folder / RECORD) if RECORD in told["files"] else None
-        control.origin = Origin(record, told["tokenizer"], told["versions"])
+        control.origin = Origin(record, told["tokenizer"], told["versions"], told["sha256"])
         different = control.shape() != told["shape"]
     except UserError:
         raise
@@ -256,12 +258,15 @@ def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:
-    """Upload a bundle to the hub; return its address there."""
+    """Upload a bundle to the hub, with the code that steers without lit_ctg; return its address there."""
     from huggingface_hub import HfApi
+
+    from lit_ctg.control.custom_generate import write_custom_generate
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "bundle"
         save(control, folder)
+        write_custom_generate(control, folder)
         api = HfApi(token=token)
         try:
             made = api.create_repo(repository, private=private, exist_ok=True)

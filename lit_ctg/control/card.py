@@ -20,6 +20,19 @@ tokenizer = AutoTokenizer.from_pretrained("<model>")
 control = Control.from_pretrained("<this folder>")
 steered = Steered(model, [control], tokenizer=tokenizer)
 print(steered.write(["<prompt>"], max_new_tokens=20))
+```
+
+Where the folder `custom_generate` lies beside this file, transformers alone is enough (it runs the code in that folder:
+read it first):
+
+```python
+model.generate(
+    **tokenizer(["<prompt>"], return_tensors="pt"),
+    custom_generate="<this folder>",
+    trust_remote_code=True,
+    tokenizer=tokenizer,
+    settings={},
+)
 ```"""
 
 

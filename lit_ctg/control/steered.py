@@ -5,6 +5,7 @@ Shape letters: B prompts, N rows of a decode step, T prefix tokens, V vocabulary
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -122,7 +123,8 @@ class Steered:
             settings: ``{"<control>.<setting>": value}``, a value for all prompts or a list with one each; beams and
             further sequences of a prompt share its value.
             seed: with ``do_sample``, the draws of row i are a function of (seed, rows[i]) only, whatever else is in the
-            batch; None draws as Hugging Face does, from torch's global generator.
+            batch; None draws as Hugging Face does, from torch's global generator. Without ``do_sample`` nothing is
+            drawn.
             rows: row numbers of the draws, one for each returned sequence; 0, 1, ... by default.
             generate_kwargs: passed to ``model.generate``.
 
@@ -133,27 +135,43 @@ class Steered:
             UserError: a prompt or setting that does not fit, an option of ``generate`` that controls cannot follow, a
                 text longer than the model's positions.
         """
-        self._check_options(generate_kwargs, seed)
+        options = self._options(generate_kwargs)
+        asked = _spelled_out(options)
+        self._check_options(asked, seed)
         ids_BT, mask_BT = self._encoded(prompts)
         prefix = Prefix()
         given = self.settings_of(settings)
         # a soft prompt has its own columns, before padding and text
         prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
-        self._check_room(prefix.hidden + ids_BT.shape[1], generate_kwargs)
+        self._check_room(prefix.hidden + ids_BT.shape[1], asked)
         if prefix.hidden:
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
-        options = {"pad_token_id": self._pad_id(), **generate_kwargs}
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
-            if seed is not None:
+            if seed is not None and asked.get("do_sample", self.model.generation_config.do_sample):
                 stack.enter_context(_drawing(self.model, seed, rows))
-            options["logits_processor"] = [*rules, *(generate_kwargs.get("logits_processor") or ())]
+            options["logits_processor"] = [*rules, *(options.get("logits_processor") or ())]
             made = self.model.generate(input_ids=ids_BT, attention_mask=mask_BT, **options)
         if prefix.hidden:
             if isinstance(made, Tensor):
                 return made[:, prefix.hidden :]
             made.sequences = made.sequences[:, prefix.hidden :]
         return made
+
+    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> None:
+        """Refuse a prompt and its settings as ``generate`` would, without running the model.
+
+        Raises:
+            UserError: see ``generate``.
+        """
+        given = self.settings_of(settings)
+        hidden = 0
+        for control in self.controls:
+            control.values(given[control.name], 1)
+            hidden += control.columns(given[control.name], 1)
+        asked = _spelled_out(self._options(generate_kwargs))
+        self._check_options(asked, None)
+        self._check_room(hidden + len(self.prompt_ids(prompt)), asked)
 
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
@@ -168,15 +186,12 @@ class Steered:
         encoded = self._encoded(prompts)
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
-        start, rows = encoded[0].shape[1], sequences.tolist()
-        # the n sequences of a prompt are adjacent
-        copies = len(rows) // len(encoded[0])
-        return [self._continuation(ids[:start], ids[start:], encoded[1][row // copies]) for row, ids in enumerate(rows)]
+        start = encoded[0].shape[1]
+        return [self._continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
 
-    def _continuation(self, prompt: list[int], new: list[int], mask_T: Tensor) -> str:
+    def _continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
-        read = [token for token, kept in zip(prompt, mask_T.tolist(), strict=True) if kept]
-        before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (read, read + new))
+        before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
         if whole.startswith(before):
             return whole[len(before) :]
         return str(self.tokenizer.decode(new, skip_special_tokens=True))
@@ -207,6 +222,11 @@ class Steered:
         if not bool(mask_BT[:, -1].all()):
             raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
         where = self.model.get_input_embeddings().weight
+        if not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < len(where):
+            raise UserError(
+                f"prompts hold ids from {int(ids_BT.min())} to {int(ids_BT.max())}, the model has tokens 0 to "
+                f"{len(where) - 1}: use the model's own tokenizer"
+            )
         return ids_BT.to(where.device), mask_BT.to(where.device)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
@@ -237,6 +257,16 @@ class Steered:
                     return found
         return 0
 
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options for ``model.generate``, which takes a ``generation_config`` or single ones, not both."""
+        options = dict(given)
+        config = copy.deepcopy(options.pop("generation_config", None))
+        if getattr(config, "pad_token_id", None) is None:
+            options.setdefault("pad_token_id", self._pad_id())
+        if options.get("stop_strings") or getattr(config, "stop_strings", None):
+            options.setdefault("tokenizer", self.tokenizer)
+        return options if config is None else {**config.update(**options), "generation_config": config}
+
     def _check_options(self, options: Mapping[str, Any], seed: int | None) -> None:
         for name, what in FOREIGN.items():
             if options.get(name) not in HARMLESS.get(name, (None,)):
@@ -251,12 +281,20 @@ class Steered:
 
     def _check_room(self, prompt: int, options: Mapping[str, Any]) -> None:
         context = getattr(self.model.config, "max_position_embeddings", None)
-        new = options.get("max_new_tokens")
+        named, new = "max_new_tokens", options.get("max_new_tokens")
+        if new is None and options.get("max_length") is not None:
+            named, new = "max_length", max(0, options["max_length"] - prompt)
         if context is not None and new is not None and prompt + new - 1 > context:
             raise UserError(
                 f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
-                "shorten the prompt or max_new_tokens"
+                f"shorten the prompt or {named}"
             )
+
+
+def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of ``generate`` with those of its ``generation_config`` spelled out."""
+    config = options.get("generation_config")
+    return {**({} if config is None else config.to_diff_dict()), **options}
 
 
 def _check_together(controls: Sequence[Control]) -> None:

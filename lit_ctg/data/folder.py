@@ -180,9 +180,12 @@ class FolderDataModule(CorpusDataModule):
                     break
             parts = 1 + (self.val_fraction > 0) + (self.test_fraction > 0)
             if count < parts:
+                alone = all(path.parent == Path(str(self.root)) for path in self.labels[label])
+                hint = "; where every file is one text, put the files into a subfolder" if alone else ""
                 raise UserError(
                     f"data.root={self.root}: label '{label}' has {count} line{'s' if count != 1 else ''} of text; "
                     f"training, validation and test need {parts} at least (better hundreds): give more, or take it away"
+                    f"{hint}"
                 )
             self._cuts[label] = level, count
         return self._cuts[label]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
+from lit_ctg.errors import UserError
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
@@ -47,6 +49,22 @@ class PretrainedBackbone(Backbone, Protocol):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Return the logits [..., V] of last hidden states [..., D]."""
+
+
+def check_backbone(backbone: Any, *needed: str) -> None:
+    """Refuse a backbone that another paper's model runs on.
+
+    Args:
+        backbone: an instance, or the ``partial`` from which a model builds its own.
+        needed: attributes that the model uses.
+
+    Raises:
+        UserError: it lacks one of them.
+    """
+    missing = [name for name in needed if not hasattr(backbone, name)]
+    if missing:
+        name = getattr(getattr(backbone, "func", type(backbone)), "__name__", "this backbone")
+        raise UserError(f"backbone: this model cannot run on {name} (no {missing[0]}); leave backbone= out")
 
 
 class ModuleListOf(nn.ModuleList, Generic[ModuleT]):

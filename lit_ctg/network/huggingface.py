@@ -165,6 +165,16 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         raise UserError(f"{where}={path} {kind}: {reason}") from error
 
 
+def adapters_of(model: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return a model's adapters: path of a layer -> A [R, I] and B [O, R], the scale in B; {} where it has none."""
+    found = {}
+    for path, layer in model.named_modules():
+        for name in getattr(layer, "scaling", ()) if hasattr(layer, "lora_A") else ():
+            down, up = layer.lora_A[name].weight.detach(), layer.lora_B[name].weight.detach()
+            found[path] = down, up * layer.scaling[name]
+    return found
+
+
 def add_adapters(model: Any, lora: Mapping[str, Any]) -> None:
     """Add LoRA adapters (Hu et al. 2021) to the model in place; nothing else in it is then trained.
 

@@ -1,7 +1,7 @@
 """Our language models as Hugging Face models that do not need this package (`lit-ctg export-model`).
 
 A model of a stock architecture becomes one (``gpt2_of``). Any other has a subclass of ``PortableLM`` in its paper's
-``portable.py``, made of the very layers that were trained; ``run/standalone.py`` writes the class and all its
+``portable.py``, made of the very layers that were trained; ``lit_ctg/standalone.py`` writes the class and all its
 dependencies as one file into the exported folder.
 
 Shape letters: B rows, T positions, V vocabulary.
@@ -9,6 +9,7 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.network.huggingface import HuggingFaceBackbone
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,29 @@ class PortableLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutput(loss=loss, logits=logits_BTV)
 
 
+def stock_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> Any:
+    """Return the language model under a paper's method as a stock architecture: our stack as GPT-2, a pretrained model
+    that was trained further (``backbone.frozen=false``) as itself, its LoRA adapters added to its weights.
+
+    Raises:
+        UserError: another backbone, or a frozen one.
+    """
+    if isinstance(backbone, HuggingFaceBackbone) and not backbone.frozen:
+        return merged(backbone.model)
+    return gpt2_of(backbone, embedding, vocabulary)
+
+
+def merged(model: Any) -> Any:
+    """Return a copy of a Hugging Face model in evaluation mode, its LoRA adapters added to its weights."""
+    model = copy.deepcopy(model).eval()
+    for name, layer in list(model.named_modules()):
+        if hasattr(layer, "lora_A"):
+            layer.merge()
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, layer.get_base_layer())
+    return model
+
+
 def gpt2_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> GPT2LMHeadModel:
     """Return ``GPT2LMHeadModel`` with the weights of our stack and a head tied to the embedding.
 
@@ -121,8 +146,8 @@ def check_gpt2(backbone: Any, embedding: nn.Embedding | None) -> None:
     """Refuse a model on a stack other than ours; ``UserError`` says what to do with it."""
     if not isinstance(backbone, GPT2Backbone) or embedding is None:
         raise UserError(
-            f"a model on {type(backbone).__name__} is not exported: a pretrained one is at backbone.path already, and "
-            "what was trained on it is a control (lit-ctg export)"
+            f"a model on {type(backbone).__name__} is not exported: a frozen pretrained one is at backbone.path "
+            "already, and what was trained on it is a control (lit-ctg export)"
         )
 
 

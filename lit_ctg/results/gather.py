@@ -64,7 +64,7 @@ def results_for(
     records = [*records, *extra]
     if size == AUTO:
         size = next(iter(sizes_run(records, paper)), "small")
-    pool = RecordPool(records, paper, size, committed, manifest.data)
+    pool = RecordPool(records, paper, size, committed, manifest.data, manifest.unread)
     numbers = read_printed(root / paper / NUMBERS)
     tables = []
     for spec in load_specs(root, paper):

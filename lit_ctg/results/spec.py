@@ -4,6 +4,7 @@
 
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
+    unread: {main: model.scene}       # experiment -> the part of its configuration whose corpora no number reads
     headline:                         # optional: what the README shows
       summary: The outcome in words; numbers in it must stand in the tables.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
@@ -79,7 +80,7 @@ from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
-_MANIFEST_KEYS = ("title", "data", "headline", "runs", "sweep")
+_MANIFEST_KEYS = ("title", "data", "unread", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
 _PICTURES = (("table", "panel"), ("curves", "metric", "regime", "title"))
 _HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
@@ -101,7 +102,10 @@ class Headline:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A paper's ``paper.yaml``; ``data`` None means that any local data is the paper's kind of data."""
+    """A paper's ``paper.yaml``; ``data`` None means that any local data is the paper's kind of data.
+
+    ``unread`` names, for an experiment, the part of its configuration whose corpora no number of it has read.
+    """
 
     paper: str
     title: str
@@ -109,6 +113,7 @@ class Manifest:
     headline: Headline | None = None
     runs: dict[str, list[Any]] = field(default_factory=dict)
     sweep: dict[str, Any] | None = None
+    unread: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -245,6 +250,9 @@ def load_manifest(root: Path, paper: str) -> Manifest:
     kinds = data.get("data")
     if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
         raise UserError(f"{path}: 'data' must list folders")
+    unread = data.get("unread") or {}
+    if not isinstance(unread, dict) or not all(isinstance(part, str) for part in unread.values()):
+        raise UserError(f"{path}: 'unread' must be a mapping from experiments to parts of the configuration")
     runs = data.get("runs") or {}
     if not isinstance(runs, dict) or not set(runs) <= set(SIZES):
         raise UserError(f"{path}: 'runs' must be a mapping with keys among {', '.join(SIZES)}")
@@ -252,7 +260,7 @@ def load_manifest(root: Path, paper: str) -> Manifest:
     if sweep is not None and not isinstance(sweep, dict):
         raise UserError(f"{path}: 'sweep' must be a mapping")
     headline = None if data.get("headline") is None else _headline(data["headline"], str(path))
-    return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), headline, runs, sweep)
+    return Manifest(paper, data["title"], None if kinds is None else tuple(kinds), headline, runs, sweep, unread)
 
 
 def _headline(data: Any, where: str) -> Headline:

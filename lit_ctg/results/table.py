@@ -60,6 +60,7 @@ class RecordPool:
         paper, size: which of them to use.
         committed: folder of the paper's committed records.
         data: folders of local data that are the paper's kind of data; None: any.
+        unread: experiment -> the part of its configuration whose corpora no number of it has read.
     """
 
     def __init__(
@@ -69,10 +70,12 @@ class RecordPool:
         size: str,
         committed: Path | None = None,
         data: Sequence[str] | None = None,
+        unread: Mapping[str, str] | None = None,
     ) -> None:
         self.paper, self.size = paper, size
         # folders of local data that are the paper's kind of data; None: any
         self.data = data
+        self.unread = unread or {}
         # all records, including those of other papers and sizes
         self.seen = list(records)
         self.notes: list[str] = []
@@ -150,13 +153,18 @@ class RecordPool:
     def other_data(self, experiment: str, regime: str) -> str | None:
         """Return why runs are not on the paper's kind of data (a generated sample, the user's own text), else None."""
         for record in self.runs.get((experiment, regime), {}).values():
-            for source, root in sources_of(record.config):
+            for source, root in self._sources(record):
                 if source == "sample":
                     return "made-up sample text"
                 folder = Path(str(root)).name
                 if source == "local" and self.data is not None and folder not in self.data:
                     return f"data of one's own ({folder})"
         return None
+
+    def _sources(self, record: RunRecord) -> Iterator[tuple[str, Any]]:
+        """Return (source, root) of every corpus that a run's numbers may have read."""
+        part = self.unread.get(record.name)
+        return sources_of(record.config if part is None else drop_keys(record.config, frozenset([part])))
 
     def describe(self) -> str:
         """Describe the records in one line: how many, which seeds, size and data."""
@@ -168,7 +176,7 @@ class RecordPool:
         folders = {
             "made-up sample text" if source == "sample" else Path(str(root)).name if source == "local" else str(source)
             for record in records
-            for source, root in sources_of(record.config)
+            for source, root in self._sources(record)
         }
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         runs = len(self.trained())

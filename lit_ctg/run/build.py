@@ -56,6 +56,15 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
     Raises:
         UserError: its class refuses the values; names the node.
     """
+    if isinstance(node, DictConfig) and "_target_" not in node:
+        # settings for a part that a list in the experiment, or an override of that list, leaves out
+        raise UserError(
+            f"{where}: only settings ({', '.join(map(str, node))}), but no part of this name is chosen; choose it in "
+            f"{where.partition('.')[0]}=[...], or leave it out with ~{where}"
+        )
+    given = {f"{where}.{name}" for name in extra}
+    if isinstance(node, DictConfig) and (missing := sorted(OmegaConf.missing_keys(node) - given)):
+        raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
     if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
         # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
         extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})

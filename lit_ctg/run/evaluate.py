@@ -61,8 +61,9 @@ def _evaluate(words: list[str]) -> RunRecord:
 
 def _show(record: RunRecord, path: Path) -> None:
     table = Table(title=f"{record.experiment} {record.regime} seed {record.seed}: {path}", title_justify="left")
-    for column in ("metric", "value", "95% interval", "n"):
-        table.add_column(column, justify="left" if column == "metric" else "right")
+    table.add_column("metric", overflow="fold")  # a name that is cut says nothing
+    for column in ("value", "95% interval", "n"):
+        table.add_column(column, justify="right")
     for name, metric in record.metrics.items():
         value = metric["value"]
         low_high = metric.get("ci95")

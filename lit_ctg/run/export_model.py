@@ -23,7 +23,7 @@ from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
 from lit_ctg.run.directory import CHECKPOINT, RECORD
-from lit_ctg.run.standalone import standalone
+from lit_ctg.standalone import standalone
 
 # largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5
@@ -110,7 +110,7 @@ def write(
             setattr(settings, name, value)
     settings.do_sample = True
     # a model with our own code reads the whole row at every step
-    settings.use_cache = hasattr(model, "transformer")
+    settings.use_cache = not own or hasattr(model, "transformer")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if own:

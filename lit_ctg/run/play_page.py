@@ -186,6 +186,15 @@ def drawn(player: Player, session: Session | None, name: str) -> tuple[str, Sess
     return curve_svg(name, curve), session
 
 
+def to_vary(settings: Sequence[ControlSetting], session: Session | None, now: str) -> str:
+    """Return the control to draw a curve over: ``now`` if the text was written under it, else the first that was."""
+    if session is None:
+        return now
+    numeric = [s for s in settings if not s.choices and not s.of_names]
+    moved = [s.name for s in numeric if session.control.get(s.name, s.default) != s.default]
+    return now if now in moved or not moved else moved[0]
+
+
 def saved(session: Session | None) -> str | None:
     """Write a session as JSON where the page can offer it for download; return the file."""
     if session is None:
@@ -328,6 +337,7 @@ def _run_page(gr: Any, player: Player) -> None:
             table = gr.HTML(elem_id="table")
             session = gr.State(None)
             names = [s.name for s in player.generator.controls if not s.choices and not s.of_names]
+            over = None
             if names:
                 gr.Markdown("### Over the strength of one control")
                 with gr.Row():
@@ -351,7 +361,11 @@ def _run_page(gr: Any, player: Player) -> None:
         yield from answers(player, values)
 
     for event in (go.click, prompt.submit):
-        event(respond, inputs, outputs, api_visibility="private").then(saved, session, export, api_visibility="private")
+        done = event(respond, inputs, outputs, api_visibility="private")
+        done = done.then(saved, session, export, api_visibility="private")
+        if over is not None:
+            offered = functools.partial(to_vary, player.generator.controls)
+            done.then(offered, [session, over], over, api_visibility="private")
 
 
 def main(

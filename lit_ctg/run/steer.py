@@ -55,6 +55,11 @@ class Request:
     settings: dict[str, Any]
     options: dict[str, Any]
 
+    @property
+    def copies(self) -> int:
+        """Texts of each of ``n``, such as the best few beams."""
+        return int(self.options.get("num_return_sequences", 1))
+
 
 def is_steering(words: Sequence[str]) -> bool:
     """Say whether a command line of ``generate`` names a model instead of a run."""
@@ -89,9 +94,15 @@ def parse(words: Sequence[str]) -> Request:
                 f"lit-ctg generate model=...: no setting '{key}'{hint}; there are {', '.join(DEFAULTS)}, "
                 "control.<name>.<setting> and generate.<option of Hugging Face's generate>"
             )
+    for key in ("do_sample", "max_new_tokens"):  # ours, also under Hugging Face's name
+        if key in options:
+            given[key] = options.pop(key)
     for key in ("n", "seed", "batch_size", "max_new_tokens"):
         if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < (0 if key == "seed" else 1):
             raise UserError(f"{key}={given[key]}: give a whole number from {0 if key == 'seed' else 1}")
+    copies = options.get("num_return_sequences", 1)
+    if not isinstance(copies, int) or isinstance(copies, bool) or copies < 1:
+        raise UserError(f"generate.num_return_sequences={copies}: give a whole number from 1")
     if (given["prompts"] is None) != (given["out"] is None):
         raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
     if given["prompts"] is not None and given["prompt"] is not None:
@@ -142,8 +153,8 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
         controls: folders or names of the bundles.
         revision: of the model on the hub.
 
-        Raises:
-            UserError: one is missing or does not fit.
+    Raises:
+        UserError: one is missing or does not fit.
     """
     loaded: list[Control] = [load_control(folder) for folder in controls]
     register_ours()
@@ -175,16 +186,20 @@ def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:
     return [value[row] for row in rows]
 
 
+def _options(request: Request) -> dict[str, Any]:
+    """Return the options of ``generate``."""
+    return {key: request.given[key] for key in ("max_new_tokens", "do_sample")} | request.options
+
+
 def _texts(
     steered: Steered, prompts: list[str], settings: Mapping[str, Any], rows: Sequence[int], request: Request
 ) -> list[str]:
-    options = {"max_new_tokens": request.given["max_new_tokens"], "do_sample": request.given["do_sample"]}
-    drawn = options["do_sample"] and (request.options.get("num_beams") or 1) == 1
-    chosen = {**options, **request.options}
+    options = _options(request)
+    if options["do_sample"] and (request.options.get("num_beams") or 1) == 1:
+        own = [row * request.copies + copy for row in rows for copy in range(request.copies)]
+        options |= {"seed": request.given["seed"], "rows": own}
     try:
-        return steered.write(
-            prompts, settings, seed=request.given["seed"] if drawn else None, rows=rows if drawn else None, **chosen
-        )
+        return steered.write(prompts, settings, **options)
     except (ValueError, TypeError) as error:  # for options that Hugging Face refuses
         raise UserError(f"generate: {' '.join(str(error).split())[:300]}; check generate.*") from error
 
@@ -194,10 +209,11 @@ def _texts(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of ``prompts``: the prompt and its settings."""
+    """One line of ``prompts``: the prompt, its settings, and where it stands."""
 
     prompt: str
     settings: dict[str, Any]
+    where: str
 
 
 def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
@@ -209,7 +225,7 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
     """
     try:
         check_regular(path)
-        texts = path.read_text(encoding="utf-8").splitlines()
+        texts = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold what splitlines() cuts at
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"prompts={path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     lines = []
@@ -220,22 +236,27 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise UserError(f"prompts={path}, line {number} is no JSON: {error}") from error
+        where = f"prompts={path}, line {number}"
         own = found.get("settings", {}) if isinstance(found, dict) else None
         if not isinstance(own, dict) or not isinstance(found.get("prompt"), str) or set(found) - {"prompt", "settings"}:
-            raise UserError(
-                f'prompts={path}, line {number}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}'
-            )
-        lines.append(Line(found["prompt"], {**settings, **own}))
+            raise UserError(f'{where}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}')
+        lines.append(Line(found["prompt"], {**settings, **own}, where))
     if not lines:
         raise UserError(f"prompts={path} is empty: give a JSON object a line")
     return lines
 
 
 def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str]:
-    given, n = request.given, request.given["n"]
+    given, n = request.given, request.given["n"] * request.copies
     out = Path(given["out"])
+    for line in lines:  # before the first text, not hours later
+        try:
+            steered.check(line.prompt, line.settings, **_options(request))
+        except UserError as error:
+            raise UserError(f"{line.where}: {error}") from error
     kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
-    asked = {**{key: given[key] for key in kept}, "options": request.options}
+    bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
+    asked = {**{key: given[key] for key in kept}, "options": request.options, "bundles": bundles}
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
     done = _done(out, lines, n, digest)
     texts = []
@@ -245,13 +266,13 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
         task = bars.add_task(out.name, total=len(lines), completed=done)
         for batch in _batches(range(done, len(lines)), given["batch_size"]):
             known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))
-            settings = {key: [lines[place].settings.get(key) for place in batch for _ in range(n)] for key in known}
-            prompts = [lines[place].prompt for place in batch for _ in range(n)]
-            rows = [place * n + copy for place in batch for copy in range(n)]
-            made = _texts(steered, prompts, settings, rows, request)
-            for row, text in zip(rows, made, strict=True):
-                line = lines[row // n]
-                told = {"line": row // n, "copy": row % n, "prompt": line.prompt, "settings": line.settings,
+            rows = [place * given["n"] + copy for place in batch for copy in range(given["n"])]
+            own = [lines[row // given["n"]] for row in rows]
+            settings = {key: [line.settings.get(key) for line in own] for key in known}
+            made = _texts(steered, [line.prompt for line in own], settings, rows, request)
+            for number, text in enumerate(made, batch[0] * n):
+                line = lines[number // n]
+                told = {"line": number // n, "copy": number % n, "prompt": line.prompt, "settings": line.settings,
                         "text": text, "run": digest}  # fmt: skip
                 file.write(json.dumps(told, ensure_ascii=False) + "\n")
             file.flush()
@@ -270,7 +291,7 @@ def _batches(places: range, size: int) -> Iterator[list[int]]:
 
 
 def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
-    """Return the number of prompts whose texts are all in ``out``; an incomplete rest by a killed command is removed.
+    """Return the number of prompts whose n texts are all in ``out``; an incomplete rest by a killed command is removed.
 
     Raises:
         UserError: it holds something else, or texts of another command.
@@ -282,9 +303,7 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
         content = out.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"out={out} cannot be read: give another file") from error
-    whole = content.splitlines(keepends=True)
-    if whole and not whole[-1].endswith("\n"):
-        whole.pop()
+    *whole, _ = content.split("\n")  # the rest after the last end of a line is an incomplete line, or nothing
     other = UserError(f"out={out} holds texts of another command or of other prompts: give another file")
     for number, text in enumerate(whole):
         try:
@@ -297,7 +316,7 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
         if not same:
             raise other
     done = len(whole) // n
-    kept = "".join(whole[: done * n])
+    kept = "".join(line + "\n" for line in whole[: done * n])
     if kept != content:
         write_atomic(out, kept)
     return done

@@ -233,7 +233,7 @@ def test_push_to_hub_uploads_the_bundle(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     assert gate().push_to_hub("me/gate", private=True, token="t") == "https://hub/me/gate"
-    assert seen["files"] == ["README.md", "control.json", "control.safetensors"]
+    assert seen["files"] == ["README.md", "control.json", "control.safetensors", "custom_generate"]
     assert (seen["name"], seen["private"], seen["token"]) == ("me/gate", True, "t")
     with pytest.raises(UserError, match="me/refused could not be uploaded"):
         gate().push_to_hub("me/refused")

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
-from lit_ctg.control.custom_generate import generate_under
+from lit_ctg.control.bundle import kinds
+from lit_ctg.control.custom_generate import generate_under, source_of, write_custom_generate
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.idea_gate.control import IdeaGate
-from lit_ctg.run.export import write_custom_generate
-from lit_ctg.run.standalone import standalone
+from lit_ctg.standalone import standalone
 from tests.control.test_steered import ON, PROMPTS
 
 FUSION = "lit_ctg.papers.semantic_fusion.model"
@@ -71,6 +71,12 @@ def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokeniz
     assert [name for name in chosen if found[name] == bare] == []
 
 
+def test_the_code_of_every_kind_fits_into_one_file() -> None:
+    """No two definitions that it needs share a name."""
+    for kind in kinds().values():
+        assert f"generate_under({kind.__name__}, model" in source_of(kind)
+
+
 def two_of_a_name(*args: Any, **options: Any) -> str:
     """What a copy of two rooms' code meets: one name, two things."""
     return standalone("lit_ctg.papers.control_code.model", ["LONGEST"], "both", also=[(FUSION, "LONGEST")])
@@ -83,9 +89,9 @@ def test_what_does_not_fit_is_one_line(
     for name in ("idea_gate", "graphmax"):
         made[name].save_pretrained(tmp_path / name)
     with monkeypatch.context() as patch:
-        patch.setattr("lit_ctg.run.export.PACKAGES", {"scipy": "scipy"})
+        patch.setattr("lit_ctg.control.custom_generate.PACKAGES", {"scipy": "scipy"})
         assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == "its code needs entmax, scipy"
-        patch.setattr("lit_ctg.run.export.standalone", two_of_a_name)
+        patch.setattr("lit_ctg.control.custom_generate.standalone", two_of_a_name)
         assert "does not fit into one file" in write_custom_generate(made["graphmax"], tmp_path / "graphmax")
     assert not (tmp_path / "graphmax" / "custom_generate").exists()
     assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == ""

@@ -7,6 +7,7 @@ import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -14,6 +15,7 @@ import transformers
 from lit_ctg.control import Control, Stage, Steered
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import SoftPrompt
+from tests.conftest import make_tokenizer
 
 V, D = 14, 16
 PROMPTS = ("the war began in 1914", "a good acid", "in", "1918 bad metal .")
@@ -34,6 +36,7 @@ ON: dict[str, dict[str, Any]] = {
     "generative_classifier": {"strength": 8, "to_bad": 1},
     "future": {"strength": 2, "to_good": 1},
     "gradient": {"strength": 0.5, "to_bad": 1},
+    "lora": {"strength": 1},
 }
 STRENGTH = {"idea_gate": "alpha"}
 
@@ -111,7 +114,7 @@ def test_beams_and_sequences_take_their_prompt_s_settings(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:
     chosen = ["idea_gate", "graphmax", "micro_models", "lexicon", "feature_channel", "neuron_codes", "memory",
-              "token_bias", "experts", "generative_classifier", "future", "gradient"]  # fmt: skip
+              "token_bias", "experts", "generative_classifier", "future", "gradient", "lora"]  # fmt: skip
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     settings = {**flat(chosen), "idea_gate.alpha": [0, 2], "lexicon.to_polarity": [1, -1]}
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "length_penalty": 0.0}
@@ -138,7 +141,7 @@ def test_a_prompt_and_its_text_read_as_one(model: Any, tokenizer: Any) -> None:
 
 
 def test_static_cache_streaming_and_chunks(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
-    chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax"]
+    chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax", "lora"]
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     expected = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5)
     static = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5, cache_implementation="static")
@@ -192,17 +195,23 @@ def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) ->
     soft = SoftPrompt(["news", "blog"], 5 * torch.randn(2, 3, D))
     steered = Steered(model, [soft], tokenizer=tokenizer)
     settings = {"soft_prompt.news": [1, 1], "soft_prompt.blog": [0, 3]}
-    made = steered.generate(list(PROMPTS[:2]), settings, max_new_tokens=6)
+    told = {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+    made = steered.generate(list(PROMPTS[:2]), settings, **told)
     longest = len(tokenizer(PROMPTS[0]).input_ids)
-    assert made.shape[1] == longest + 6
+    assert made.sequences.shape[1] == longest + 6
+    assert torch.equal(steered.generate(list(PROMPTS[:2]), settings, max_new_tokens=6), made.sequences)
     for row, shares in enumerate(([1.0, 0.0], [0.25, 0.75])):
         ids = tokenizer(PROMPTS[row]).input_ids
         front = torch.einsum("s,spd->pd", torch.tensor(shares), soft.prompts_SPD)
         for place in range(6):
             embedded = torch.cat([front, model.get_input_embeddings()(torch.tensor(ids))]).unsqueeze(0)
             with torch.no_grad():
-                ids.append(int(model(inputs_embeds=embedded).logits[0, -1].argmax()))
-            assert made[row, longest + place] == ids[-1]
+                scores = model(inputs_embeds=embedded).logits[0, -1]
+            torch.testing.assert_close(made.logits[place][row], scores, atol=1e-3, rtol=1e-4)
+            ids.append(int(scores.argmax()))
+            assert made.sequences[row, longest + place] == ids[-1]
+    with pytest.raises(UserError, match="66 tokens together, the model has 64 positions"):
+        steered.generate([[1] * 60], {"soft_prompt.news": 1}, max_new_tokens=3)
     with pytest.raises(UserError, match="all have a code in front or none"):
         steered.generate(list(PROMPTS[:2]), {"soft_prompt.news": [1, 0]}, max_new_tokens=2)
     with pytest.raises(UserError, match="needs places before the prompts"), soft.attach(model, {"news": 1}):
@@ -218,7 +227,12 @@ def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) ->
         ({"guidance_scale": 2.0}, "guidance_scale: controls cannot follow classifier-free guidance"),
         ({"penalty_alpha": 0.6}, "penalty_alpha: controls cannot follow contrastive search"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: give the prompts as the first argument"),
-        ({"max_new_tokens": 100}, "the model has 64 positions"),
+        ({"max_new_tokens": 100}, "the model has 64 positions: shorten the prompt or max_new_tokens"),
+        ({"max_new_tokens": None, "max_length": 100}, "the model has 64 positions: shorten the prompt or max_length"),
+        (
+            {"max_new_tokens": None, "generation_config": transformers.GenerationConfig(penalty_alpha=0.6, top_k=4)},
+            "penalty_alpha: controls cannot follow contrastive search",
+        ),
         ({"seed": 1, "num_beams": 2}, "seed: beams draw together"),
         ({"settings": {"gate.alpha": 1}}, "setting 'gate.alpha': no control 'gate'; did you mean 'idea_gate'"),
         ({"settings": {"idea_gate": 1}}, "setting 'idea_gate': write idea_gate.<setting>"),
@@ -234,6 +248,33 @@ def test_what_cannot_be_followed_is_one_line(
         steered.generate(PROMPTS[0], **{"max_new_tokens": 2, **options})
     assert "\n" not in str(caught.value)
     assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
+
+
+def test_a_generation_config_says_the_same_as_single_options(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control]
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    chosen: dict[str, Any] = {"max_new_tokens": 5, "do_sample": True, "top_k": 3, "num_return_sequences": 2}
+    config = transformers.GenerationConfig(**chosen)
+    settings = {"idea_gate.alpha": [0, 2]}
+    made = steered.write(list(PROMPTS[:2]), settings, seed=3, generation_config=config)
+    assert made == steered.write(list(PROMPTS[:2]), settings, seed=3, **chosen) and config.pad_token_id is None
+    assert steered._options({"stop_strings": ["."]})["tokenizer"] is tokenizer
+
+
+def test_without_sampling_nothing_is_drawn(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    greedy = steered.write(list(PROMPTS), max_new_tokens=6)
+    assert all(steered.write(list(PROMPTS), max_new_tokens=6, seed=seed) == greedy for seed in range(3))
+
+
+def test_values_may_be_an_array(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    for kind in (np.array, torch.tensor, tuple):
+        given = {"idea_gate.alpha": kind([0.0, 2.0])}
+        assert steered.write(list(PROMPTS[:2]), given, max_new_tokens=2) == steered.write(
+            list(PROMPTS[:2]), {"idea_gate.alpha": [0, 2]}, max_new_tokens=2
+        )
 
 
 def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Control], carried_controls: Any) -> None:
@@ -252,11 +293,96 @@ def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Co
         (torch.zeros(2, 0, dtype=torch.long), "give at least one prompt of at least one token"),
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.tensor([[1, 0]])}, "padded on the right"),
         ("the war", "prompts that are texts need a tokenizer"),
+        ([[1, 14]], "prompts hold ids from 1 to 14, the model has tokens 0 to 13"),
     ],
 )
 def test_prompts_that_cannot_be_continued(model: Any, prompts: Any, line: str) -> None:
     with pytest.raises(UserError, match=line):
         Steered(model, []).generate(prompts, max_new_tokens=2)
+
+
+class Stub(Control):
+    """Does nothing; of any kind, for a model of any width."""
+
+    stage, settings = Stage.LOGITS, ()
+
+    def __init__(self, kind: str, *, excludes: str = "", size: int = V) -> None:
+        self.kind, self.excludes, self.size = kind, frozenset({excludes}), size  # type: ignore[misc]
+        super().__init__()
+
+    def shape(self) -> dict[str, int]:
+        return {"vocab_size": self.size}
+
+    def bind(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+
+def test_controls_meet_model_tokenizer_and_each_other(model: Any, tokenizer: Any) -> None:
+    control = Stub("one")
+    Steered(model, [control], tokenizer=tokenizer)
+    assert control.tokenizer is tokenizer
+    with pytest.raises(UserError, match=r"fits a model with vocab_size=15, this one has 14"):
+        Steered(model, [Stub("one", size=V + 1)])
+    for order in (1, -1):
+        with pytest.raises(UserError, match="cannot be composed with"):
+            Steered(model, [Stub("one", excludes="two"), Stub("two")][::order])
+
+
+def only(*ids: int) -> Any:
+    """A rule under which some tokens are equally likely and the others never drawn."""
+    return lambda _, scores: torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor(ids), 0.0)
+
+
+def test_draws_are_functions_of_seed_row_and_place(model: Any) -> None:
+    steered, options = Steered(model, []), {"do_sample": True, "max_new_tokens": 12, "logits_processor": [only(2, 3)]}
+    prompts = [[1], [1]]
+    drawn = steered.generate(prompts, seed=0, **options)
+    assert torch.equal(drawn, steered.generate(prompts, seed=0, **options)), "0 is a seed"
+    assert all(len(set(row)) == 2 for row in drawn[:, 1:].tolist()) and not torch.equal(*drawn)
+    assert torch.equal(steered.generate([[1]], seed=0, rows=[1], **options)[0], drawn[1])
+    with torch.random.fork_rng():
+        unseeded = [torch.manual_seed(1) and steered.generate(prompts, **options) for _ in range(2)]
+    assert torch.equal(*unseeded), "without a seed torch's own generator draws"
+    with pytest.raises(UserError, match="3 row numbers for 2 sequences"):
+        steered.generate(prompts, seed=0, rows=[0, 1, 2], **options)
+
+
+def test_padding_is_told_to_model_and_reader(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = make_tokenizer()
+    words.pad_token = "."
+    pad, prompts = words.pad_token_id, [[3], [4, 5, 6]]
+    assert pad != words.eos_token_id
+    steered, told = Steered(model, [], tokenizer=words), {"output_logits": True, "return_dict_in_generate": True}
+    together = steered.generate(prompts, max_new_tokens=2, **told)
+    alone = steered.generate(prompts[:1], max_new_tokens=2, **told)
+    torch.testing.assert_close(together.logits[0][0], alone.logits[0][0], atol=1e-4, rtol=1e-4)
+    assert together.sequences[0, :2].tolist() == [pad, pad]
+    # a row that has ended is padded too, and neither end nor padding is text
+    first, other = together.sequences[:, 3].tolist()
+    assert first != other
+    assert steered.generate(prompts, max_new_tokens=2, eos_token_id=first)[0, 3:].tolist() == [first, pad]
+    assert steered.write(prompts, max_new_tokens=2, logits_processor=[only(words.eos_token_id)]) == ["", ""]
+    # several ends are no padding
+    monkeypatch.setattr(model.generation_config, "eos_token_id", [5, 6])
+    assert Steered(model, []).generate(prompts, max_new_tokens=1)[0, :2].tolist() == [0, 0]
+
+
+def test_an_empty_prompt_begins_with_the_start_token(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = make_tokenizer()
+    words.bos_token = "war"
+    monkeypatch.setattr(model.config, "bos_token_id", 3)
+    assert Steered(model, [], tokenizer=words).prompt_ids("") == [words.bos_token_id] != [3]
+    assert Steered(model, []).prompt_ids([]) == [3]
+    monkeypatch.setattr(model.config, "bos_token_id", None)
+    with pytest.raises(UserError, match="no token to begin with"):
+        Steered(model, []).prompt_ids([])
+
+
+def test_the_last_token_needs_no_position(model: Any) -> None:
+    steered, prompt = Steered(model, []), [[1] * 63]
+    assert steered.generate(prompt, max_new_tokens=2, guidance_scale=1.0).shape == (1, 65)
+    with pytest.raises(UserError, match="66 tokens together, the model has 64 positions"):
+        steered.generate(prompt, max_new_tokens=3)
 
 
 def writes(seed: int, model: Any, tokenizer: Any, made: dict[str, Control]) -> bool:

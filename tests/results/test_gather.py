@@ -14,7 +14,7 @@ from lit_ctg.results.gather import gather, results_for, tables_for
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
-from lit_ctg.results.table import Cell, Results, Row, Table
+from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
 from lit_ctg.statistics import summarize
 
@@ -229,6 +229,15 @@ def test_made_up_text_and_text_of_ones_own_is_other_data(make_record) -> None:
         row = find(found, "table_2", "NNLM, year")
         assert row.cells["corrected"].verdict.label == label, (source, folder)
         assert ("made-up sample text" in found.notes[0]) == (source == "sample")
+
+
+def test_a_corpus_that_no_number_has_read_decides_nothing(make_record) -> None:
+    record = make_record("main", "corrected", 0, "paper")
+    record.config |= {"data": {"source": "local", "root": "x/real"}, "model": {"scene": {"source": "sample"}}}
+    for unread, said in ((None, "made-up sample text"), ({"main": "model.scene"}, None)):
+        pool = RecordPool([record], "semantic_fusion", "paper", data=["real"], unread=unread)
+        assert pool.other_data("main", "corrected") == said
+        assert ("made-up sample text" in pool.describe()) == (said is not None)
 
 
 def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records, monkeypatch) -> None:

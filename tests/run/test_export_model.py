@@ -36,10 +36,17 @@ MODELS: dict[str, tuple[str, ...]] = {
     "adaptive": ("experiment=nslm/numbers", *SMALL, "model.samples=null", "model.cutoffs=[100,300]"),
     "text_fusion": ("experiment=semantic_fusion/reviews", *SMALL),
 }
-STOCK = ("plain", "graphmax", "text_fusion")
+# on a pretrained model that is trained further; the first two through adapters
+LORA = ("backbone.frozen=false", "backbone.lora={rank:2,alpha:4}")
+PRETRAINED = {
+    "gate_lora": ("experiment=idea_gate/pretrained", *LORA),
+    "fusion_lora": ("experiment=semantic_fusion/pretrained", *LORA),
+    "graphmax_tuned": ("experiment=graphmax/in_domain_pretrained",),
+}
+STOCK = ("plain", "graphmax", "text_fusion", *PRETRAINED)
 # the same classes in another arm: tried with -m slow
 SELDOM = ("code_token", "nnlm_transformer", "fusion_baseline", "gate")
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in MODELS]
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in (*MODELS, *PRETRAINED)]
 
 # what the fresh process does: load, compare, and generate alone and padded in a batch
 FRESH = """
@@ -105,7 +112,10 @@ def told(
     asked = {item.callspec.params.get("name") for item in request.session.items if "told" in item.fixturenames}
     place = tmp_path_factory.mktemp("exports")
     with torch.no_grad():
-        for name, words in MODELS.items():
+        # the exported plain model is the one that these begin with
+        named = {name: (*words, *SMALL, f"backbone.path={place / 'plain'}") for name, words in PRETRAINED.items()}
+        asked |= {"plain"} if asked & set(named) else set()
+        for name, words in {**MODELS, **named}.items():
             if name not in asked:
                 continue
             cfg, datamodule, module = built(words)
@@ -121,7 +131,7 @@ def told(
             sys.executable,
             "-c",
             FRESH,
-            json.dumps({name: name in STOCK for name in MODELS if name in asked}),
+            json.dumps({name: name in STOCK for name in (*MODELS, *PRETRAINED) if name in asked}),
             str(place),
         ],
         capture_output=True,
@@ -174,6 +184,7 @@ def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cac
 @pytest.mark.parametrize(("paper", "line"), [
     ("graphmax", "translates: it is no causal language model"),
     ("nslm", "Table 7"),
+    ("control_code", r"is at backbone\.path already"),
     ("semantic_fusion", "is no model of semantic fusion"),
     ("none", "has no portable.py"),
 ])  # fmt: skip

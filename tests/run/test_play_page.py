@@ -16,7 +16,7 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
 from lit_ctg.run.play import Player, Session
-from lit_ctg.run.play_page import NONE, answers, control_of, drawn, main, saved, smoke_groups, train_smoke
+from lit_ctg.run.play_page import NONE, answers, control_of, drawn, main, saved, smoke_groups, to_vary, train_smoke
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PROMPT = "Carol starts the model,"
@@ -70,6 +70,17 @@ def test_a_curve_needs_a_text_first(player: Player) -> None:
     svg, session = drawn(player, last[-1], "pos_high")
     assert svg.startswith("<svg") and session is not None and set(session.curves) == {"pos_high"}
     assert saved(None) is None
+
+
+def test_the_curve_is_offered_over_a_control_that_was_set(player: Player) -> None:
+    settings = player.generator.controls
+    assert to_vary(settings, None, "subj_high") == "subj_high"
+    *_, last = answers(player, values_of(player))
+    assert to_vary(settings, last[-1], "subj_high") == "subj_high"
+    *_, last = answers(player, values_of(player, pos_high=0.95, pos_low=0.1))
+    first = next(s.name for s in settings if s.name in {"pos_high", "pos_low"})
+    offered = [to_vary(settings, last[-1], now) for now in ("subj_high", "pos_high", "pos_low")]
+    assert offered == [first, "pos_high", "pos_low"]
 
 
 @pytest.mark.long
@@ -182,6 +193,7 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     page.wait_for_function("document.querySelector('#table').innerText.includes('neg_high alone')")
     assert "control.neg_high=0.95" in page.locator("#command").inner_text()
     page.wait_for_function("document.querySelectorAll('#effects .token').length > 1")
+    page.wait_for_function("document.querySelector('#over input').value === 'neg_high'")
     page.locator("#draw").click()
     page.wait_for_selector("#curve svg circle")
     with page.expect_download() as download:

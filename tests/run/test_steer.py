@@ -95,6 +95,68 @@ def test_a_file_of_prompts_with_settings_a_line_is_taken_up_again(run: Run, tmp_
     assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == whole
 
 
+def test_a_text_may_hold_any_character(run: Run, tmp_path: Path) -> None:
+    """JSON leaves separators as they are at which Python splits lines."""
+    odd = "the war\x85 in\u2028 1914"
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": odd}, ensure_ascii=False) + "\n", encoding="utf-8")
+    words = ["generate", "model=lm", "prompts=in.jsonl", "out=out.jsonl", "max_new_tokens=2"]
+    for said in ("1 prompts, 1 texts: out.jsonl\n", "1 prompts, 1 texts: out.jsonl (1 prompts were there)\n"):
+        code, out, err = run(*words)
+        assert (code, out) == (0, said), err
+    assert json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8"))["prompt"] == odd
+
+
+def test_several_sequences_of_each_text(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the war"}\n{"prompt": "in"}\n', encoding="utf-8")
+    words = ["generate", "model=lm", "controls=[gate]", "max_new_tokens=4", "generate.num_return_sequences=2"]
+    for other in (["generate.num_beams=2", "generate.do_sample=false"], ["n=2"]):
+        out = f"{len(other)}.jsonl"
+        assert run(*words, *other, "prompts=in.jsonl", f"out={out}")[0] == 0
+        whole = (tmp_path / out).read_text(encoding="utf-8")
+        told = [json.loads(line) for line in whole.splitlines()]
+        each = len(told) // 2
+        assert [(one["line"], one["copy"]) for one in told] == [(line, copy) for line in (0, 1) for copy in range(each)]
+        code, said, err = run(*words, *other, "prompt=the war")
+        assert (code, said) == (0, "".join(f"the war{one['text']}\n" for one in told[:each])), err
+        (tmp_path / out).write_text("".join(whole.splitlines(keepends=True)[: each + 1]), encoding="utf-8")
+        assert run(*words, *other, "prompts=in.jsonl", f"out={out}", "batch_size=1")[0] == 0
+        assert (tmp_path / out).read_text(encoding="utf-8") == whole
+
+
+def test_do_sample_by_either_name(run: Run) -> None:
+    words = ["generate", "model=lm", "prompt=in", "n=2", "max_new_tokens=6"]
+    greedy = run(*words, "do_sample=false")[1]
+    assert greedy == run(*words, "generate.do_sample=false")[1] != run(*words)[1]
+
+
+def test_a_changed_bundle_is_another_command(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the war"}\n', encoding="utf-8")
+    words = ["generate", "model=lm", "controls=[gate]", "prompts=in.jsonl", "out=out.jsonl", "max_new_tokens=2"]
+    assert run(*words)[0] == 0
+    other = controls()[0]
+    other.alpha = 2.0
+    other.save_pretrained(tmp_path / "gate")
+    code, _, err = run(*words)
+    assert code == 2 and "out=out.jsonl holds texts of another command" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ({"prompt": "in", "settings": {"idea_gate.alfa": 1}}, "no setting 'alfa'; did you mean 'alpha'"),
+        ({"prompt": "in", "settings": {"gate.alpha": 1}}, "no control 'gate'"),
+        ({"prompt": "in", "settings": {"idea_gate.alpha": [0, 1]}}, "idea_gate.alpha has 2 values for 1 prompts"),
+        ({"prompt": " ".join(["war"] * 62)}, "the model has 64 positions"),
+    ],
+)
+def test_every_line_is_checked_before_the_first_text(run: Run, tmp_path: Path, line: Any, told: str) -> None:
+    (tmp_path / "in.jsonl").write_text(f'{{"prompt": "in"}}\n\n{json.dumps(line)}\n', encoding="utf-8")
+    words = ["generate", "model=lm", "controls=[gate]", "prompts=in.jsonl", "out=out.jsonl", "batch_size=1"]
+    code, _, err = run(*words, "max_new_tokens=5")
+    assert code == 2 and "prompts=in.jsonl, line 3: " in err and told in err and err.count("\n") == 1, err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -106,6 +168,8 @@ def test_a_file_of_prompts_with_settings_a_line_is_taken_up_again(run: Run, tmp_
         (["model=lm", "controls=[gate]", "control.idea_gate.alpha=[1,2]", "n=3"], "has 2 values for n=3 texts"),
         (["model=lm", "n=0"], "n=0: give a whole number from 1"),
         (["model=lm", "max_new_tokens=70"], "the model has 64 positions"),
+        (["model=lm", "generate.max_new_tokens=none"], "max_new_tokens=none: give a whole number from 1"),
+        (["model=lm", "generate.num_return_sequences=0"], "num_return_sequences=0: give a whole number from 1"),
         (["model=lm", "prompts=in.jsonl"], "go together"),
         (["model=lm", "prompts=no.jsonl", "out=x"], "prompts=no.jsonl cannot be read"),
         (["model=lm", "generate.nonsense=1"], "nonsense"),

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
 from lit_ctg.papers.control_code.model import CodeState, bound_sources, mean_cross_entropy, source_weights
@@ -71,6 +72,7 @@ class CodeAdapterModule(LitLanguageModel):
         if injection not in ARMS:
             hint = did_you_mean(str(injection), ARMS)
             raise UserError(f"model.injection={injection}: use {' or '.join(ARMS)}{hint}")
+        check_backbone(backbone, "vocabulary_size", "model")
         if backbone.vocabulary_size < len(vocabulary):
             raise UserError(
                 f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class NeuronCodes(_Codes):
     def check_model(self, model: Any) -> None:
         super().check_model(model)
         for path, weight in self.layers.items():
-            size = output_size(self._layer(model, path))
+            size = output_size(layer_named(model, path, self.name))
             if size != len(weight):
                 raise UserError(f"control {self.name}: {path} gives {size} numbers, the code's weights {len(weight)}")
 
@@ -86,7 +86,9 @@ class NeuronCodes(_Codes):
         off_B = self.off(values)
         own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
         return own + [
-            self._layer(model, path).register_forward_hook(_Added((code_BC @ weight.double().cpu().T), off_B))
+            layer_named(model, path, self.name).register_forward_hook(
+                _Added((code_BC @ weight.double().cpu().T), off_B)
+            )
             for path, weight in self.layers.items()
         ]
 
@@ -96,17 +98,6 @@ class NeuronCodes(_Codes):
             ids = options["input_ids"] if "input_ids" in options else inputs[0]
             options = {**options, "control_weights": torch.zeros(len(ids), len(self.sources), device=ids.device)}
         return inputs, options
-
-    def _layer(self, model: Any, path: str) -> nn.Module:
-        """Return the layer of that name, or the only one with that suffix (a model may be wrapped in another)."""
-        known = dict(model.named_modules())
-        found = [path] if path in known else [name for name in known if name.endswith(f".{path}")]
-        if len(found) != 1:
-            raise UserError(
-                f"control {self.name} feeds the layer {path}, which this model does not have"
-                f"{did_you_mean(path, known)}: use the model it was made for"
-            )
-        return known[found[0]]
 
     def config(self) -> dict[str, Any]:
         return {"sources": list(self.sources), "layers": list(self.layers)}

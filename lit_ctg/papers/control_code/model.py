@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.network.backbone import ModuleListOf
+from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.network.dropout import dropout, dropout_add, relu_dropout
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import KeysValues, SelfAttention, SinusoidalPosition, TransformerLayer
@@ -487,6 +487,8 @@ class ControlCodeModule(LitLanguageModel):
         self.sources: tuple[str, ...] = ()
         self.codes, self.embedding_dropout = codes, embedding_dropout
         self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
+        # a partial: the sizes of the network depend on where the code goes in
+        check_backbone(backbone, "func", "keywords")
         sizes, dim = backbone.keywords, backbone.keywords["dim"]
         code_dim = codes if match_parameters else dim
         read = partial(Injection.of, recurrent=backbone.func is CodeGRUBackbone, layers=sizes["layers"])

@@ -99,9 +99,13 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return a run's model.
 
     Raises:
-        UserError: the published positions, which depend on the row's index in its batch.
+        UserError: codes on a pretrained model; the published positions, which depend on the row's index in its batch.
     """
-    assert isinstance(module, ControlCodeModule)
+    if not isinstance(module, ControlCodeModule):
+        raise UserError(
+            f"a {type(module).__name__} is not exported: its model is at backbone.path already, and the codes that "
+            "were trained on it are a control (lit-ctg export)"
+        )
     if module.by_row:
         raise UserError(
             "model.position=batch_row: what such a model says of a row depends on the row's place in its batch, which "

@@ -307,8 +307,8 @@ class CooccurrenceGraph:
             row_edges: for order > 1, only this many of the largest weights of a row of each power are kept, because
                 powers fill up; nothing is rescaled. ``information["dropped_mass"]`` is the share of weight lost.
 
-            Raises:
-                UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
+        Raises:
+            UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
         """
         if order < 1 or minimum_count < 1 or row_edges < 1:
             raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.network.backbone import Backbone, PretrainedBackbone
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -136,6 +136,7 @@ class GraphmaxModule(LitLanguageModel):
             raise UserError(f"model.output={output}, training_output={training_output}: give model.scene its corpus")
         if output == "algorithm_one" and published is None:
             raise UserError("model.output=algorithm_one: give its numbers as model.published")
+        check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone, self.scene, self.published = vocabulary, backbone, scene, published
         self.output, self.training_output, self.fine_tuning = output, training_output, fine_tuning
         self.strength, self.training_positions = strength, training_positions

@@ -16,9 +16,9 @@ from lit_ctg.network.portable import (
     PortableConfig,
     PortableLM,
     check_gpt2,
-    gpt2_of,
     plain_batch,
     stack_arguments,
+    stock_of,
 )
 from lit_ctg.papers.graphmax.model import GraphmaxModule, KernelBayesianSoftmax
 
@@ -55,7 +55,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     """Return a run's model: its logits, whatever output layer over a graph the run puts over them.
 
     Raises:
-        UserError: a translation model, or a pretrained backbone.
+        UserError: a translation model, or a frozen pretrained backbone.
     """
     if not isinstance(module, GraphmaxModule):
         raise UserError(f"a {type(module).__name__} translates: it is no causal language model")
@@ -65,7 +65,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
 
     if module.bayesian is not None:
         return Portable(_bayesian(module), ours)
-    model = gpt2_of(module.backbone, module.embedding, module.vocabulary)
+    model = stock_of(module.backbone, module.embedding, module.vocabulary)
     about = ""
     if module.output != "softmax" or module.training_output != "softmax":
         about = f"These are the logits z below the output layer ({module.output}): that one is a control."

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.decoding.rule import PerRow
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.network.backbone import Backbone, PretrainedBackbone
+from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.idea_gate.fast import fused
 
@@ -363,6 +363,7 @@ class IdeaGateModule(LitLanguageModel):
         """
         super().__init__()
         _check(locals())
+        check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone, self.gated = vocabulary, backbone, gated
         self.form = GateForm(clamp=clamp, epsilon=epsilon)
         self.alpha, self.beta, self.alpha_ramp_fraction = alpha, beta, alpha_ramp_fraction

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lit_ctg.network.gpt2 import GPT2Backbone
-from lit_ctg.network.portable import Portable, check_gpt2, gpt2_of, gpt2_settings, gpt2_state, plain_batch
+from lit_ctg.network.portable import Portable, check_gpt2, gpt2_settings, gpt2_state, plain_batch, stock_of
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, gated_scores
 
 
@@ -87,10 +87,10 @@ def _column(value: float | Tensor, like: Tensor) -> Tensor:
 
 
 def portable(module: Any, datamodule: Any) -> Portable:
-    """Return a run's model; one without a gate is a stock GPT-2.
+    """Return a run's model; one without a gate, or on a pretrained model, is of a stock architecture.
 
     Raises:
-        UserError: a pretrained backbone.
+        UserError: a frozen pretrained backbone.
     """
     assert isinstance(module, IdeaGateModule)
     backbone, vocabulary = module.backbone, module.vocabulary
@@ -99,7 +99,11 @@ def portable(module: Any, datamodule: Any) -> Portable:
         return module(plain_batch(ids_BT)).scores_BTV
 
     if not module.gated:
-        return Portable(gpt2_of(backbone, module.embedding, vocabulary), ours)
+        return Portable(stock_of(backbone, module.embedding, vocabulary), ours)
+    if module.embedding is None:
+        about = "These are the logits without the gate: that one is a control (lit-ctg export)."
+        model = stock_of(backbone, None, vocabulary)
+        return Portable(model, lambda ids_BT: module(plain_batch(ids_BT)).token_BTV, {}, about)
     check_gpt2(backbone, module.embedding)
     gate = {
         "alpha": module.alpha,
@@ -111,7 +115,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     }
     sizes = gpt2_settings(cast(GPT2Backbone, backbone), vocabulary)
     model = IdeaGateForCausalLM(IdeaGateConfig(gate=gate, **sizes)).eval()
-    state = gpt2_state(cast(GPT2Backbone, backbone), cast(nn.Embedding, module.embedding))
+    state = gpt2_state(cast(GPT2Backbone, backbone), module.embedding)
     state |= {f"idea_head.{name}": value for name, value in module.idea_head.state_dict().items()}
     for name in ("base_V", "stopword_mask_V"):
         if hasattr(model, name):

@@ -458,9 +458,9 @@ class ClassTable:
             recognisers: in a state, the classes bound to it come first, then the unbound ones; the first match wins.
             contexts: the left contexts that classes are bound to, in order of precedence.
 
-            Raises:
-                UserError: two classes of one name, an unknown context, or a class that is only partly available in some
-                state.
+        Raises:
+            UserError: two classes of one name, an unknown context, or a class that is only partly available in some
+            state.
         """
         names = [recogniser.name for recogniser in recognisers]
         if len(set(names)) < len(names):

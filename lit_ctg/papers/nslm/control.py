@@ -124,11 +124,11 @@ class MicroModels(Control):
             tokenizer: its own.
             texts: one document each, truncated to the model's positions.
 
-            Returns:
-                ``strength``, ``nats`` saved per position compared with the model alone, ``places``.
+        Returns:
+            ``strength``, ``nats`` saved per position compared with the model alone, ``places``.
 
-            Raises:
-                UserError: no text has such a position.
+        Raises:
+            UserError: no text has such a position.
         """
         self.bind(tokenizer)
         assert self.reader is not None

@@ -403,8 +403,8 @@ class ClassReport(Callback):
             ``density/<class>/<observed or density>/<value>``: the share of training occurrences at a metric value, and
             the expectation of the best micro-model with that metric and density.
 
-            Raises:
-                UserError: a curve for a metric with which the class was not fitted.
+    Raises:
+        UserError: a curve for a metric with which the class was not fitted.
     """
 
     def __init__(self, *, curves: Mapping[str, Mapping[str, Any]]) -> None:

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.baselines import (
     CharacterRNNs,
@@ -298,6 +299,7 @@ class NSLMModule(LitLanguageModel):
                 "backbone=recurrent or gpt2, or put the micro-models on the model's own vocabulary with "
                 "lit_ctg.papers.nslm.decode.MicroModelRule (docs/papers/nslm.md)"
             )
+        check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone = vocabulary, backbone
         own = {} if class_file is None else read_classes(class_file)
         self.recognisers = before_others(own, classes)
@@ -433,8 +435,8 @@ class NSLMModule(LitLanguageModel):
             names: of ``MODELS`` (see ``TokenScores.models``).
             weight_B: of Eq. 4 in the mixture of each row; None: the current weight in all.
 
-            Raises:
-                UserError: the micro-models are needed and not yet fitted.
+        Raises:
+            UserError: the micro-models are needed and not yet fitted.
         """
         hidden_ND = hidden_BTD.flatten(0, 1)
         state_N = torch.from_numpy(contexts.state_BT.reshape(-1)).to(hidden_ND.device)

@@ -279,7 +279,7 @@ class Speller:
             for text in (form,) if self.by_word else (f" {form}", form):
                 ids = tuple(int(i) for i in self.vocabulary.encode(text))
                 # some tokenizers lose the space or fold case: decoding must return the word
-                if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word:
+                if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
                     found.append(ids)
         return tuple(dict.fromkeys(found))
 

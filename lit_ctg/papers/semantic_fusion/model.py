@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
 from lit_ctg.errors import UserError
+from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
@@ -135,7 +136,7 @@ class ClauseAnnotator(nn.Module):
         """
         valid_NT = (ids_NT != self.pad_id).float()
         roles = self._roles_of_tokens(ids_NT) if self.prefix_only else self._roles_of_positions(ids_NT, aligned_N)
-        name_before_NT = (self.is_name[ids_NT].cumsum(1) - self.is_name[ids_NT]).clamp(max=1)
+        name_before_NT = self.is_name[ids_NT].cumsum(1).clamp(max=1)  # no pronoun is a name
         coref_NT = self.is_pronoun[ids_NT] * name_before_NT
         columns = [self.is_noun[ids_NT], self.is_verb[ids_NT], self.is_adj[ids_NT], *roles]
         columns += [self.is_bos[ids_NT], self.is_eos[ids_NT], self.is_comma[ids_NT], self.is_question[ids_NT]]
@@ -166,7 +167,7 @@ class ClauseAnnotator(nn.Module):
             nudged_NT = exclaims_NT.cummax(dim=1).values
         else:
             # the last word of the sentence decides for all its positions
-            last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0, max=ids_NT.shape[1] - 1).unsqueeze(1)
+            last_N1 = (aligned_N.to(ids_NT.device) - 2).clamp(min=0).unsqueeze(1)
             nudged_NT = exclaims_NT.gather(1, last_N1).expand_as(exclaims_NT)
         return (before_NT + self.exclamation_nudge * nudged_NT).clamp(max=1.0)
 
@@ -566,6 +567,7 @@ class SemanticFusionModule(FusionModule):
         }.items():
             if not 0 <= share <= 1:
                 raise UserError(f"model.{name}={share} is outside [0, 1]")
+        check_backbone(backbone, "causal", "forward_packed")
         if backbone.causal != causal:
             raise UserError(f"model.causal={causal} but backbone.causal={backbone.causal}: set only model.causal")
         self.vocabulary, self.causal, self.fusion = vocabulary, causal, fusion

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError
-from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, gpt2_of
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, check_causal, stock_of
 from lit_ctg.network.transformer import SinusoidalPosition, TransformerBackbone
 from lit_ctg.papers.semantic_fusion.adapter import TextFusionModule
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
@@ -164,14 +164,13 @@ def portable(module: Any, datamodule: Any) -> Portable:
 
 
 def _text_model(module: TextFusionModule) -> Portable:
-    """Return the stack of a model of text as a stock GPT-2; the channel above its embedding is a control."""
-    model = gpt2_of(module.backbone, module.embedding, module.vocabulary)
-    embedding = cast(nn.Embedding, module.embedding)
+    """Return the stack of a model of text as a stock architecture; the channel above its embedding is a control."""
+    model = stock_of(module.backbone, module.embedding, module.vocabulary)
     about = ""
     if module.fusion:
         about = ("These are the logits without the feature channel: that one is a control (lit-ctg export), with whose "
                  "strength of 1 this is the model of the run.")  # fmt: skip
-    return Portable(model, lambda ids_BT: module.backbone(embedding(ids_BT)) @ embedding.weight.T, {}, about)
+    return Portable(model, lambda ids_BT: module._logits(module.backbone(module._embed(ids_BT, None))), {}, about)
 
 
 def clause_tokenizer(vocabulary: Any) -> Any:

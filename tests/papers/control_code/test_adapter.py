@@ -11,6 +11,7 @@ import torch
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.errors import UserError
+from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.adapter import CodeAdapterModule, code_layers
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
@@ -35,8 +36,8 @@ def make(folder: Path, word_tokenizer: Any) -> Callable[..., CodeAdapterModule]:
 
     def build(injection: str, **changes: Any) -> CodeAdapterModule:
         module = CodeAdapterModule(
-            vocabulary=word_tokenizer, backbone=HuggingFaceBackbone(path=str(folder)), injection=injection,
-            **{**SETTINGS, **changes},
+            vocabulary=word_tokenizer, injection=injection,
+            **{"backbone": HuggingFaceBackbone(path=str(folder)), **SETTINGS, **changes},
         )  # fmt: skip
         module.bind(["news", "blog"])
         return module.eval()
@@ -125,6 +126,8 @@ def test_layers_and_options_are_checked(make: Callable[..., CodeAdapterModule], 
         make("neurons")
     with pytest.raises(UserError, match="the corpus has 3 sources"):
         make("neuron").bind(["a", "b", "c"])
+    with pytest.raises(UserError, match="this model cannot run on GPT2Backbone"):
+        make("neuron", backbone=GPT2Backbone(dim=8, layers=1, heads=1, context=8, dropout=0.0, attention_dropout=0.0))
 
 
 @pytest.mark.parametrize("arm", ["neuron", pytest.param("prompt", marks=pytest.mark.slow)])

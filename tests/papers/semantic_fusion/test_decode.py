@@ -16,7 +16,7 @@ import yaml
 from torch import nn
 
 from lit_ctg.config import compose
-from lit_ctg.decoding.filters import nucleus, repetition_penalty, sample
+from lit_ctg.decoding.filters import Temperature, nucleus, repetition_penalty, sample, top_k
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.decoding.rule import RuleList
 from lit_ctg.errors import UserError
@@ -317,19 +317,22 @@ def test_hard_control_leaves_what_was_asked():
         {"pos_high": 0.95, "str_high": 0.9, "is_question": 0.7},
         {"pos_high": 0.6, "is_question": 0.6, "str_high": 1.0},
         {"pos_high": 1.0, "neg_high": 0.5},
+        {"pos_high": 0.95, "str_med": 0.9},
     ]
     rule = HardControl(ControlRows.of(controls), one_clause(V), V, threshold=0.6)
     good, bad = ({V.tokens[i] for i in ids} for ids in (POSITIVE, NEGATIVE))
-    assert possible(rule, "ADJ", 6) == [good, good, bad, good, good | bad, good | bad]
-    assert possible(rule, "PUNCT", 6) == [{"!"}, {".", "!", "?"}, {"?"}, {"?"}, {".", "!", "?"}, {".", "!", "?"}]
-    assert possible(rule, "INTENS", 6) == [{V.tokens[i] for i in INTENSIFIERS}] * 6
+    assert possible(rule, "ADJ", 7) == [good, good, bad, good, good | bad, good | bad, good]
+    every = {".", "!", "?"}
+    assert possible(rule, "PUNCT", 7) == [{"!"}, every, {"?"}, {"?"}, every, every, every]
+    assert possible(rule, "INTENS", 7) == [{V.tokens[i] for i in INTENSIFIERS}] * 7
 
 
-def test_a_hard_mark_does_not_forbid_a_second_clause():
+@pytest.mark.parametrize(("control", "mark"), [({"is_question": 1.0}, "?"), ({"pos_high": 1.0, "str_high": 1.0}, "!")])
+def test_a_hard_mark_does_not_forbid_a_second_clause(control, mark):
     grammar = two_clause(V)
-    rule = HardControl(ControlRows.of([{"is_question": 1.0}]), grammar, V, threshold=0.6)
+    rule = HardControl(ControlRows.of([control]), grammar, V, threshold=0.6)
     masked = rule(prefix("PUNCT"), GrammarMask(grammar)(prefix("PUNCT"), random_scores(1)))
-    assert {V.tokens[i] for i, s in enumerate(masked[0].tolist()) if s > -math.inf} == {"?", "and", "but"}
+    assert {V.tokens[i] for i, s in enumerate(masked[0].tolist()) if s > -math.inf} == {mark, "and", "but"}
 
 
 # ---- group mixture ----------------------------------------------------------------------------------------------
@@ -367,7 +370,8 @@ def test_the_mixture_at_weight_zero_and_one_is_the_softmax_and_the_uniform():
 def test_mixture_rows_act_on_the_raw_scores_and_only_at_the_adjective():
     scores, rows = random_scores(len(CONTROLS)), ControlRows.of(CONTROLS)
     grammar = one_clause(V)
-    inner = RuleList([GrammarMask(grammar), Steering(rows, grammar, V, numbers=STEERING)])
+    # the temperature changes the adjectives' shares, which neither mask nor steering does
+    inner = RuleList([GrammarMask(grammar), Steering(rows, grammar, V, numbers=STEERING), Temperature(0.5)])
     rule = mixture_rule(rows, otherwise=inner, keep_crossing=False)
     at_adjective, ids = rule(prefix("ADJ", len(CONTROLS)), scores), prefix("ADJ", len(CONTROLS))
     expected = inner(ids, scores)
@@ -407,6 +411,29 @@ def test_a_batch_of_controls_equals_its_rows(slot):
     assert torch.equal(for_all, rules([CONTROLS[1]] * 3)(prefix(slot, 3), scores[:3]))
     with pytest.raises(ValueError, match="6 settings for 3 rows"):
         rules(CONTROLS)(prefix("ADJ", 3), scores[:3])
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize(("fusion", "penalty"), [(True, 1.5), (False, 2.5)])
+def test_the_rules_are_the_settings_in_order(fusion, penalty, soft, hard):
+    """In a grammar that may repeat its words, so that the penalty acts."""
+    grammar = FiniteStateGrammar(
+        tokens=V.tokens, classes={"word": range(1, SIZE)}, transitions={"ADJ": {"word": "ADJ"}}, start="ADJ",
+        end="END", pad_id=V.pad_id,
+    )  # fmt: skip
+    # the first words are outside the window, one within it stands twice
+    ids = torch.tensor([[V.bos_id, *V.encode("bad bad good good .")]])
+    scores, control = random_scores(1), {"pos_high": 0.5}  # below the hard threshold
+    scores[0, ids[0]] += 4.0  # what is penalised stays likely enough to be kept
+    decoding = ClauseDecoding(**settings(top_p=0.99, baseline_top_k=10))
+    expected = GrammarMask(grammar)(ids, scores)
+    if soft:
+        expected = Steering(ControlRows.of([control]), grammar, V, numbers=STEERING)(ids, expected)
+    expected = repetition_penalty(ids, expected, penalty, window=3, last_ids=MARKS, last_penalty=1.8) / 0.7
+    expected = nucleus(expected if fusion else top_k(expected, 10), 0.99, keep_crossing=True)
+    found = decoding.rules([control], grammar, V, fusion=fusion, hard=hard, soft=soft)(ids, scores)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 # ---- Table 4 from the sampler alone ---------------------------------------------------------------------------------
@@ -574,6 +601,16 @@ def test_the_judge_counts_generated_words_only():
         assert V.tokens[clause.adjective_id] == clause.adjective and clause.adjective in clause.text
         assert clause.held_out == (clause.adjective_id in HELD_OUT)
         assert clause.text == V.decode(clause.ids)
+
+
+def test_the_judge_takes_the_first_adjective_and_the_last_mark():
+    g = generator(grammar="two_clause", max_tokens=30)
+    assert g.max_new_tokens == 30, "a number that is given goes before the grammar's longest sentence"
+    words = "Bob starts the model, very good! but he cooks the meal, very awful?"
+    clause = g.text([V.bos_id, *V.encode(words)], 1, {})
+    assert (clause.adjective, clause.polarity, clause.punctuation, clause.held_out) == ("good", "other", "?", True)
+    with pytest.raises(UserError, match=r"'model'.*state VERB"):
+        g.prompt_ids("Bob model")
 
 
 def test_mixed_polarity_is_other():

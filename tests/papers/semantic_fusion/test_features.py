@@ -75,6 +75,7 @@ def features(prefix_only: bool, rows: list[list[int]], aligned: list[int] | None
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     lengths = torch.tensor(aligned or [len(row) for row in rows])
     predicates, scalars = annotator(prefix_only)(ids, lengths)
+    assert not predicates[ids == 0].any() and not scalars[ids == 0].any()
     return assemble(predicates, memberships()(scalars)) * (ids != 0)[..., None]
 
 
@@ -99,7 +100,7 @@ def test_equals_the_slow_restatement_on_the_corpus(prefix_only, slow, sentences,
 @pytest.mark.parametrize(("prefix_only", "slow"), [(False, slow_published), (True, slow_corrected)])
 def test_equals_the_slow_restatement_on_any_words_in_any_order(prefix_only, slow, vocabulary):
     draw = random.Random(4)
-    soups = [[1, *(draw.randrange(3, 41) for _ in range(draw.randint(3, 20))), 2] for _ in range(200)]
+    soups = [[1, *(draw.randrange(3, 41) for _ in range(draw.randint(1, 20))), 2] for _ in range(200)]
     fast = features(prefix_only, soups).double()
     for row, ids in zip(fast, soups, strict=True):
         expected = torch.tensor(slow([vocabulary.tokens[i] for i in ids]), dtype=torch.float64)

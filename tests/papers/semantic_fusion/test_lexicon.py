@@ -118,6 +118,7 @@ def test_a_spelling_that_is_not_the_word_is_none(lexicon):
     words, _, pieces = tokenizers()
     assert Speller(words).spell("wonderful") == ()  # unknown
     assert Speller(pieces).spell("superb")[0] == tuple(pieces.encode(" superb"))
+    assert Speller(pieces).spell("Alice")[0] == tuple(pieces.encode(" Alice"))  # names in grammars
     assert Speller(pieces).by_word is False and Speller(words).by_word is True
 
 

@@ -75,7 +75,7 @@ def standalone(
         elif name in read.definitions:
             node = read.definitions[name]
             source = _source(read, node, without)
-            for used in _names(node):
+            for used in _used(place, name):
                 owner, _, attribute = used.partition(".")
                 alias = read.ours.get(owner)
                 if attribute and alias is not None and not alias[1]:  # something from a module of ours
@@ -147,6 +147,12 @@ def _lines(node: ast.stmt) -> range:
     """Return the line numbers of a definition, including its decorators."""
     decorators = getattr(node, "decorator_list", [])
     return range(min([node.lineno, *(one.lineno for one in decorators)]), (node.end_lineno or node.lineno) + 1)
+
+
+@cache
+def _used(module: str, name: str) -> tuple[str, ...]:
+    """Return the names that a definition of a module uses."""
+    return tuple(_names(_read(module).definitions[name]))
 
 
 def _names(node: ast.AST) -> Iterator[str]:

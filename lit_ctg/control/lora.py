@@ -1,0 +1,93 @@
+"""Low-rank adapters as a control: x A^T B^T is added to the outputs of layers (Hu et al., arXiv 2106.09685, sec. 4.1).
+
+A run on a pretrained model that trains adapters beside its own parts (``backbone.lora``) exports them as this control:
+what else it exports was trained on the states of the adapted model.
+
+Shape letters: N rows, T positions, R rank, I inputs and O outputs of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class LoRA(Control):
+    """Adds low-rank updates to the outputs of layers (LoRA), as they were trained or a multiple of them.
+
+    Args:
+        adapters: path of a layer in the model (``transformer.h.0.attn.c_attn``) -> A [R, I] and B [O, R], the scale of
+            the adapter in B.
+        name: see ``Control``.
+
+    Raises:
+        UserError: no adapter, or matrices that do not fit together.
+    """
+
+    kind, stage = "lora", Stage.NETWORK
+
+    def __init__(self, adapters: Mapping[str, tuple[Tensor, Tensor]], *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.adapters = {path: (down.detach(), up.detach()) for path, (down, up) in adapters.items()}
+        wrong = [path for path, (down, up) in self.adapters.items() if down.shape[:1] != up.shape[1:]]
+        if wrong or not self.adapters:
+            raise UserError(f"control {self.name}: {wrong[0] if wrong else 'it'} has no two matrices of one rank")
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        return (ControlSetting("strength", "multiplies the updates: 1 as trained, 0 the model itself", 1.0, low=0.0),)
+
+    def check_model(self, model: Any) -> None:
+        super().check_model(model)
+        for path, (down_RI, up_OR) in self.adapters.items():
+            weight = getattr(layer_named(model, path, self.name), "weight", None)
+            sizes = sorted(weight.shape) if isinstance(weight, Tensor) else []
+            if sizes != sorted((down_RI.shape[1], up_OR.shape[0])):  # GPT-2 stores its matrices transposed
+                raise UserError(
+                    f"control {self.name}: {path} is made for {down_RI.shape[1]} inputs and {up_OR.shape[0]} outputs, "
+                    f"this model's has {' and '.join(map(str, sizes))}: use the model it was made for"
+                )
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        return [
+            layer_named(model, path, self.name).register_forward_hook(_Update(*pair, values["strength"]))
+            for path, pair in self.adapters.items()
+        ]
+
+    def config(self) -> dict[str, Any]:
+        return {"layers": list(self.adapters)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs = self.adapters.items()
+        return {f"{part}.{path}": pair[number] for path, pair in pairs for number, part in enumerate(("A", "B"))}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> LoRA:
+        return cls({path: (tensors[f"A.{path}"], tensors[f"B.{path}"]) for path in config["layers"]})
+
+
+class _Update:
+    """A forward hook: adds a multiple of x A^T B^T, a number for each row; a row of 0 keeps its output."""
+
+    def __init__(self, down_RI: Tensor, up_OR: Tensor, strength_B: Tensor) -> None:
+        self.down_RI, self.up_OR, self.strength_B = down_RI, up_OR, strength_B
+
+    def __call__(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        read = inputs[0]
+        if self.down_RI.device != read.device or self.down_RI.dtype != read.dtype:  # once a decoding
+            self.down_RI, self.up_OR = self.down_RI.to(read), self.up_OR.to(read)
+        # some layers (not GPT-2's) may see the positions of all rows as one row
+        strength_N = row_values(self.strength_B, len(output)).to(output)
+        strength = strength_N.view(-1, *([1] * (output.dim() - 1)))
+        update = nn.functional.linear(nn.functional.linear(read, self.down_RI), self.up_OR)
+        return torch.where(strength == 0, output, output + strength * update.to(output))
