@@ -11,7 +11,7 @@ import scipy.special
 import torch
 
 from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, graphmax, softmax, sparsemax
-from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
+from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified, judge
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.model_step import (
     log_normalized,
@@ -56,6 +56,9 @@ def test_the_gap_sees_mass_where_x_has_none() -> None:
 def test_only_a_gap_between_zero_and_tol_certifies() -> None:
     gaps = torch.tensor([0.0, 1e-6, 2e-6, -1e-9, float("nan"), float("inf")], dtype=torch.float64)
     assert is_certified(gaps, 1e-6).tolist() == [True, True, False, False, False, False]
+    # rounding leaves no negative gap where x is the softmax itself
+    y = torch.randn(200, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert ((duality_gap(y.log_softmax(dim=-1), y) >= 0) & (duality_gap(y.log_softmax(dim=-1), y) < 1e-14)).all()
     # NaN in, NaN out: never a pass
     assert duality_gap(torch.tensor([[-0.7, float("nan")]]), torch.zeros(1, 2)).isnan().all()
 
@@ -77,6 +80,18 @@ def test_a_certificate_needs_masked_tokens_to_be_empty(zipf_graph, zipf_logits) 
     found = graphmax(masked, zipf_graph, 0.5).log_probs_BV
     assert (certify(found, masked, zipf_graph, 0.5) <= 2e-6).all()
     assert (certify(zipf_logits.log_softmax(dim=-1), masked, zipf_graph, 0.5) == float("inf")).all()
+
+
+def test_a_judgement_normalises_x_and_raises_what_lies_too_low(zipf_graph, zipf_logits, arithmetic) -> None:
+    logits = zipf_logits.index_fill(1, torch.tensor([5, 6]), -1e4)
+    floor, strength = torch.full((12, 1), -30.0, dtype=torch.float64), torch.ones(12, 1)
+    raised = torch.maximum(logits, logits.amax(dim=-1, keepdim=True) - 30)
+    log_x = raised.log_softmax(dim=-1)
+    expected = judge(zipf_graph.operator(logits), raised, floor, strength, log_x)
+    for given, log_probs in ((logits, log_x), (raised, log_x - 3.0)):
+        found = judge(zipf_graph.operator(logits), given, floor, strength, log_probs)
+        torch.testing.assert_close(found[0] - found[0][:, :1], expected[0] - expected[0][:, :1], rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-8)
 
 
 def test_log_wright_omega_against_lambert() -> None:

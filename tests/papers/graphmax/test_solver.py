@@ -10,7 +10,7 @@ import torch
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
 from lit_ctg.papers.graphmax.graph import GraphOperator
-from lit_ctg.papers.graphmax.solver import solve
+from lit_ctg.papers.graphmax.solver import Solution, _Point, _Rows, solve, solve_carefully
 
 STRENGTHS = (0.1, 1.0, 10.0)
 
@@ -161,7 +161,8 @@ def test_a_shift_of_the_logits_changes_nothing(zipf_graph, zipf_logits) -> None:
     # a power of two apart from which every sum is exact in float64
     logits = zipf_logits.double()
     plain = graphmax(logits, zipf_graph, tol=1e-10)
-    assert total_variation(graphmax(logits + 1000, zipf_graph, tol=1e-10).probs_BV, plain.probs_BV) < 1e-5
+    for shift in (1000, -5000):
+        assert total_variation(graphmax(logits + shift, zipf_graph, tol=1e-10).probs_BV, plain.probs_BV) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -233,6 +234,46 @@ def test_what_is_not_certified_says_so(zipf_graph, zipf_logits) -> None:
         graphmax(zipf_logits, zipf_graph, 10.0, tol=1e-9, max_iterations=1, strict=True)
 
 
+def test_a_careful_solution_is_ten_times_as_exact_and_adds_its_cost(zipf_graph, zipf_logits) -> None:
+    logits, strength, rows = zipf_logits.double(), torch.full((12, 1), 10.0, dtype=torch.float64), torch.ones(12).long()
+    operator = zipf_graph.operator(logits)
+    given = Solution(logits, torch.full((12,), float("nan")), 5 * rows, 7 * rows)
+    found = solve_carefully(operator, logits, strength, given, tol=1e-2, max_iterations=60)
+    again = solve(operator, logits, strength, tol=1e-3, max_iterations=60)
+    assert (found.gap_B <= 1e-3).all() and torch.equal(found.iterations_B, 5 + again.iterations_B)
+    assert torch.equal(found.products_B, 7 + again.products_B + 1)
+    # model steps alone: one product each
+    assert again.iterations_B.max() > 1 and torch.equal(again.iterations_B, again.products_B)
+
+
+def point(gaps: list[float], value: float) -> _Point:
+    """An iterate of some rows whose every entry is ``value``."""
+    rows = torch.full((len(gaps), 2), value)
+    return _Point(rows, rows, torch.tensor(gaps, dtype=torch.float64), torch.ones(len(gaps), dtype=torch.long))
+
+
+def test_the_best_sound_iterate_of_a_row_is_kept() -> None:
+    best, rows, nan = _Rows.empty(torch.zeros(4, 2)), torch.arange(4), float("nan")
+    for gaps, value, kept, entries in (
+        ([-1e-3, nan, 0.5, 0.5], 1.0, [nan, nan, 0.5, 0.5], None),
+        ([0.3, 0.2, 0.7, 0.4], 2.0, [0.3, 0.2, 0.5, 0.4], [2, 2, 1, 2]),
+        ([0.1, -1e-9, nan, 1e-6], 3.0, [0.1, 0.2, 0.5, 1e-6], [3, 2, 1, 3]),
+    ):
+        open_b, _, stay_b = best.keep(rows, point(gaps, value), 1e-6)
+        np.testing.assert_array_equal(best.gap_B, kept)
+        assert entries is None or best.log_x_BV[:, 0].tolist() == entries
+    assert open_b.tolist() == [0, 1, 2] and stay_b.tolist() == [True] * 3 + [False], "a gap of tol certifies"
+
+
+def test_a_row_is_given_up_after_six_iterates_without_a_tenth() -> None:
+    best, open_b, steps = _Rows.empty(torch.zeros(1, 2)), torch.arange(1), 0
+    while len(open_b) and steps < 20:
+        # lower by a twentieth each time: better, but not by enough
+        open_b, _, _ = best.keep(open_b, point([0.5 * 0.95 ** min(steps, 1)], float(steps)), 1e-6)
+        steps += 1
+    assert steps == 7 and float(best.gap_B) == 0.5 * 0.95
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), -1e-3])
 def test_a_wrong_certificate_never_passes(zipf_graph, zipf_logits, monkeypatch, wrong) -> None:
     def broken(operator, logits_BV, floor_B1, strength_B1, log_probs_BV) -> tuple[torch.Tensor, torch.Tensor]:
@@ -242,7 +283,10 @@ def test_a_wrong_certificate_never_passes(zipf_graph, zipf_logits, monkeypatch, 
     monkeypatch.setattr(
         "lit_ctg.papers.graphmax.solver.duality_gap", lambda log_x_BV, y_BV: torch.full((len(y_BV),), wrong).double()
     )
-    assert not graphmax(zipf_logits[:2], zipf_graph, max_iterations=3).converged_B.any()
+    result = graphmax(zipf_logits[:2], zipf_graph, max_iterations=3)
+    assert not result.converged_B.any()
+    # nothing was found, so this is softmax, and says that it is not certified
+    torch.testing.assert_close(result.log_probs_BV, zipf_logits[:2].log_softmax(dim=-1))
     with pytest.raises(NotConverged):
         graphmax(zipf_logits[:2], zipf_graph, max_iterations=3, strict=True)
 
@@ -280,9 +324,11 @@ def test_the_same_on_a_gpu(zipf_graph, zipf_logits, strength) -> None:
 def test_an_empty_graph_leaves_a_ridge() -> None:
     # without edges M is the identity: the penalty pulls towards the uniform distribution
     graph = CooccurrenceGraph.from_matrix(sp.csr_array((4, 4)))
-    x = graphmax(torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=torch.float64), graph, 1.0, tol=1e-14).probs_BV
-    field = torch.tensor([3.0, 1.0, 0.0, -1.0]) - 2 * x
-    np.testing.assert_allclose(x, field.softmax(dim=-1), atol=1e-6)
+    # the second: low logits keep their small mass
+    for numbers, strength in (([3.0, 1.0, 0.0, -1.0], 1.0), ([3.0, -9.0, -12.0, -20.0], 1e-3)):
+        logits = torch.tensor(numbers, dtype=torch.float64)
+        x = graphmax(logits, graph, strength, tol=1e-14).probs_BV
+        np.testing.assert_allclose(x, (logits - 2 * strength * x).softmax(dim=-1), rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize(

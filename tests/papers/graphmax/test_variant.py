@@ -159,7 +159,10 @@ def test_rows_that_are_not_certified_are_told_and_counted(graph, logits, monkeyp
 
 def test_names_and_what_they_might_mean() -> None:
     assert checked_name("graphmax", "x") == "graphmax"
-    for given, meant in (("grafmax", "graphmax"), ("published", "algorithm_one"), ("certified", "graphmax")):
+    for given, meant in (
+        *(("grafmax", "graphmax"), ("published", "algorithm_one"), ("certified", "graphmax")),
+        ("squared", "successor"),
+    ):
         with pytest.raises(UserError, match=f"control.variant={given}; did you mean '{meant}'"):
             checked_name(given, "control.variant")
     with pytest.raises(UserError, match="x=None: use one of softmax, "):
@@ -173,6 +176,7 @@ def test_as_a_rule(graph, logits) -> None:
     scores = rule(ids, logits)
     assert torch.equal(scores[0], logits[0])
     np.testing.assert_allclose(scores[1:], found["successor"](logits, LAST, 1.0)[1:], atol=1e-9)
+    assert torch.equal(VariantRule(found["successor"])(ids, logits)[1:], scores[1:]), "the strength is 1 unless given"
 
 
 def test_bad_input(graph, logits) -> None:
