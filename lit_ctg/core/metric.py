@@ -75,7 +75,8 @@ class LitMetric(Metric):
     def merged(self) -> AbstractContextManager[None]:
         """Context in which the states hold the sums over all processes."""
         should_sync = self.sync_on_compute and not self._is_synced
-        return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=should_sync)
+        # what an outer context has merged it also takes apart
+        return self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=should_sync, should_unsync=should_sync)
 
     @abstractmethod
     def _result(self) -> MetricResult | dict[str, MetricResult]:

@@ -340,6 +340,9 @@ def test_draws_are_functions_of_seed_row_and_place(model: Any) -> None:
     assert torch.equal(drawn, steered.generate(prompts, seed=0, **options)), "0 is a seed"
     assert all(len(set(row)) == 2 for row in drawn[:, 1:].tolist()) and not torch.equal(*drawn)
     assert torch.equal(steered.generate([[1]], seed=0, rows=[1], **options)[0], drawn[1])
+    with torch.random.fork_rng():
+        unseeded = [torch.manual_seed(1) and steered.generate(prompts, **options) for _ in range(2)]
+    assert torch.equal(*unseeded), "without a seed torch's own generator draws"
     with pytest.raises(UserError, match="3 row numbers for 2 sequences"):
         steered.generate(prompts, seed=0, rows=[0, 1, 2], **options)
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 import xml.dom.minidom
 
 import pytest
@@ -93,6 +94,12 @@ def test_merge_state_adds_two_trial_metrics(name):
         whole.update(*update)
     first.merge_state(second)
     assert numbers(first.result()) == numbers(whole.result())
+    # torchmetrics warns of a metric that was never updated
+    for state in (whole, {name: getattr(whole, name) for name in whole._defaults}):
+        merged = make()
+        merged.merge_state(state)
+        with warnings.catch_warnings(action="error"):
+            merged.compute()
 
 
 @pytest.mark.parametrize("name", [*BATCH_METRICS, *TRIAL_METRICS])
@@ -188,6 +195,8 @@ def test_plot_shows_the_result_with_the_reports_library(name, make_batch, tmp_pa
 def test_plot_of_successive_values_is_a_line_and_labels_are_escaped(make_batch):
     (svg,) = Perplexity().plot([torch.tensor(3.0), 2.0]).plots
     assert "step 0: 3<" in svg and "step 1: 2<" in svg and svg.count("<circle") == 2
+    (svg,) = Perplexity().plot([{f"line {i}": 1.0 for i in range(7)}]).plots
+    assert "series5" in svg and "series6" not in svg  # there are six colours
     metric = FocusCE(tokens=["<eos>", "b"], token_ids=[1, 2])
     metric.update_from(*make_batch())
     for drawing in (metric.plot(), metric.plot([metric.compute()])):
@@ -202,6 +211,15 @@ def test_one_number_and_numbers_by_name() -> None:
     assert several.named() == several.result() and len(several.named()) == 9
     with pytest.raises(AssertionError, match="PolarityConfusion has several numbers"):
         several.number()
+
+
+def test_a_result_within_the_merged_states_merges_no_second_time(make_batch) -> None:
+    metric = Perplexity(dist_sync_fn=lambda state, group: [state, state], distributed_available_fn=lambda: True)
+    metric.update_from(*make_batch())
+    own = int(metric.count)
+    with metric.merged():
+        assert metric.number().n == int(metric.count) == 2 * own
+    assert metric.number().n == 2 * own and int(metric.count) == own
 
 
 def test_unknown_mask_is_one_clear_line():
@@ -265,10 +283,14 @@ def test_token_nll_refuses_what_does_not_fit(make_batch):
     mask = batch["mask_target_BT"]
     with pytest.raises(ValueError, match="do not fit"):
         token_nll(output.scores_BTV[:, :-1], batch["target_ids_BT"], mask)
-    with pytest.raises(ValueError, match="outside the 13 scores"):
-        token_nll(output.scores_BTV, batch["target_ids_BT"] + 13, mask)
-    with pytest.raises(ValueError, match="outside the 13 scores"):
-        token_nll(output.scores_BTV, batch["target_ids_BT"] - 13, mask)
+    with pytest.raises(ValueError, match="do not fit"):
+        token_nll(output.scores_BTV, batch["target_ids_BT"], mask[:, :-1])
+    assert mask[0, 0]
+    for wrong in (-1, 13):
+        targets = batch["target_ids_BT"].clone()
+        targets[0, 0] = wrong
+        with pytest.raises(ValueError, match="outside the 13 scores"):
+            token_nll(output.scores_BTV, targets, mask)
 
 
 # --- two processes ---

@@ -29,6 +29,8 @@ def test_rate_and_wilson_interval():
 def test_two_hundred_of_two_hundred_is_not_certainty():
     low, high = filled(200, 200).result().ci95
     assert high == 1.0 and 0.98 < low < 0.99
+    none = filled(0, 200).result()
+    assert none.value == none.ci95[0] == 0.0 and 0.01 < none.ci95[1] < 0.02
 
 
 def test_no_trial_is_nan():

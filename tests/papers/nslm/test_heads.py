@@ -65,6 +65,14 @@ def slow(heads: OutputHeads, hidden: torch.Tensor, target: int, state: int) -> d
     return result
 
 
+def test_rows_start_uniform_and_biases_at_zero() -> None:
+    heads = make()
+    for name in ("word", "tag", "within"):
+        weight, bias = (part for key, part in heads.named_parameters() if key.startswith(name))
+        assert -0.8 <= float(weight.min()) < -0.4 < 0.4 < float(weight.max()) <= 0.8, name
+        assert not bias.any(), name
+
+
 def test_scores_are_the_equations() -> None:
     heads = make().requires_grad_(False)
     hidden, target, state = positions()
@@ -213,6 +221,45 @@ def test_the_sampled_softmax_estimates_the_full_one() -> None:
         mean = torch.stack([draw[name] for draw in draws]).mean()
         assert float(mean / exact[name]) == pytest.approx(1.0, abs=0.02)
     assert float(torch.stack([draw["nnlm"] for draw in draws]).std()) > 0
+
+
+def test_the_sampled_softmax_of_known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Denominators: each drawn word over its expected count, but the target once and whole; tags are always there."""
+    heads = make(samples=4)
+    hidden, target, state = positions()
+    drawn, log_count = torch.tensor([1, 3, 4, 7]), torch.linspace(-2.0, -0.5, len(TOKENS))
+    monkeypatch.setattr(heads, "_draw", lambda: (drawn, log_count))
+    with torch.no_grad():
+        losses = heads.losses(hidden, target, state)
+        words = (hidden @ heads.word_VD.T + heads.word_bias_V1.T).double()
+        tags = (hidden @ heads.tag_CD.T + heads.tag_bias_C1.T).double()
+    expected = {"nnlm": 0.0, "tag": 0.0}
+    for n, (v, s) in enumerate(zip(target.tolist(), state.tolist(), strict=True)):
+        classes, own = heads.class_of_SV[s].tolist(), float(words[n, v])
+        others = {w: math.exp(float(words[n, w] - log_count[w])) for w in drawn.tolist() if w != v}
+        expected["nnlm"] += math.log(sum(others.values()) + math.exp(own)) - own
+        there = {c: math.exp(float(tags[n, c])) for c in {c for c in classes if c >= 0}}
+        total = sum(z for w, z in others.items() if classes[w] < 0) + sum(there.values())
+        total += math.exp(own) if classes[v] < 0 else 0.0
+        expected["tag"] += math.log(total) - (own if classes[v] < 0 else math.log(there[classes[v]]))
+    for name, value in expected.items():
+        assert float(losses[name]) == pytest.approx(value, rel=1e-5), name
+
+
+def test_draws_are_log_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(TOKENS)
+    heads, uniform = make(samples=size - 1), torch.tensor([0.0, 0.2, 0.5, 0.5, 0.7, 0.9, 0.95, 0.98, 0.9999])
+    monkeypatch.setattr(torch, "rand", lambda count, device: uniform)
+    drawn, log_count = heads._draw()
+    assert drawn.tolist() == sorted({int((size + 1) ** u - 1) for u in uniform.tolist()}) and drawn[-1] == size - 1
+    for rank in range(size):
+        chance = math.log((rank + 2) / (rank + 1)) / math.log(size + 1)
+        assert float(log_count[rank].exp()) == pytest.approx(1 - (1 - chance) ** (size - 1), rel=1e-5)
+
+
+def test_as_many_samples_as_words_are_the_full_softmax() -> None:
+    costs = [make(samples=samples).costs(*positions())[0] for samples in (len(TOKENS), None)]
+    assert torch.equal(*costs)
 
 
 def test_sparse_gradients_equal_dense_ones() -> None:
@@ -365,6 +412,7 @@ def test_bad_input_of_adaptive() -> None:
             AdaptiveHeads(cutoffs=cutoffs, **options)
     with pytest.raises(UserError, match="dim=16 is too little"):
         AdaptiveHeads(cutoffs=(2, 4, 6), **options)
-    with pytest.raises(UserError, match="two softmaxes"):
-        make_heads(samples=5, cutoffs=CUTOFFS, sparse=False, **options)
+    for samples in (5, 0):
+        with pytest.raises(UserError, match="two softmaxes"):
+            make_heads(samples=samples, cutoffs=CUTOFFS, sparse=False, **options)
     assert isinstance(make_heads(samples=5, cutoffs=None, sparse=False, **options), OutputHeads)

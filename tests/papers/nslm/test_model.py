@@ -40,7 +40,7 @@ from lit_ctg.papers.nslm.model import (
     sgd_with_decay,
     with_cache,
 )
-from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence
+from lit_ctg.papers.nslm.occurrences import Carry, ContextTracker, Evidence
 from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.results.record import config_hash, load_records
 from lit_ctg.run.build import build as experiment_of
@@ -211,6 +211,11 @@ def test_limits_of_the_mixture(numbers: Any) -> None:
             module.mixture_weight.fill_(weight)
             found = module.log_probs(hidden, contexts, ("nslm", other))
             assert torch.equal(found["nslm"], found[other])
+        # a weight for each row, as in generation
+        rows = torch.arange(len(hidden)) % 2 == 0
+        found = module.log_probs(hidden, contexts, ("nslm", "nnlm", "nslm_alone"), rows.double())
+        assert torch.equal(found["nslm"][rows], found["nslm_alone"][rows])
+        assert torch.equal(found["nslm"][~rows], found["nnlm"][~rows])
     module.mixture_weight.copy_(tuned)
 
 
@@ -512,14 +517,15 @@ def test_an_empty_cache_gets_no_weight() -> None:
 
 
 TOKENS = ("<eos>", "in", "1990", "1991", "1995")
+NAMED = {"metrics": ["frequency"], "densities": ["unigram"]}
 INPUT = [0, 1, 2, 1, 4, 1]
 TARGET = [1, 2, 1, 4, 1, 2]
 # the last year stands in another document; the first target is not counted
 DOCUMENT = [0, 0, 0, 0, 1, 1]
 COUNTED = [False, True, True, True, True, True]
-NNLM, TAG, MASS = [0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.2, 0.7, 0.4, 0.8], [0.3, 0.2, 0.5, 0.4, 0.6]
+NNLM, TAG, MASS = [0.1, 0.2, 0.3, 0.4, 0.5], [0.6, 0.2, 0.7, 0.4, 0.8], [0.3, 0.2, 0.5, 0.4, 0.2]
 WITHIN = {1: [0.7, 0.2, 0.1], 3: [0.2, 0.3, 0.5], 5: [0.1, 0.8, 0.1]}
-NEURAL = {1: [0.1, 0.6, 0.3], 3: [0.5, 0.3, 0.2], 5: [0.3, 0.3, 0.4]}
+NEURAL = {1: [0.1, 0.6, 0.3], 3: [0.5, 0.3, 0.2], 5: [0.1, 0.1, 0.8]}
 MICRO = {-1: [0.2, 0.5, 0.3], 0: [0.1, 0.2, 0.7]}
 
 
@@ -580,6 +586,10 @@ def module() -> Any:
 
 @pytest.fixture
 def scores(module: Any) -> TokenScores:
+    return scored(module)
+
+
+def scored(module: Any) -> TokenScores:
     contexts, _ = ContextTracker(module.table).read(np.array([INPUT]), np.array([DOCUMENT]))
     hidden = [WITHIN.get(place, [1.0] * 3) + NEURAL.get(place, [1.0] * 3) for place in range(6)]
     batch = {
@@ -610,6 +620,63 @@ def test_what_is_said_of_every_token(scores: TokenScores) -> None:
     np.testing.assert_array_equal(scores.error_NG, [[1, 0, 1, 1], nan, [5, 0, 0, 0], nan, [5, 1, 1, 1]])
 
 
+def test_weights_are_tuned_on_the_text_unless_given(module: Any, scores: TokenScores) -> None:
+    for module.tuned in (False, True):
+        NSLMModule.tune(module, scores)
+        if not module.tuned:
+            assert float(module.mixture_weight) == 0.5 and set(module.reference_weights.values()) == {0.5}
+    assert 0 < float(module.mixture_weight) < 1
+    assert float(module.mixture_weight) == likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N)
+    for name, inside_N in zip(REFERENCES, scores.reference_NR.T, strict=True):
+        assert module.reference_weights[name] == likeliest_weight(scores.nnlm_N, scores.tag_N + inside_N), name
+    assert len(set(module.reference_weights.values())) > 1
+
+
+def test_members_without_numbers_have_no_distance(module: Any, scores: TokenScores) -> None:
+    names = ListRecogniser(name="year", members=dict.fromkeys(("1990", "1991", "1995"), ()), **NAMED)
+    module.table = class_table(TOKENS, [names])
+    assert module.table.classes[0].attributes_KD.shape == (3, 0)
+    found = scored(module)
+    assert np.isnan(found.error_NG).all()
+    np.testing.assert_array_equal(found.micro_N, scores.micro_N)
+
+
+def test_an_epoch_restarts_the_text_and_tunes_at_its_end(module: Any, scores: TokenScores) -> None:
+    logged: dict[str, float] = {}
+    module.tuned, module.tune, module.log_dict = True, partial(NSLMModule.tune, module), logged.update
+    module.streams = {"train": Stream(state=1), "evaluation": Stream(state=1)}
+    module.characters = SimpleNamespace(forget=lambda: logged.update(forgotten=1.0))
+    NSLMModule.on_train_epoch_start(module)
+    NSLMModule.on_validation_epoch_start(module)
+    assert logged == {"forgotten": 1.0} and module.validation == []
+    assert module.streams == {"train": Stream(), "evaluation": Stream()}
+    module.validation = [scores, scores]
+    NSLMModule.on_validation_epoch_end(module)
+    weight = likeliest_weight(scores.nnlm_N, scores.tag_N + scores.micro_N)
+    assert logged["val/mixture_weight"] == float(module.mixture_weight) == pytest.approx(weight)
+    final = -mix(scores.nnlm_N, scores.tag_N + scores.micro_N, weight).mean()
+    assert logged["val/perplexity"] == pytest.approx(np.exp(final))
+
+
+def test_the_optimiser_is_the_chosen_one() -> None:
+    rates = {"learning_rate": 0.5, "rate_decay": 0.5, "constant_epochs": 2, "warmup_fraction": 0.1, "weight_decay": 0.1}
+    for name, kind in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
+        part = nn.Linear(2, 1)
+        trainer = SimpleNamespace(estimated_stepping_batches=10)
+        own = SimpleNamespace(optimizer_name=name, parameters=part.parameters, trainer=trainer, **rates)
+        assert type(NSLMModule.configure_optimizers(own)["optimizer"]) is kind
+
+
+def test_a_stream_forgets_what_is_no_stream_or_another() -> None:
+    def stream() -> Stream:
+        return Stream(state=1, cache=2, contexts=Carry(np.zeros((3, 1)), np.zeros((3, 1)), np.zeros(3)))
+
+    for batch, kept in (({}, False), ({"reset_B": torch.zeros(2)}, False), ({"reset_B": torch.zeros(3)}, True)):
+        entered = stream()
+        entered.enter(batch)
+        assert [part is not None for part in (entered.state, entered.cache, entered.contexts)] == [kept] * 3, batch
+
+
 def test_the_numbers_of_the_record(module: Any, scores: TokenScores) -> None:
     evaluation = NSLMEvaluation(total="numbers", rarity=[1, 3])
     # 1995 once in training text, 1990 three times; validation text has other counts
@@ -623,7 +690,7 @@ def test_the_numbers_of_the_record(module: Any, scores: TokenScores) -> None:
         "hnlm/year": (0.42, 0.35, 0.08),
         "crnn/year": (0.03, 0.105, 0.04),
         "nslm_alone/numbers": (0.12, 0.49, 0.16),
-        "summed/numbers": (0.06, 0.35, 0.12),
+        "summed/numbers": (0.06, 0.35, 0.04),
         "nslm/numbers": (0.11, 0.395, 0.33),
         "nslm/global": (0.11, 0.2, 0.395, 0.4, 0.33),
         "nslm/first": (0.11, 0.33),
@@ -655,7 +722,6 @@ def test_the_numbers_of_the_record(module: Any, scores: TokenScores) -> None:
 
 
 GROUNDING_TOKENS = ("<unk>", "the", "Paris", "Lima", "10", "1,000")
-NAMED = {"metrics": ["frequency"], "densities": ["unigram"]}
 
 
 def test_values_grow_with_the_number_and_other_words_have_none() -> None:
@@ -699,6 +765,8 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 def test_the_rate_is_constant_and_then_falls() -> None:
     weight = nn.Parameter(torch.zeros(1))
     made = sgd_with_decay([weight], learning_rate=1.0, rate_decay=1 / 1.2, constant_epochs=6)
+    (group,) = made["optimizer"].param_groups
+    assert type(made["optimizer"]) is torch.optim.SGD and group["momentum"] == group["weight_decay"] == 0
     rates = []
     for _ in range(9):
         rates.append(made["optimizer"].param_groups[0]["lr"])
@@ -725,12 +793,13 @@ def test_equals_torch_on_dense_gradients(largest: float) -> None:
 
 
 def test_parts_are_clipped_apart() -> None:
-    whole = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in ("rest", "wild", "calm")})
-    for name, size in (("rest", 30.0), ("wild", 4000.0), ("calm", 0.3)):
+    sizes = {"rest": 30.0, "wild": 4000.0, "calm": 0.3, "loud": 7.0}
+    whole = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in sizes})
+    for name, size in sizes.items():
         whole[name].weight.grad = torch.tensor([[0.6, 0.8]]) * size
-    clip_apart(whole, [whole["wild"], whole["calm"]], 5.0)
+    clip_apart(whole, [whole[name] for name in sizes if name != "rest"], 5.0)
     norms = {name: float(part.weight.grad.norm()) for name, part in whole.items()}
-    assert norms == pytest.approx({"rest": 5.0, "wild": 5.0, "calm": 0.3}, rel=1e-5)
+    assert norms == pytest.approx({"rest": 5.0, "wild": 5.0, "calm": 0.3, "loud": 5.0}, rel=1e-5)
 
 
 def test_nothing_to_clip() -> None:
