@@ -156,7 +156,7 @@ def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
         (["start", "paper=nobody"], "nobody"),
         (["start", "workers=many"], "workers=many: give a whole number from 1 to"),
         (["start", "workers=0"], "workers=0: give a whole number from 1 to"),
-        (["start", "nice=20"], "nice=20: give a whole number up to 19"),
+        (["start", "nice=20"], "nice=20: give a whole number from 0 to 19"),
         (["start", "pages=1"], "no setting 'pages'"),
         (["status"], "no lab at outputs: lit-ctg lab start creates one"),
         (["stop", "paper=all"], "takes output_root only"),
