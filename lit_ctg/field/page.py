@@ -294,10 +294,19 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def pair_lines(ranked: Ranking) -> list[str]:
-    """Return which differences of areas remain after Holm's correction for all pairs."""
-    sure = [f"{a} > {b} ({p:.3f})" for (a, b), p in ranked.p_values.items() if p < 0.05]
+    """Return which differences of areas remain after Holm's correction for all pairs, a line for each better method."""
+    sure: dict[str, dict[str, list[str]]] = {}
+    for (better, worse), p in ranked.p_values.items():
+        if p < 0.05:
+            sure.setdefault(better, {}).setdefault(f"{p:.3f}", []).append(worse)
     told = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
-    return [told + ("; ".join(sure) if sure else "none") + "."]
+    if not sure:
+        return [f"{told}none."]
+    lines = [
+        f"- {better} above " + "; ".join(f"{', '.join(names)} ({p})" for p, names in found.items())
+        for better, found in sure.items()
+    ]
+    return [told.strip(), "", *lines]
 
 
 def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> list[str]:

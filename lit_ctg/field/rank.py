@@ -24,6 +24,8 @@ from lit_ctg.statistics import Interval, holm
 # its perplexity
 COST = 0.5
 RESAMPLES = 1000
+# resamplings for each pair of methods: with them the least p-value, adjusted for all pairs, is 0.01
+PER_PAIR = 200
 BARE, HUMAN = "bare", "human"
 
 
@@ -221,16 +223,24 @@ def areas(
     return of(None), drawn
 
 
-def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0) -> Ranking:
+def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | None = None, seed: int = 0) -> Ranking:
     """Rank methods by the area under their curves.
 
     A pair's p-value is twice the share of resamplings in which the difference has the other sign (or is 0), at least
     2 / (resamples + 1), adjusted for all pairs.
 
+    Args:
+        found: the methods; the bare model must be among them.
+        most: see ``area``.
+        resamples: of the bootstrap; None: ``PER_PAIR`` for every pair, at least ``RESAMPLES``.
+        seed: of the bootstrap.
+
     Raises:
         UserError: the bare model is missing.
     """
     names = list(found)
+    if resamples is None:
+        resamples = max(RESAMPLES, PER_PAIR * math.comb(len(names), 2))
     own, drawn = areas(found, most=most, resamples=resamples, generator=np.random.default_rng(seed))
     ranks_RM = np.stack([rankdata(-row) for row in drawn])
     own_rank = rankdata(-own)

@@ -19,7 +19,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.judge import successes
 from lit_ctg.field.page import JUDGES, folders_of, load
-from lit_ctg.field.rank import BARE, bench_key, method_of, ranking, sweeps, task_of
+from lit_ctg.field.rank import BARE, RESAMPLES, bench_key, method_of, ranking, sweeps, task_of
 from lit_ctg.field.run import build_bench
 from lit_ctg.files import write_atomic
 from lit_ctg.results.record import SIZES, RunRecord
@@ -98,7 +98,7 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
     methods = sorted(map(method_of, records))
     anew = [_with_hits(record, bench) for record in records]
-    ranked = ranking(sweeps(anew, deciding)).standings if deciding and BARE in methods else ()
+    ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding and BARE in methods else ()
     return {
         "task": task_of(first),
         "size": first.size,

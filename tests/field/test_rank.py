@@ -47,6 +47,13 @@ def test_ranks_tell_sure_from_unsure() -> None:
         assert (p < 0.05) == ("bare" in (a, b))
 
 
+def test_many_methods_can_still_differ() -> None:
+    """With too few resamplings the least p-value, adjusted for all pairs, is large however sure a difference is."""
+    others = {f"x{place}": sweep(f"x{place}", 0.5, prompts=4, seed=place) for place in range(3)}
+    ranked = ranking({"bare": sweep("bare", 0.02, prompts=4), "good": sweep("good", 0.99, prompts=4), **others})
+    assert ranked.p_values["good", "bare"] <= 0.011
+
+
 def test_what_costs_too_much_gains_nothing() -> None:
     found = {"bare": sweep("bare", 0.5), "dear": sweep("dear", 1.0, cost=COST + 0.1)}
     assert best_point(found, "dear")[0] == 0
