@@ -222,7 +222,7 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
-    for key in ("data", "model", "trainer", "callback"):
+    for key in ("data", "model", "decoding", "trainer", "callback"):
         _check_numbers(plainly[key], key)
     return cfg
 
@@ -237,6 +237,7 @@ LEAST = {
     "accumulate_grad_batches": 1,
     "check_val_every_n_epoch": 1,
     "log_every_n_steps": 1,
+    "max_new_tokens": 1,
 }
 # Lightning takes -1 for "no limit"; a run without steps or without validation has no numbers
 NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")

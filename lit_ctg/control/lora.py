@@ -50,8 +50,8 @@ class LoRA(Control):
     def check_model(self, model: Any) -> None:
         super().check_model(model)
         for path, (down_RI, up_OR) in self.adapters.items():
-            layer = layer_named(model, path, self.name)
-            sizes = sorted(layer.weight.shape) if getattr(layer, "weight", None) is not None else []
+            weight = getattr(layer_named(model, path, self.name), "weight", None)
+            sizes = sorted(weight.shape) if isinstance(weight, Tensor) else []
             if sizes != sorted((down_RI.shape[1], up_OR.shape[0])):  # GPT-2 stores its matrices transposed
                 raise UserError(
                     f"control {self.name}: {path} is made for {down_RI.shape[1]} inputs and {up_OR.shape[0]} outputs, "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.decoding.rule import PerRow, ScoreRule, per_row
+from lit_ctg.errors import UserError
 
 MINUS_INFINITY = float("-inf")
 
@@ -122,12 +123,19 @@ def row_noise(seed: int, rows: Sequence[int], columns: int) -> Tensor:
     return torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, columns, dtype=torch.float64)
 
 
+def _numbers(value: object, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{name}={value}: give a number") from error
+
+
 class Temperature(ScoreRule):
     """:func:`temperature` as a rule."""
 
     def __init__(self, value: PerRow):
-        if bool((torch.as_tensor(value) <= 0).any()):
-            raise ValueError(f"temperature must be above 0, got {value}")
+        if not bool((_numbers(value, "temperature") > 0).all()):
+            raise UserError(f"temperature={value} must be above 0")
         self.value = value
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -148,8 +156,8 @@ class Nucleus(ScoreRule):
     """:func:`nucleus` as a rule."""
 
     def __init__(self, p: PerRow, *, keep_crossing: bool):
-        if bool((torch.as_tensor(p) < 0).any()):
-            raise ValueError(f"nucleus mass must not be negative, got {p}")
+        if not bool((_numbers(p, "top_p") >= 0).all()):
+            raise UserError(f"top_p={p}: the mass of the nucleus must not be negative")
         self.p, self.keep_crossing = p, keep_crossing
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -160,8 +168,8 @@ class RepetitionPenalty(ScoreRule):
     """:func:`repetition_penalty` as a rule."""
 
     def __init__(self, penalty: PerRow, *, window: int, last_ids: Collection[int] = (), last_penalty: float = 1.0):
-        if bool((torch.as_tensor(penalty) <= 0).any()) or last_penalty <= 0:
-            raise ValueError(f"penalties must be above 0, got {penalty} and {last_penalty}")
+        if not all(bool((_numbers(given, "repetition penalty") > 0).all()) for given in (penalty, last_penalty)):
+            raise UserError(f"repetition penalties must be above 0, not {penalty} and {last_penalty}")
         self.penalty, self.window = penalty, window
         self.last_ids, self.last_penalty = tuple(last_ids), last_penalty
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from pathlib import Path
 
@@ -62,8 +63,8 @@ def add(name: str, root: Path | None = None) -> list[Path]:
         Raises:
             UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UserError(f"name={name}: give a word of lower-case letters, digits and _")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise UserError(f"name={name}: give a word of lower-case letters, digits and _, none of Python's own")
     if name in options("method"):
         raise UserError(f"name={name}: there is such a method already; choose another name")
     root = root or config_folder().parent

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from lit_ctg.control import Control, Origin, Stage, fingerprint
+from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import save, versions
 from lit_ctg.control.custom_generate import CODE, write_custom_generate
 from lit_ctg.control.lora import LoRA
@@ -58,31 +58,28 @@ def export(words: list[str]) -> Control:
     left_out = write_custom_generate(control, folder)
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
-    if others := [other.kind for other in controls if other is not control]:
-        console.print(f"this run also has {', '.join(others)}: kind=<one of them> exports it", markup=False)
+    if told := note(control, controls, module):
+        console.print(told, markup=False)
     if left_out:
         console.print(f"without {CODE}: {left_out}", markup=False)
     return control
 
 
 def with_adapters(controls: Sequence[Control], module: Any) -> list[Control]:
-    """Return the controls of a run with the low-rank adapters that were trained beside them, if there are any.
-
-    Raises:
-        UserError: the pretrained model was trained itself, so a control that reads or feeds it fits no model.
-    """
+    """Return the controls of a run with the low-rank adapters that were trained beside them, if there are any."""
     backbone = getattr(module, "backbone", None)
-    if not isinstance(backbone, HuggingFaceBackbone) or backbone.frozen:
-        return list(controls)
-    if adapters := adapters_of(backbone.model):
-        return [*controls, LoRA(adapters)]
-    inside = [each for each in controls if each.stage is Stage.NETWORK or "hidden_size" in each.shape()]
-    if inside:
-        raise UserError(
-            f"{inside[0].kind}: this run changed all weights of backbone.path, so its control fits no model that there "
-            "is: train with backbone.frozen=true, or with backbone.lora"
-        )
-    return list(controls)
+    adapters = adapters_of(backbone.model) if isinstance(backbone, HuggingFaceBackbone) else {}
+    return [*controls, LoRA(adapters)] if adapters else list(controls)
+
+
+def note(control: Control, controls: Sequence[Control], module: Any) -> str:
+    """Return what to know about a control of a run, "" for nothing: its other controls, and the model it is for."""
+    told = [f"this run also has {each.kind} (kind={each.kind})" for each in controls if each is not control]
+    backbone = getattr(module, "backbone", None)
+    if isinstance(backbone, HuggingFaceBackbone) and not backbone.frozen and "hidden_size" in control.shape():
+        beside = ", or backbone.path with the control lora" if adapters_of(backbone.model) else ""
+        told.append(f"its states are those of the model that was trained on: lit-ctg export-model{beside}")
+    return "; ".join(told)
 
 
 def _wanted(controls: Sequence[Control], kind: str | None) -> Control:

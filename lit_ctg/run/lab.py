@@ -271,9 +271,9 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     with contextlib.suppress(UserError):
         given = {**Lab.at(root).settings, "retry": "false", **given}
     values = {**_DEFAULTS, "workers": str(cores()), **given}
-    for name, most in (("workers", cores()), ("nice", 19)):
-        if not values[name].isdecimal() or int(values[name]) > most:
-            raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number up to {most}")
+    for name, least, most in (("workers", 1, cores()), ("nice", 0, 19)):
+        if not values[name].isdecimal() or not least <= int(values[name]) <= most:
+            raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number from {least} to {most}")
     lab = Lab(values)
     jobs, _ = lab.jobs()  # report a mistake here, not in a worker's log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))

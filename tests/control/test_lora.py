@@ -14,7 +14,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.lora import LoRA
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of, add_adapters
-from lit_ctg.run.export import with_adapters
+from lit_ctg.run.export import note, with_adapters
 from tests.conftest import make_model
 from tests.controls import controls
 
@@ -80,10 +80,12 @@ def test_a_run_exports_its_adapters_too(model: Any, adapted: Any) -> None:
         backbone.model, backbone.frozen = network, frozen
         return SimpleNamespace(backbone=backbone)
 
-    assert with_adapters([gate], module(model, True)) == [gate] == with_adapters([gate], SimpleNamespace())
-    one, other = with_adapters([gate], module(adapted, False))
-    assert one is gate and isinstance(other, LoRA) and len(other.adapters) == 2
-    # a graph does not depend on the model's weights
-    assert with_adapters([graph], module(model, False)) == [graph]
-    with pytest.raises(UserError, match=r"changed all weights of backbone\.path"):
-        with_adapters([gate], module(model, False))
+    for kept in (module(model, True), module(model, False), SimpleNamespace()):
+        assert with_adapters([gate], kept) == [gate]
+    found = with_adapters([gate], module(adapted, False))
+    assert found[0] is gate and isinstance(found[1], LoRA) and len(found[1].adapters) == 2
+    assert note(gate, [gate], module(model, True)) == note(graph, [graph], module(model, False)) == ""
+    further = "its states are those of the model that was trained on: lit-ctg export-model"
+    assert note(gate, [gate], module(model, False)) == further
+    beside = f"this run also has lora (kind=lora); {further}, or backbone.path with the control lora"
+    assert note(gate, found, module(adapted, False)) == beside

@@ -18,6 +18,7 @@ from lit_ctg.decoding.filters import (
     temperature,
     top_k,
 )
+from lit_ctg.errors import UserError
 
 INFINITY = float("inf")
 
@@ -139,13 +140,16 @@ def test_penalties_may_differ_by_row():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="temperature"):
-        Temperature([0.7, 0.0])
-    with pytest.raises(ValueError, match="nucleus"):
-        Nucleus(-0.1, keep_crossing=True)
-    with pytest.raises(ValueError, match="penalties"):
-        RepetitionPenalty(0.0, window=3)
-    with pytest.raises(ValueError, match="penalties"):
+    with pytest.raises(UserError, match="temperature=abc: give a number"):
+        Temperature("abc")
+    for wrong in (0.0, float("nan")):
+        with pytest.raises(UserError, match="temperature="):
+            Temperature([0.7, wrong])
+        with pytest.raises(UserError, match="penalties"):
+            RepetitionPenalty(wrong, window=3)
+        with pytest.raises(UserError, match="nucleus"):
+            Nucleus(wrong - 0.1, keep_crossing=True)
+    with pytest.raises(UserError, match="penalties"):
         RepetitionPenalty(1.0, window=3, last_penalty=0.0)
     # a mass of 0 keeps the best token
     assert Nucleus(0.0, keep_crossing=True)(torch.zeros(1, 1).long(), torch.tensor([[0.0, 1.0]])).tolist() == [

@@ -182,6 +182,8 @@ def test_a_part_is_made_once_and_half_a_part_never_stands(tmp_path: Path) -> Non
 
 def test_a_new_method_s_files_run(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
+    with pytest.raises(UserError, match=r"name=class: give a word .* none of Python's own"):
+        add("class", tmp_path)
     module, option, test = add("quiet_words", tmp_path)
     names: dict[str, Any] = {}
     exec(compile(module.read_text(), str(module), "exec"), names)

@@ -135,7 +135,7 @@ class IdeaGateDecoding:
         penalty_on: str = "logits",
         slide: int | None = None,
     ) -> None:
-        if temperature <= 0 or repetition_penalty <= 0 or max_new_tokens < 1:
+        if not (temperature > 0 and repetition_penalty > 0 and max_new_tokens >= 1):
             raise UserError(
                 f"decoding: temperature={temperature} and repetition_penalty={repetition_penalty} must be above 0, "
                 f"max_new_tokens={max_new_tokens} at least 1"

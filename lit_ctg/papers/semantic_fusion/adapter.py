@@ -286,7 +286,7 @@ class TextDecoding:
     """
 
     def __init__(self, *, temperature: float, top_p: float, max_new_tokens: int, grammar: str | None = None) -> None:
-        if temperature <= 0 or not 0 < top_p <= 1 or max_new_tokens < 1:
+        if not (temperature > 0 and 0 < top_p <= 1 and max_new_tokens >= 1):
             raise UserError(
                 f"decoding: temperature={temperature} must be above 0, top_p={top_p} in (0, 1], "
                 f"max_new_tokens={max_new_tokens} at least 1"

@@ -407,6 +407,9 @@ class ClauseDecoding:
         if nucleus not in NUCLEUS_RULES:
             hint = did_you_mean(str(nucleus), NUCLEUS_RULES)
             raise UserError(f"decoding.nucleus={nucleus!r}{hint}: use {' or '.join(NUCLEUS_RULES)}")
+        for name, numbers in (("penalty", penalty), ("steering", steering), ("mixture", mixture)):
+            if not isinstance(numbers, Mapping):
+                raise UserError(f"decoding.{name}={numbers} has no settings: give decoding.{name}.<setting>=<number>")
         load_grammar(grammar)
         self.routes, self.max_tokens = tuple(routes), max_tokens
         self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]

@@ -693,6 +693,8 @@ def test_wrong_settings_are_refused():
         ClauseDecoding(**settings(grammar="two_clauses"))
     with pytest.raises(TypeError, match="top_p"):
         ClauseDecoding(**settings(mixture={"positive": {"weight": 1.0, "temperature": 1.0}, "negative": {}}))
+    with pytest.raises(UserError, match=r"decoding\.penalty=None has no settings"):
+        ClauseDecoding(**settings(penalty=None))
     with pytest.raises(UserError, match="2 prompts for 3 texts"):
         generator().generate(3, ["", ""], routes=OFF, seed=0)
 
