@@ -149,6 +149,12 @@ def test_impossible_settings_are_refused():
             RepetitionPenalty(wrong, window=3)
         with pytest.raises(UserError, match="nucleus"):
             Nucleus(wrong - 0.1, keep_crossing=True)
+    with pytest.raises(UserError, match="penalties"):
+        RepetitionPenalty(1.0, window=3, last_penalty=0.0)
+    # a mass of 0 keeps the best token
+    assert Nucleus(0.0, keep_crossing=True)(torch.zeros(1, 1).long(), torch.tensor([[0.0, 1.0]])).tolist() == [
+        [-math.inf, 1.0]
+    ]
 
 
 def test_greedy_takes_the_first_of_the_best():
@@ -176,6 +182,8 @@ def test_noise_is_a_function_of_seed_and_row():
     assert torch.equal(noise[3], row_noise(7, [3], 9)[0])
     assert torch.equal(noise[:, :4], row_noise(7, range(5), 4))
     assert not torch.equal(noise[3], row_noise(8, [3], 9)[0])
+    # committed texts were drawn from these streams
+    np.testing.assert_array_equal(noise[3], np.random.default_rng([7, 3]).random(9))
     assert len(torch.unique(noise)) == noise.numel()
     assert row_noise(7, [], 3).shape == (0, 3)
 

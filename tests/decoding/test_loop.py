@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature
+from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, row_noise
 from lit_ctg.decoding.loop import generate
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError
@@ -171,3 +173,41 @@ def test_wrong_calls_are_refused():
         generate(Recurrent(), [[BOS], []], RULES, **settings())
     with pytest.raises(ValueError, match="2 row numbers for 1 prompts"):
         generate(Recurrent(), [[BOS]], RULES, rows=[0, 1], **settings())
+
+
+class Even:
+    """Finds every token equally likely, and counts its steps."""
+
+    device, size = torch.device("cpu"), 50
+
+    def start(self, batch_size, controls):
+        self.steps = 0
+
+    def step(self, ids_B1, state):
+        self.steps += 1
+        return torch.zeros(len(ids_B1), self.size), None
+
+
+def test_every_column_has_its_own_draw():
+    made = generate(Even(), [[1], [1, 2]], RuleList(), seed=4, max_new_tokens=6, eos_id=Even.size)
+    noise = row_noise(4, range(2), 8)
+    assert made[0][1:] == [int(u * Even.size) for u in noise[0, 1:7]]
+    assert made[1][2:] == [int(u * Even.size) for u in noise[1, 2:]]
+
+
+def test_only_rows_that_draw_need_a_token_and_the_last_end_stops():
+    """A rule that leaves nothing where the prompt says what comes, and nothing behind the end of a row."""
+
+    class Strict(ScoreRule):
+        def __call__(self, input_ids, scores):
+            only = torch.full_like(scores, -math.inf)
+            for row, column, token in ((0, 1, 9), (1, 3, 8), (1, 4, 9)):
+                if input_ids.shape[1] == column:
+                    only[row, token] = 0.0
+            return only
+
+    model = Even()
+    made = generate(model, [[1], [1, 2, 3]], Strict(), seed=None, max_new_tokens=30, eos_id=9)
+    assert made == [[1, 9], [1, 2, 3, 8, 9]] and model.steps == 4
+    with pytest.raises(UserError, match="row 1 has no token to draw at column 1"):
+        generate(Even(), [[1], [1]], Strict(), seed=None, max_new_tokens=3, eos_id=9)
