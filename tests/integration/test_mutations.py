@@ -85,7 +85,12 @@ def run_mutations(count: int, seed: int, run_cli: Any, folder: Path, some: int |
     # a pretrained experiment asks for its model before anything else
     names = [name for name in experiments() if "pretrained" not in name]
     names = names if some is None else rng.sample(names, some)
-    known = {name: list(keys(plain(compose([f"experiment={name}", *QUICK])))) for name in names}
+    composed = {name: plain(compose([f"experiment={name}", *QUICK])) for name in names}
+    # one that has settings for a callback which QUICK leaves out asks for that first
+    chosen = {
+        name: cfg for name, cfg in composed.items() if all("_target_" in part for part in cfg["callback"].values())
+    }
+    known, names = {name: list(keys(cfg)) for name, cfg in chosen.items()}, list(chosen)
     ran = 0
     for _ in range(count):
         name = rng.choice(names)
