@@ -212,7 +212,7 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
-    parts = ("data", "model", "backbone", "trainer")
+    parts = ("data", "model", "backbone")
     missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]
     if experiment and missing:
         raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
