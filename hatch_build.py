@@ -1,6 +1,6 @@
 """What of ``experiments/`` travels in the wheel: manifests, printed numbers, tables and records, so that it prints all
-tables anywhere, and the texts of the runs that a table quotes. Figures are drawn from them again; the field is read in
-a checkout only. The wheel stays small.
+tables anywhere, and the texts of the runs that a table quotes. Figures and tables.md are made of them again; what people
+read (README.md) and the field stay in the checkout. The wheel stays small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Experiments(BuildHookInterface):
         quoted = {folder.name: _quoted(folder) for folder in (root / "experiments").iterdir() if folder.is_dir()}
         for path in sorted((root / "experiments").rglob("*")):
             place = path.relative_to(root)
-            if not path.is_file() or place.parts[1] == "field" or "figures" in place.parts:
+            if not path.is_file() or place.parts[1] == "field" or "figures" in place.parts or path.suffix == ".md":
                 continue
             if not path.name.endswith(".samples.jsonl") or quoted[place.parts[1]].fullmatch(path.parent.name):
                 build_data["force_include"][str(path)] = f"lit_ctg/{place.as_posix()}"

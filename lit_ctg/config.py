@@ -212,7 +212,8 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         plainly = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
-    parts = ("data", "model", "backbone")
+    # others are named where they are built: a list of runs is composed without them
+    parts = ("model", "backbone")
     missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]
     if experiment and missing:
         raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
