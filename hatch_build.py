@@ -1,6 +1,6 @@
 """What of ``experiments/`` travels in the wheel: manifests, printed numbers, tables and records, so that it prints all
-tables anywhere, and the texts of the runs that a table quotes. Figures and tables.md are made of them again; what people
-read (README.md) and the field stay in the checkout. The wheel stays small.
+tables anywhere, and the texts of the runs that a table quotes. Figures and tables.md are made of them again; pages for
+reading (README.md) and the field stay in the checkout. The wheel stays small.
 """
 
 from __future__ import annotations
