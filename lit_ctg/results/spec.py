@@ -70,14 +70,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 from lit_ctg.results.record import REGIMES, SIZES
 from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
-# the same language, several times as fast where libyaml is installed
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "unread", "headline", "runs", "sweep")
@@ -356,10 +353,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    data = read_yaml(path, aliases=True)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping")
     return data

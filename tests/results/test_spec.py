@@ -160,6 +160,7 @@ def test_a_section_stands_in_one_place() -> None:
         ("title: x\nheadline: {summary: y}", "headline: 'rows' is missing"),
         ("- x", "expected a mapping"),
         ("title: [", "cannot be read"),
+        ("title: x\nruns: &r {small: [*r]}", r"\*r stands for nothing that ends before it"),
     ],
 )
 def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str, message: str) -> None:
