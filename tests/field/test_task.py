@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
+from lit_ctg.field.command import compose
+from lit_ctg.field.run import build_bench
 from lit_ctg.field.task import SPLITS, Task, class_counts, clean, log_odds_words, passages
 
 
@@ -147,3 +151,14 @@ def test_telling_words_are_those_of_the_slow_formula() -> None:
         scores[word] = delta / math.sqrt(1 / y + 1 / z)
     assert scores["acid"] > 0 > scores["gold"]
     assert log_odds_words({"a": own, "b": rest}, "a", 5) == ["acid"]
+
+
+def test_the_departments_of_a_shop_are_even_on_files_of_ones_own(tmp_path: Path) -> None:
+    """A limit on documents would count one department alone: they lie one after the other."""
+    for name in ("garden", "music"):
+        lines = "".join(f"this {name} review has the number {number}\n" for number in range(500))
+        (tmp_path / f"reviews_{name}.txt").write_text(lines, encoding="utf-8")
+    cfg = compose(["task=scene", "size=smoke", "data.source=local", f"data.root={tmp_path}"])
+    dealt = build_bench(cfg).task
+    labels = Counter(dealt.label_of(document) for split in SPLITS for document in dealt.documents(split))
+    assert labels == {"garden": 150, "music": 150}

@@ -376,9 +376,14 @@ def test_bad_settings(vocabulary, change, message):
         fresh(vocabulary, **change)
 
 
-def test_the_ends_of_the_settings_are_allowed(vocabulary):
-    fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
-          alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
+def test_the_ends_of_the_settings_are_allowed(vocabulary, batch):
+    """At strength 0 the gate changes no score; at idea weight 0 the idea loss adds nothing."""
+    module = fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
+                   alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
+    short = {name: value[:, :8] for name, value in batch.items()}  # the context
+    output, losses = module(short), module.losses(short)
+    assert torch.equal(output.scores_BTV, output.token_BTV) and output.idea_BTV is not None
+    assert losses["idea_loss"] > 0 and losses["loss"].item() == losses["token_loss"].item()
 
 
 @pytest.mark.long
