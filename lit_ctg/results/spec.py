@@ -447,7 +447,9 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: over is for combined terms without a printed number")
     if row.claim is not None and row.claim not in CLAIMS:
         raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
-    if row.claim not in (None, "less", "greater") and (row.margin is None or row.margin.absolute is None):
+    # without an interval a margin says how close to 0 is too close to call, see verdict.judge_claim
+    margin_counts = row.claim not in ("less", "greater") or (row.interval == "none" and row.margin is not None)
+    if row.claim is not None and margin_counts and (row.margin is None or row.margin.absolute is None):
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
