@@ -618,8 +618,8 @@ class SemanticFusionModule(FusionModule):
     def corpus_transform(self, ids_NT: Tensor, lengths_N: Tensor) -> dict[str, Tensor]:
         """Return the features of a corpus or their basis, [N, T, ..] each; called once, not per item and epoch.
 
-        With fixed memberships these are the features themselves, with learnable ones what they are computed from. Names with ``next_`` are the features of the next token (the last column, which no batch keeps, wraps
-        around).
+        With fixed memberships these are the features themselves, with learnable ones what they are computed from.
+        Names with ``next_`` are the features of the next token (the last column, which no batch keeps, wraps around).
         """
         if not self.fusion:
             return {}
