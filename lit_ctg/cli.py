@@ -394,7 +394,7 @@ COMMANDS = {
             "verify",
             "recompute what the committed texts allow, and report every difference",
             _verify,
-            (Setting("paper", "a paper, or all (default)"), _RECORDS),
+            (Setting("paper", "a paper, field, or all (default)"), _RECORDS),
             examples=("verify paper=idea_gate",),
         ),
         Command(

@@ -4,7 +4,7 @@ Two kinds of numbers need neither model nor corpus: those that follow from other
 from two rates, a perplexity from those of its classes, an interval from a count), and those that are counted over
 generated texts. Records keep the first texts of every trial, not all of them: a count over some of the texts bounds
 the number over all. Each paper knows which numbers these are: ``lit_ctg/papers/<paper>/verify.py`` defines
-``recompute(record)``.
+``recompute(record)``, and so does ``lit_ctg/field/verify.py`` for the level field, whose records keep every text.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from lit_ctg.statistics import wilson_interval
 TOLERANCE = 1e-6
 # how many differences are printed
 TOLD = 10
+# measured beside the papers, without a manifest of printed numbers
+FIELD = "field"
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,18 @@ def value_of(record: RunRecord, metric: str) -> float:
 def rate_intervals(record: RunRecord) -> Iterator[Recomputed]:
     """Recompute Wilson's interval of every rate that counts trials."""
     for name, entry in record.metrics.items():
-        value, n = float(entry["value"]), int(entry["n"])
-        if entry["unit"] == "rate" and entry["ci95"] and 0 <= value <= 1 and not name.endswith("_gain"):
-            # this finds a rate that is not a count of its trials: the nearest such rate differs
-            yield exactly(name, round(value * n) / n, f"a count of {n}")
-            low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)
-            yield exactly(name, low, f"Wilson, n = {n}", "low")
-            yield exactly(name, high, f"Wilson, n = {n}", "high")
+        if entry["unit"] == "rate" and entry["ci95"] and 0 <= float(entry["value"]) <= 1 and not name.endswith("_gain"):
+            yield from wilson_of(record, name)
+
+
+def wilson_of(record: RunRecord, name: str) -> Iterator[Recomputed]:
+    """Recompute a rate as a count of its trials, and Wilson's interval of that count."""
+    value, n = value_of(record, name), int(record.metrics[name]["n"])
+    # this finds a rate that is not a count of its trials: the nearest such rate differs
+    yield exactly(name, round(value * n) / n, f"a count of {n}")
+    low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)
+    yield exactly(name, low, f"Wilson, n = {n}", "low")
+    yield exactly(name, high, f"Wilson, n = {n}", "high")
 
 
 def fold_means(record: RunRecord) -> Iterator[Recomputed]:
@@ -156,8 +163,8 @@ def _place(record: RunRecord) -> str:
 
 
 def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | None:
-    """Return what a paper's ``verify.py`` can recompute; None for a paper without one."""
-    name = f"lit_ctg.papers.{paper}.verify"
+    """Return what the ``verify.py`` of a paper, or of the field, can recompute; None for a paper without one."""
+    name = "lit_ctg.field.verify" if paper == FIELD else f"lit_ctg.papers.{paper}.verify"
     try:
         there = importlib.util.find_spec(name)
     except ModuleNotFoundError:  # a paper with experiments but no code here
@@ -166,10 +173,10 @@ def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | No
 
 
 def main(paper: str | None = None, records: Sequence[str | Path] | None = None, console: Console | None = None) -> int:
-    """Verify the records of one paper, or of all; return 1 when a number differs.
+    """Verify the records of one paper, or of all and the field; return 1 when a number differs.
 
     Args:
-        paper: name of a paper; None or "all" for all.
+        paper: name of a paper, or ``field``; None or "all" for all.
         records: folders and files with records; default: the committed ones.
         console: where to print.
 
@@ -178,12 +185,16 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     """
     shown = console or Console()
     every = paper in (None, "all")
-    root = experiments_root(None if every else paper)
+    root = experiments_root(None if every or paper == FIELD else paper)
     code = 0
     for folder in records or ():
         if not Path(folder).exists():
             raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
-    for name in papers(root) if every else [str(paper)]:
+    # a wheel has none
+    measured = records is not None or (root / FIELD / "results").is_dir()
+    if paper == FIELD and not measured:
+        raise UserError(f"no records of the field in {root}: pass a folder of them with records=")
+    for name in [*papers(root), *([FIELD] if measured else [])] if every else [str(paper)]:
         found = load_records(records if records is not None else [root / name / "results"])
         done = [record for record in found if record.paper == name and record.status == "DONE"]
         outcome = verify(done, recompute_of(name))

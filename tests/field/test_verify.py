@@ -1,0 +1,85 @@
+"""The field's records: what is said of their texts is what the texts give, and a changed number or text is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.field.verify import recompute
+from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.verify import Outcome, main, recompute_of, verify
+
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "field" / "results"
+
+
+def first(name: str) -> RunRecord:
+    return load_records([RESULTS / name / "corrected-small-seed0.json"])[0]
+
+
+def outcome(record: RunRecord, **changes: object) -> Outcome:
+    return verify([dataclasses.replace(record, **changes)], recompute)
+
+
+@pytest.mark.long
+def test_committed_records_hold() -> None:
+    assert recompute_of("field") is recompute
+    found = verify(load_records([RESULTS]), recompute)
+    assert found.differences == () and found.records == len(list(RESULTS.glob("*-*/*.json")))
+
+
+@pytest.mark.parametrize("name", ["keywords-log_odds", "topic-memory"])
+def test_all_but_costs_and_judges_by_class_is_recomputed(name: str) -> None:
+    record = first(name)
+    found = outcome(record)
+    assert found.differences == ()
+    left = {"cost/seconds_ratio", "cost/training_seconds", "cost/parameters"}
+    left |= {metric for metric in record.metrics if metric.endswith("/balanced_accuracy")}
+    assert found.left == len(left) and len(left) == 5
+
+
+@pytest.mark.parametrize(
+    "metric", ["success/exact@1", "perplexity@1", "distinct_2@1", "repetition@1", "overlap@1", "judge/exact/accuracy"]
+)
+def test_a_changed_number_is_found(metric: str) -> None:
+    record = first("keywords-log_odds")
+    value = record.metrics[metric]["value"]
+    changed = {**record.metrics, metric: {**record.metrics[metric], "value": value - 0.01 * (abs(value) or 1.0)}}
+    assert any(metric in line for line in outcome(record, metrics=changed).differences)
+
+
+@pytest.mark.parametrize("text", ["", "the food the food the food the food"])
+def test_a_changed_text_is_found_whatever_stands_beside_it(text: str) -> None:
+    record = first("keywords-log_odds")
+    at = next(i for i, row in enumerate(record.samples) if row["target"] == "food" and row["exact"] == int(not text))
+    rows = [row if i != at else {**row, "text": text} for i, row in enumerate(record.samples)]
+    told = " ".join(outcome(record, samples=rows).differences)
+    assert "success/exact@" in told and "distinct_3@" in told
+
+
+def test_rules_of_a_task_that_is_another_now_judge_nothing_again() -> None:
+    """Nor is anything called that a record names."""
+    record = first("numbers_and_places-bare")
+    rules = {"strict": {"number": {"_target_": "os.abort"}, "place": {"_target_": "os.abort"}}}
+    config = {**record.config, "task": {**record.config["task"], "rules": rules}}
+    rows = [{**row, "text": "in 1914 and Paris"} if row.get("kind") is None else row for row in record.samples]
+    told = " ".join(outcome(record, config=config, samples=rows).differences)
+    assert "distinct_1@1" in told and "success" not in told
+    told = " ".join(outcome(record, samples=rows).differences)
+    assert "success/strict@1" in told and "success/loose@1" in told
+
+
+def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=StringIO(), width=200)
+    assert main("field", records=[RESULTS / "keywords-bare"], console=console) == 0
+    assert "field: 1 records" in console.file.getvalue() and " 0 differ" in console.file.getvalue()  # type: ignore[attr-defined]
+    folder = tmp_path / "experiments" / "graphmax"
+    folder.mkdir(parents=True)
+    (folder / "paper.yaml").write_text("title: a paper\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no records of the field"):
+        main("field", console=console)
