@@ -64,8 +64,8 @@ def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:
 
 def test_the_network_s_states_at_padding_do_not_count() -> None:
     torch.manual_seed(0)
-    network = _Network(5, 2, 3).eval()
-    ids_BT = torch.tensor([[2, 3, 0, 0], [1, 4, 1, 2]])
+    network = _Network(5, 2, 8).eval()
+    ids_BT = torch.tensor([[2, 3, 0, 0, 0, 0], [1, 4, 1, 2, 3, 1]])
     states_BTD, _ = network.layer(network.embedding(ids_BT))
     assert not torch.equal(states_BTD[0, :2].amax(0), states_BTD[0].amax(0)), "no case to be tested"
     expected = network.head(torch.stack([states_BTD[0, :2].amax(0), states_BTD[1].amax(0)]))
@@ -142,3 +142,8 @@ def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBe
     assert all(example.text in own["held_out"] for example in proven)
     words = make_bench("task=keywords").task
     assert {example.label for example in proving_texts(words, 6, 12)} <= set(words.targets)
+    # every held-out passage proves them once, of an exact task as it is
+    assert len(proven) == len(task.examples("held_out")) and not task.exact
+    assert words.exact and proving_texts(words, 6, 12) == words.examples("held_out")
+    again, other = judging_texts(task, 4, 8, 2, 0), judging_texts(task, 4, 8, 2, 1)
+    assert again == learned and {example.text for example in other} != {example.text for example in learned}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.rank import COST, Draw, Sweep, area, best_point, curve, over_tasks, ranking, sweeps
+from lit_ctg.field.rank import COST, Draw, Sweep, area, best_point, curve, deciding_judges, over_tasks, ranking, sweeps
 from lit_ctg.results.record import RunRecord
 from lit_ctg.statistics import holm
 
@@ -120,11 +120,31 @@ def test_records_become_numbers_and_seeds_a_dimension() -> None:
     assert found.success_ZSPCK.shape == (2, 1, 2, 2, 1)
     assert found.success_ZSPCK.mean() == 0.5
     assert curve(found)[0].tolist() == [4.0]
+    # by seed, in whatever order the records came; texts without a token cost nothing
+    later = [row(target=target, place=place, bag=0, nats=0.0, tokens=0) for target in "ab" for place in (0, 1)]
+    found = sweeps([record(later, seed=1), record(rows, seed=0)], ["bag", "neural"])["bare"]
+    assert [each.seed for each in found.records] == [0, 1] and found.success_ZSPCK.mean((1, 2, 3, 4)).tolist() == [
+        0.5,
+        0,
+    ]
+    assert curve(sweeps([record(later)], ["bag"])["bare"])[0].tolist() == [0.0]
+    stronger = [row(target=target, place=place, strength=2.0) for target in "ab" for place in (0, 1)]
+    with pytest.raises(UserError, match="bare: its seeds have different strengths"):
+        sweeps([record(rows), record(stronger, seed=1)], ["bag"])
     with pytest.raises(UserError, match="3 texts where 4 should be"):
         sweeps([record(rows[:3])], ["bag"])
     other = record([row()], "sentiment-x")
     with pytest.raises(UserError, match="different prompts"):
         sweeps([record(rows), other], ["bag"])
+
+
+def test_judges_decide_from_their_least_accuracy_on() -> None:
+    made = record([row()])
+    made.config["judges"] = {"least_accuracy": 0.8}
+    for name, value in (("bag", 0.8), ("neural", 0.79), ("broken", float("nan"))):
+        made.metrics[f"judge/{name}/balanced_accuracy"] = {"value": value}
+        made.metrics[f"judge/{name}/accuracy"] = {"value": 1.0}
+    assert deciding_judges(made) == (["bag"], ["neural", "broken"])
 
 
 def test_holm_is_the_step_down_of_bonferroni() -> None:
