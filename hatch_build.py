@@ -1,11 +1,15 @@
 """What of ``experiments/`` travels in the wheel: manifests, printed numbers, tables and records, so that it prints all
-tables anywhere, and the texts of the runs that a table quotes. Figures and tables.md are made of them again; pages for
-reading (README.md) and the field stay in the checkout. The wheel stays small.
+tables anywhere, and the texts of the runs that a table quotes. Records and texts of a paper travel as one archive,
+``results.tar.xz``: they are alike, so that together they take a third of what they take one by one. Figures and
+tables.md are made of them again; pages for reading (README.md) and the field stay in the checkout.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +23,32 @@ class Experiments(BuildHookInterface):
         """See hatchling's ``BuildHookInterface.initialize``."""
         if version == "editable":
             return
-        root = Path(self.root)
-        quoted = {folder.name: _quoted(folder) for folder in (root / "experiments").iterdir() if folder.is_dir()}
-        for path in sorted((root / "experiments").rglob("*")):
-            place = path.relative_to(root)
-            if not path.is_file() or place.parts[1] == "field" or "figures" in place.parts or path.suffix == ".md":
+        self.archives = Path(tempfile.mkdtemp())
+        for paper in sorted((Path(self.root) / "experiments").iterdir()):
+            if not paper.is_dir() or paper.name == "field":
                 continue
-            if not path.name.endswith(".samples.jsonl") or quoted[place.parts[1]].fullmatch(path.parent.name):
-                build_data["force_include"][str(path)] = f"lit_ctg/{place.as_posix()}"
+            target = f"lit_ctg/experiments/{paper.name}"
+            for path in [*paper.glob("*"), *paper.glob("tables/*")]:
+                if path.is_file() and path.suffix != ".md":
+                    build_data["force_include"][str(path)] = f"{target}/{path.relative_to(paper).as_posix()}"
+            build_data["force_include"][str(self._archive(paper))] = f"{target}/results.tar.xz"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """See hatchling's ``BuildHookInterface.finalize``."""
+        if version != "editable":
+            shutil.rmtree(self.archives)
+
+    def _archive(self, paper: Path) -> Path:
+        """Write the archive of a paper's records, the same bytes for the same records."""
+        path, quoted, results = self.archives / f"{paper.name}.tar.xz", _quoted(paper), paper / "results"
+        with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive:
+            for file in sorted(file for file in results.rglob("*") if file.is_file()):
+                if not file.name.endswith(".samples.jsonl") or quoted.fullmatch(file.parent.name):
+                    member = tarfile.TarInfo(file.relative_to(results).as_posix())
+                    member.size = file.stat().st_size
+                    with file.open("rb") as content:
+                        archive.addfile(member, content)
+        return path
 
 
 def _quoted(paper: Path) -> re.Pattern[str]:

@@ -11,6 +11,7 @@ Exit code 1 where the controls of all papers together take more than ``LIMIT`` t
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 from typing import Any
@@ -28,7 +29,7 @@ from lit_ctg.papers.control_code.adapter import code_layers
 from lit_ctg.papers.control_code.control import NeuronCodes
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.idea_gate.control import IdeaGate
+from lit_ctg.papers.idea_gate.control import IdeaGate, rows_logits
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaHead
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.control import MicroModels, carried
@@ -143,6 +144,18 @@ def main() -> int:
     step = {name: best[name, 1 + options.tokens] - best[name, 1] for name in ways}
     for name in ways:
         print(f"{options.size}, {options.rows} rows, {name}: {step[name] / step['bare']:.2f} times the bare step")
+    if options.device == "cpu":
+        head, hidden_ND = IdeaHead(width, size).eval(), torch.randn(options.rows, width)
+        forms = {"as it stands": head, "turned": functools.partial(rows_logits, head)}
+        spent = dict.fromkeys(forms, float("inf"))
+        with torch.no_grad():
+            for _ in range(10 * options.rounds):
+                for name, form in forms.items():
+                    began = clock()
+                    form(hidden_ND)
+                    spent[name] = min(spent[name], clock() - began)
+        ratio = spent["turned"] / spent["as it stands"]
+        print(f"{options.size}, {options.rows} rows, the idea head's last layer turned: {ratio:.2f} times as it stands")
     return int(options.size == "gpt2" and step[ALL] > LIMIT * step["bare"])
 
 

@@ -26,8 +26,11 @@ from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.decode import IdeaGateDecoding
 
 SIZE, LENGTH = 50257, 256
-# the fused form, model.py's plain one, the paper's dense target written out, and a GPT-2 without idea head
-WAYS = ("fused", "plain", "straight", "gpt2")
+# the fused form, model.py's plain one, the paper's dense target written out, a GPT-2 without idea head, and both forms
+# of our gate: lift, stopword-neutral
+WAYS = ("fused", "plain", "straight", "gpt2", "fused_lift", "plain_lift")
+LIFT = {"lift": True, "neutral_stopwords": True}
+STOPWORDS = 34  # the authors' 17 strings, alone and after a space
 # device -> name -> (least, most): times as fast, share of the peak memory, time over a GPT-2
 AIMS = {
     "cpu": {"step": (1.4, None), "worth": (1.1, None), "memory": (None, 0.4), "generation": (20.0, None)},
@@ -50,13 +53,19 @@ class Numbers:
         return " ".join(map(str, ids))
 
 
-def model(gated: bool, fast: str = "always") -> IdeaGateModule:
-    """Return the paper's model, or the plain GPT-2 of the same backbone."""
+def model(gated: bool, fast: str = "always", lift: bool = False) -> IdeaGateModule:
+    """Return the paper's model, the one with our gate, or the plain GPT-2 of the same backbone."""
     cfg = compose(["experiment=idea_gate/main", "size=paper"])
     settings = {name: cfg.model[name] for name in cfg.model if name != "_target_"} | {"gated": gated, "fast": fast}
+    settings |= LIFT if lift else {}
     torch.manual_seed(0)
     backbone = GPT2Backbone(**{name: cfg.backbone[name] for name in cfg.backbone if name != "_target_"})
-    return IdeaGateModule(vocabulary=Numbers(), backbone=backbone, **settings)
+    module = IdeaGateModule(vocabulary=Numbers(), backbone=backbone, **settings)
+    if lift:
+        # setup counts both in the training text, and there is none: what the head says before training, any stopwords
+        module.base_V.copy_(torch.nn.functional.logsigmoid(module.idea_head.outer.bias.detach()))
+        module.stopword_mask_V[:STOPWORDS] = True
+    return module
 
 
 def memory_mb(device: str) -> float:
@@ -70,7 +79,8 @@ def training(way: str, options: argparse.Namespace) -> dict[str, float]:
     """Time forward and backward of one batch, after one to warm up."""
     from straight_idea_gate import losses
 
-    module = model(way != "gpt2", "never" if way == "plain" else "always").to(options.device).train()
+    form, lift = way.removesuffix("_lift"), way.endswith("_lift")
+    module = model(way != "gpt2", "never" if form == "plain" else "always", lift).to(options.device).train()
     ids = torch.randint(SIZE, (options.batch, LENGTH + 1), generator=torch.Generator().manual_seed(1))
     ids = ids.to(options.device)
     mask = torch.ones_like(ids[:, 1:], dtype=torch.bool)
@@ -124,11 +134,12 @@ def rounds(options: argparse.Namespace, words: list[str]) -> dict[str, dict[str,
 def training_ratios(options: argparse.Namespace, words: list[str]) -> dict[str, float]:
     """Compare training steps; print and return the ratios that have aims."""
     best = rounds(options, words)
-    fused, plain, straight, gpt2 = (best[way] for way in WAYS)
+    fused, plain, straight, gpt2, fused_lift, plain_lift = (best[way] for way in WAYS)
     found = {
         "step": straight["seconds"] / fused["seconds"],
         "worth": plain["seconds"] / fused["seconds"],
         "memory": fused["peak_mb"] / straight["peak_mb"],
+        "lift": plain_lift["seconds"] / fused_lift["seconds"],
         "overhead": fused["seconds"] / gpt2["seconds"] - 1,
     }
     own = (fused["peak_mb"] - fused["start_mb"]) / (plain["peak_mb"] - plain["start_mb"])
@@ -136,6 +147,9 @@ def training_ratios(options: argparse.Namespace, words: list[str]) -> dict[str, 
     print(f"  loss: fused {fused['loss']:.4f}, plain {plain['loss']:.4f}, straight {straight['loss']:.4f}")
     print(f"  straight / fused: {found['step']:.2f} times the time; plain / fused: {found['worth']:.2f}")
     print(f"  peak memory, fused / straight: {found['memory']:.0%}; of what a step adds, fused / plain: {own:.0%}")
+    dearer = fused_lift["seconds"] / fused["seconds"]
+    print(f"  our gate's loss: fused {fused_lift['loss']:.4f}, plain {plain_lift['loss']:.4f}")
+    print(f"  our gate, plain / fused: {found['lift']:.2f} times the time; fused, ours / the paper's: {dearer:.2f}")
     print(f"  gate overhead over a GPT-2 of the same stack: {found['overhead']:.0%}")
     return found
 

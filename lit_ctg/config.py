@@ -214,9 +214,8 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
         raise UserError(explain(error)) from error
     # others are named where they are built: a list of runs is composed without them
     parts = ("model", "backbone")
-    missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.partition(".")[0] in parts]
-    if experiment and missing:
-        raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
+    if experiment:
+        check_given(key for key in OmegaConf.missing_keys(cfg) if key.partition(".")[0] in parts)
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
     if cfg.seed >= 2**32:
@@ -226,6 +225,12 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     for key in ("data", "model", "decoding", "trainer", "callback"):
         _check_numbers(plainly[key], key)
     return cfg
+
+
+def check_given(missing: Iterable[str]) -> None:
+    """Refuse a configuration with ``missing`` keys; names the first."""
+    if keys := sorted(missing):
+        raise UserError(f"{keys[0]} has no value: pass {keys[0]}=...")
 
 
 # numbers that mean the same everywhere, by the last part of their key, with their least allowed value; classes check
@@ -239,6 +244,7 @@ LEAST = {
     "check_val_every_n_epoch": 1,
     "log_every_n_steps": 1,
     "max_new_tokens": 1,
+    "sample_size": 1,
 }
 # Lightning takes -1 for "no limit"; a run without steps or without validation has no numbers
 NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")

@@ -166,7 +166,8 @@ def test_a_lock_in_no_folder_is_one_line(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"a: &x [1, 2]\nb: [*x, *x]\n", r"line 2 has an alias \(\*\): write it out"),
-        (b"[" * 10_000, "nested too deep"),
+        (b"[" * 10_000, "line 1 is nested too deep"),
+        (b"- " * 100_000, "line 1 is nested too deep"),
         (b"a: [1, 2", "expected ',' or ']'"),
         (b"a: caf\xe9", "codec can't decode"),
         (b"!!python/object/apply:os.system [id]", "could not determine a constructor"),
@@ -178,6 +179,29 @@ def test_yaml_that_would_harm_is_one_line(tmp_path: Path, content: bytes, reason
     with pytest.raises(UserError, match=rf"^my file: cannot be read as YAML: .*{reason}") as error:
         files.read_yaml(path, "my file")
     assert "\n" not in str(error.value)
+
+
+def test_aliases_are_allowed_up_to_what_they_stand_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &x {b: &y 1, c: [2, *y]}\nd: *x\ne: {<<: *x, b: 3}\n")
+    whole = {"b": 1, "c": [2, 1]}
+    assert files.read_yaml(path, aliases=True) == {"a": whole, "d": whole, "e": {**whole, "b": 3}}
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    for content, reason in (
+        (bomb, "line 5: more than 100,000 values"),
+        ("a: &x [1, *x]\n", r"line 1: \*x stands for nothing that ends before it"),
+        ("a: *y\n", r"line 1: \*y stands for nothing"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UserError, match=rf"a\.yaml: cannot be read as YAML: {reason}"):
+            files.read_yaml(path, aliases=True)
+    # the mapping, its two keys, and a list of two numbers twice
+    path.write_text("a: &x [1, 2]\nb: *x\n")
+    for most, fits in ((9, True), (8, False)):
+        monkeypatch.setattr(files, "MAX_YAML_VALUES", most)
+        with contextlib.nullcontext() if fits else pytest.raises(UserError, match="more than 8 values"):
+            assert files.read_yaml(path, aliases=True) == {"a": [1, 2], "b": [1, 2]}
 
 
 def test_yaml_from_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,7 @@ def test_nothing_names_a_package_registry_or_a_machine() -> None:
     texts = {
         name: (ROOT / name).read_text(encoding="utf-8", errors="replace") for name in files if (ROOT / name).is_file()
     }
+    assert "README.md" in texts
     for name, text in texts.items():
         if not name.startswith("tests/"):
             assert "/opt/" + "pypi" not in text and "index" + "-url" not in text, name

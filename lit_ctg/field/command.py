@@ -107,7 +107,8 @@ def compose(words: Sequence[str]) -> DictConfig:
         if name not in options(group):
             raise UserError(f"no {group} '{name}'{did_you_mean(name, options(group))}; "
                             f"there are: {', '.join(options(group))}")  # fmt: skip
-    label = f"{chosen.get('task', 'sentiment')}-{chosen.get('method', 'bare')}"
+    named = next((word.split("=", 1)[1] for word in overrides if word.startswith("task.name=")), None)
+    label = f"{named or chosen.get('task', 'sentiment')}-{chosen.get('method', 'bare')}"
     extra = [f"hydra.searchpath=['file://{config_folder()}']"]
     if not any(word.startswith("name=") for word in overrides):
         extra.append(f"name={label}")

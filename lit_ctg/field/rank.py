@@ -3,7 +3,8 @@
 Every method wrote from the same prompts with the same random numbers, so methods are compared within prompts: the
 bootstrap draws prompts, the samples of each prompt and class, and training seeds, the same prompts for all methods.
 
-Shape letters: Z seeds, S strengths, P prompts, C classes, K samples.
+Shape letters: Z seeds, S strengths, P prompts, C classes, K samples, X texts of a seed and strength (P * C * K), R
+resamplings, M methods.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ COST = 0.5
 RESAMPLES = 1000
 # resamplings for each pair of methods: with them the least p-value, adjusted for all pairs, is 0.01
 PER_PAIR = 200
+AT_ONCE = 1000  # resamplings, so that they take little memory
 BARE, HUMAN = "bare", "human"
 
 
@@ -47,15 +49,6 @@ class Sweep:
     nats_ZSPCK: np.ndarray
     tokens_ZSPCK: np.ndarray
     records: tuple[RunRecord, ...]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """The indices of one resampling: prompts [P], samples [P, C, K] and, for each method, seeds [Z]."""
-
-    prompts_P: np.ndarray
-    samples_PCK: np.ndarray
-    random: np.random.Generator | None
 
 
 def method_of(record: RunRecord) -> str:
@@ -123,42 +116,46 @@ def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...],
     return tuple(map(float, places[0])), shape[1:], tables
 
 
-def curve(sweep: Sweep, draw: Draw | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return (nats per token [S], success [S]) of the strengths, over all texts or those of a resampling."""
-    parts = [sweep.success_ZSPCK, sweep.nats_ZSPCK, sweep.tokens_ZSPCK]
-    if draw is not None:
-        seeds = len(parts[0])
-        if seeds > 1 and draw.random is not None:
-            chosen = draw.random.integers(0, seeds, size=seeds)
-            parts = [part[chosen] for part in parts]
-        prompts = draw.prompts_P[:, None, None]
-        classes = np.arange(parts[0].shape[3])[None, :, None]
-        parts = [part[:, :, prompts, classes, draw.samples_PCK] for part in parts]
-    success, nats, tokens = (part.sum(axis=(0, 2, 3, 4)) for part in parts)
-    count = parts[0][:, 0].size
-    return nats / np.maximum(tokens, 1), success / count
+def curve(sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    """Return (nats per token [S], success [S]) of the strengths, over all texts."""
+    seeds, _, *texts = sweep.success_ZSPCK.shape
+    cost_RS, success_RS = resampled(sweep, np.ones((1, math.prod(texts))), np.ones((1, seeds)))
+    return cost_RS[0], success_RS[0]
 
 
-def area(cost_S: np.ndarray, success_S: np.ndarray, bare: tuple[float, float], most: float = COST) -> float:
+def resampled(sweep: Sweep, times_RX: np.ndarray, seeds_RZ: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (nats per token [R, S], success [R, S]) where each text and seed was drawn so many times."""
+    seeds, strengths, *texts = sweep.success_ZSPCK.shape
+
+    def total(part_ZSPCK: np.ndarray) -> np.ndarray:
+        sums = times_RX @ part_ZSPCK.reshape(seeds * strengths, math.prod(texts)).T
+        return np.einsum("rzs,rz->rs", sums.reshape(-1, seeds, strengths), seeds_RZ)
+
+    success, nats, tokens = map(total, (sweep.success_ZSPCK, sweep.nats_ZSPCK, sweep.tokens_ZSPCK))
+    return nats / np.maximum(tokens, 1), success / (seeds * math.prod(texts))
+
+
+def area(cost: Any, success: Any, bare: tuple[Any, Any], most: float = COST) -> np.ndarray:
     """Return the mean over c from 0 to ``most`` of the best success among strengths that cost at most c.
 
     The bare model is a strength of every method, at cost 0. Costs below the bare model's count as 0. This integrates a
     step function: between two strengths the weaker one counts.
 
     Args:
-        cost_S: nats per token.
-        success_S: from 0 to 1.
-        bare: nats per token and success of the bare model.
+        cost: nats per token, [..., S].
+        success: from 0 to 1, [..., S].
+        bare: nats per token and success of the bare model, [...] each.
         most: nats per token above the bare model's.
     """
-    points = sorted([(0.0, bare[1]), *((max(0.0, c - bare[0]), s) for c, s in zip(cost_S, success_S, strict=True))])
-    total, best, at = 0.0, 0.0, 0.0
-    for cost, success in points:
-        if cost >= most:
-            break
-        total += best * (cost - at)
-        best, at = max(best, success), cost
-    return float((total + best * (most - at)) / most)
+    bare_cost, bare_success = (np.asarray(value, dtype=float)[..., None] for value in bare)
+    at = np.clip(cost - bare_cost, 0, most)
+    order = np.argsort(at, axis=-1)
+    starts = np.concatenate([np.zeros_like(bare_cost), np.take_along_axis(at, order, -1)], -1)
+    reached = np.concatenate([bare_success, np.take_along_axis(np.asarray(success), order, -1)], -1)
+    widths = np.diff(starts, axis=-1, append=most)
+    # gains over the bare model, so that a method without any is level with it to the last bit
+    gains = np.maximum.accumulate(reached, -1) - bare_success
+    return bare_success[..., 0] + (gains * widths).sum(-1) / most
 
 
 @dataclass(frozen=True)
@@ -202,25 +199,37 @@ def areas(
     if BARE not in found:
         raise UserError("the ranking needs the bare model: lit-ctg field run task=... method=bare")
 
-    def of(draw: Draw | None) -> np.ndarray:
-        cost, success = curve(found[BARE], draw)
-        bare = (float(cost[0]), float(success[0]))
-        return np.array([bare[1] if name == BARE else area(*curve(found[name], draw), bare, most) for name in found])
-
     prompts, classes, samples = map(int, found[BARE].success_ZSPCK.shape[2:])
-    drawn = np.stack(
-        [
-            of(
-                Draw(
-                    generator.integers(0, prompts, size=(prompts,)),
-                    generator.integers(0, samples, size=(prompts, classes, samples)),
-                    generator,
-                )
-            )
-            for _ in range(resamples)
-        ]
+    seeds = {name: len(found[name].success_ZSPCK) for name in [BARE, *(name for name in found if name != BARE)]}
+
+    def of(times_RX: np.ndarray, seeds_RZ: Mapping[str, np.ndarray]) -> np.ndarray:
+        cost, success = resampled(found[BARE], times_RX, seeds_RZ[BARE])
+        bare = cost[:, 0], success[:, 0]
+        own = (
+            bare[1] if name == BARE else area(*resampled(sweep, times_RX, seeds_RZ[name]), bare, most)
+            for name, sweep in found.items()
+        )
+        return np.stack(list(own), 1)
+
+    class_C1, drawn = np.arange(classes)[:, None], []
+    for start in range(0, resamples, AT_ONCE):
+        count = min(AT_ONCE, resamples - start)
+        times_RX = np.zeros((count, prompts * classes * samples))
+        seeds_RZ = {name: np.ones((count, number)) for name, number in seeds.items()}
+        for r in range(count):
+            prompt_P11 = generator.integers(0, prompts, size=(prompts, 1, 1))
+            sample_PCK = generator.integers(0, samples, size=(prompts, classes, samples))
+            text_PCK = (prompt_P11 * classes + class_C1) * samples + sample_PCK
+            times_RX[r] = np.bincount(text_PCK.ravel(), minlength=times_RX.shape[1])
+            for name, number in seeds.items():
+                if number > 1:
+                    chosen = generator.integers(0, number, size=number)
+                    seeds_RZ[name][r] = np.bincount(chosen, minlength=number)
+        drawn.append(of(times_RX, seeds_RZ))
+    whole = of(
+        np.ones((1, prompts * classes * samples)), {name: np.ones((1, number)) for name, number in seeds.items()}
     )
-    return of(None), drawn
+    return whole[0], np.concatenate(drawn)
 
 
 def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | None = None, seed: int = 0) -> Ranking:
@@ -242,7 +251,7 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | 
     if resamples is None:
         resamples = max(RESAMPLES, PER_PAIR * math.comb(len(names), 2))
     own, drawn = areas(found, most=most, resamples=resamples, generator=np.random.default_rng(seed))
-    ranks_RM = np.stack([rankdata(-row) for row in drawn])
+    ranks_RM = rankdata(-drawn, axis=1)
     own_rank = rankdata(-own)
     order = sorted(range(len(names)), key=lambda place: (own_rank[place], names[place]))
     standings = tuple(
@@ -300,7 +309,7 @@ def over_tasks(
         shared, generator = {name: found[name] for name in names}, np.random.default_rng([seed, number])
         own_M, drawn_RM = areas(shared, most=most, resamples=resamples, generator=generator)
         own_TM.append(rankdata(-own_M))
-        drawn_TRM.append([rankdata(-row) for row in drawn_RM])
+        drawn_TRM.append(rankdata(-drawn_RM, axis=1))
     mean_M, drawn_RM = np.mean(own_TM, axis=0), np.mean(drawn_TRM, axis=0)
     places = [
         Place(name, float(mean_M[m]), _interval(drawn_RM[:, m]), tuple(float(own[m]) for own in own_TM))

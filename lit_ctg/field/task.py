@@ -43,7 +43,7 @@ class Task:
     Args:
         name: of the task.
         data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
-        labels: class -> the values of ``column`` that mean it.
+        labels: class -> the values of ``column`` that mean it; None for every label of a folder (``data=folder``).
         column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
             ``labels``, and a passage belongs to it when it holds that word (or one of the forms given); ``rules``: a
             passage belongs to the class whose rule it obeys, to none if it obeys two.
@@ -58,7 +58,8 @@ class Task:
             ``repr`` says all that it depends on; with ``column=rules``. The first judge's tell the truth of passages.
 
     Raises:
-        UserError: classes without documents, shares that are no shares, or rules that are not for the classes.
+        UserError: classes without documents, shares that are no shares, rules that are not for the classes, or a name
+            that is no word.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Task:
         *,
         name: str,
         data: Any,
-        labels: Mapping[str, Sequence[Any]],
+        labels: Mapping[str, Sequence[Any]] | None,
         column: str,
         shares: Mapping[str, float],
         per_label: int | None,
@@ -78,6 +79,10 @@ class Task:
     ) -> None:
         if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
+        if not re.fullmatch(r"\w+", name):
+            raise UserError(f"task.name={name}: use letters, digits and underscores; it names folders and records")
+        if labels is None:
+            labels = {label: [label] for label in getattr(data, "labels", ())}
         if len(labels) < 2:
             raise UserError("task.labels: give two classes or more")
         self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}

@@ -1,6 +1,6 @@
 """Our language models as Hugging Face models that do not need this package (`lit-ctg export-model`).
 
-A model of a stock architecture becomes one (``gpt2_of``). Any other has a subclass of ``PortableLM`` in its paper's
+A model of a stock architecture becomes one (``stock_of``). Any other has a subclass of ``PortableLM`` in its paper's
 ``portable.py``, made of the very layers that were trained; ``lit_ctg/standalone.py`` writes the class and all its
 dependencies as one file into the exported folder.
 

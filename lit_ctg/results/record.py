@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import math
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +31,7 @@ SIZES = ("smoke", "small", "paper")
 # DIVERGED is a result too: the run ended where its numbers stopped being finite, and would do so again
 STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
+ARCHIVED = ".tar.xz"  # what hatch_build.py adds to a folder's name
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
@@ -200,14 +203,27 @@ def load_record(path: Path) -> RunRecord:
     Raises:
         UserError: the file is missing or damaged; names the file and the field.
     """
-    where = str(path)
     try:
         check_regular(path)
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"no run record at {where}: pass a run.json or a folder that holds some") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not a run record ({error}): delete it or run the job again") from None
+        raise UserError(f"no run record at {path}: pass a run.json or a folder that holds some") from None
+    except (OSError, ValueError) as error:
+        raise _no_record(path, error) from None
+    return _parse(text, path, lambda: _read_samples(_samples_path(path)))
+
+
+def _no_record(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is not a run record ({error}): delete it or run the job again")
+
+
+def _parse(text: str, path: Path, samples: Callable[[], list[dict[str, Any]]]) -> RunRecord:
+    """Return the record written in ``text``; ``samples`` reads the texts that stand beside it at ``path``."""
+    where = str(path)
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _no_record(path, error) from None
     if isinstance(data, dict):
         data = _LATER | data
     validate(data, where)
@@ -216,7 +232,7 @@ def load_record(path: Path) -> RunRecord:
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
         corpus=data.get("corpus", {}),
-        samples=data.get("samples") or _read_samples(_samples_path(path)),
+        samples=data.get("samples") or samples(),
         source=path,
     )
     named = _RECORD_NAME.fullmatch(path.name)
@@ -232,7 +248,8 @@ def load_record(path: Path) -> RunRecord:
 def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
     """Read all records in files and folders (searched to any depth; a missing folder has none).
 
-    Records in ``known`` are not read again; newly read ones are added to it.
+    Beside a missing folder may lie its archive (``results.tar.xz``), as in the wheel: its records are read in place of
+    the folder's. Records in ``known`` are not read again; newly read ones are added to it.
     """
     known = {} if known is None else known
     files: list[Path] = []
@@ -241,9 +258,34 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
             files += sorted(file for file in path.rglob("*.json") if _is_record(file.relative_to(path)))
         elif path.suffix == ".json":
             files.append(path)
+        elif (archive := path.with_name(path.name + ARCHIVED)).is_file():
+            records = _read_archive(archive, path.resolve())
+            known |= records
+            files += records
     wanted = list(dict.fromkeys(file.resolve() for file in files))
     known |= {file: load_record(file) for file in wanted if file not in known}
     return [known[file] for file in wanted]
+
+
+def _read_archive(archive: Path, folder: Path) -> dict[Path, RunRecord]:
+    """Return the records in an archive of ``folder``, by the place they had there.
+
+    Raises:
+        UserError: the archive or a record in it is damaged; names the file.
+    """
+    try:
+        with tarfile.open(archive, "r:xz") as members:
+            files = {member.name: members.extractfile(member) for member in members.getmembers() if member.isfile()}
+            texts = {folder / name: file.read().decode("utf-8") for name, file in files.items() if file is not None}
+    except (OSError, ValueError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
+        raise UserError(f"{archive} is not an archive of run records ({error}): install the package again") from None
+
+    def samples(path: Path) -> Callable[[], list[dict[str, Any]]]:
+        place = _samples_path(path)
+        return lambda: _parse_samples(texts.get(place, ""), place)
+
+    places = sorted(path for path in texts if path.suffix == ".json" and _is_record(path.relative_to(folder)))
+    return {path: _parse(texts[path], path, samples(path)) for path in places}
 
 
 def _is_record(path: Path) -> bool:
@@ -273,12 +315,16 @@ def _read_samples(path: Path) -> list[dict[str, Any]]:
     """Read one JSON object per line; no file means no samples."""
     if not path.is_file():
         return []
-    samples = []
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete the file") from None
-    for number, line in enumerate(lines, start=1):
+    return _parse_samples(text, path)
+
+
+def _parse_samples(text: str, path: Path) -> list[dict[str, Any]]:
+    samples = []
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 sample = json.loads(line)

@@ -70,14 +70,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import read_yaml
 from lit_ctg.results.record import REGIMES, SIZES
 from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
-# the same language, several times as fast where libyaml is installed
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "unread", "headline", "runs", "sweep")
@@ -356,10 +353,7 @@ def load_spec(path: Path, paper: str) -> TableSpec:
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())})") from None
+    data = read_yaml(path, aliases=True)
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping")
     return data
@@ -453,7 +447,9 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: over is for combined terms without a printed number")
     if row.claim is not None and row.claim not in CLAIMS:
         raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
-    if row.claim not in (None, "less", "greater") and (row.margin is None or row.margin.absolute is None):
+    # without an interval a margin says how close to 0 is too close to call, see verdict.judge_claim
+    margin_counts = row.claim not in ("less", "greater") or (row.interval == "none" and row.margin is not None)
+    if row.claim is not None and margin_counts and (row.margin is None or row.margin.absolute is None):
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")

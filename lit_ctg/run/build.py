@@ -19,7 +19,7 @@ from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
-from lit_ctg.config import plain
+from lit_ctg.config import check_given, plain
 from lit_ctg.core.batch import Corpus
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
@@ -62,9 +62,8 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
             f"{where}: only settings ({', '.join(map(str, node))}), but no part of this name is chosen; choose it in "
             f"{where.partition('.')[0]}=[...], or leave it out with ~{where}"
         )
-    given = {f"{where}.{name}" for name in extra}
-    if isinstance(node, DictConfig) and (missing := sorted(OmegaConf.missing_keys(node) - given)):
-        raise UserError(f"{missing[0]} has no value: pass {missing[0]}=...")
+    if isinstance(node, DictConfig):
+        check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
     if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
         # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
         extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})

@@ -97,12 +97,13 @@ def parse(words: Sequence[str]) -> Request:
     for key in ("do_sample", "max_new_tokens"):  # ours, also under Hugging Face's name
         if key in options:
             given[key] = options.pop(key)
-    for key in ("n", "seed", "batch_size", "max_new_tokens"):
-        if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < (0 if key == "seed" else 1):
-            raise UserError(f"{key}={given[key]}: give a whole number from {0 if key == 'seed' else 1}")
-    copies = options.get("num_return_sequences", 1)
-    if not isinstance(copies, int) or isinstance(copies, bool) or copies < 1:
-        raise UserError(f"generate.num_return_sequences={copies}: give a whole number from 1")
+    numbers = {key: given[key] for key in ("n", "seed", "batch_size", "max_new_tokens")}
+    for key, number in {**numbers, "generate.num_return_sequences": options.get("num_return_sequences", 1)}.items():
+        least = 0 if key == "seed" else 1
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise UserError(f"{key}={number}: give a whole number from {least}")
+    if not isinstance(given["do_sample"], bool):
+        raise UserError(f"do_sample={given['do_sample']}: give true or false")
     if (given["prompts"] is None) != (given["out"] is None):
         raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
     if given["prompts"] is not None and given["prompt"] is not None:

@@ -9,7 +9,6 @@ from lit_ctg.errors import UserError
 from lit_ctg.field import rank
 from lit_ctg.field.rank import (
     COST,
-    Draw,
     Sweep,
     area,
     areas,
@@ -107,17 +106,59 @@ def test_a_curve_has_the_mean_over_all_texts_of_each_strength() -> None:
     cost_S, success_S = curve(two)
     assert success_S == pytest.approx(success.mean(axis=(0, 2, 3, 4)))
     assert cost_S == pytest.approx(3 * success_S)
-    places = (np.arange(4), np.tile(np.arange(5), (4, 2, 1)))
-    drawn = {round(float(curve(two, Draw(*places, np.random.default_rng(seed)))[1][0]), 12) for seed in range(20)}
-    assert len(drawn) == 3, "of two training seeds the first twice, both, or the second twice"
 
 
-def test_the_bootstrap_takes_prompts_whole_and_the_same_ones() -> None:
-    one = sweep("bare", 0.5, prompts=4)
-    draw = Draw(np.array([2, 2, 0, 0]), np.tile(np.array([[[0, 0, 1], [2, 2, 2]]]), (4, 1, 1)), None)
-    hits = one.success_ZSPCK[0, 0]
-    slow = np.mean([hits[p, c, k] for p in (2, 2, 0, 0) for c, ks in ((0, (0, 0, 1)), (1, (2, 2, 2))) for k in ks])
-    assert curve(one, draw)[1][0] == pytest.approx(slow)
+def test_the_bootstrap_is_that_of_texts_drawn_one_by_one() -> None:
+    """The same prompts for all methods, samples within prompt and class, seeds of each method by itself."""
+    random = np.random.default_rng(0)
+
+    def made(method: str, strengths: int) -> Sweep:
+        shape = (3, strengths, 4, 2, 5)
+        tokens = random.integers(1, 9, shape).astype(float)
+        nats = tokens * random.uniform(3.8, 4.6, (1, strengths, 1, 1, 1)) + random.random(shape)
+        return Sweep(method, tuple(map(float, range(strengths))), random.random(shape), nats, tokens, ())
+
+    found = {"good": made("good", 4), "bare": made("bare", 1), "fair": made("fair", 3)}
+    own, drawn = areas(found, most=0.5, resamples=7, generator=np.random.default_rng(9))
+    generator = np.random.default_rng(9)
+
+    def slow(name: str, prompts: list[int], samples: np.ndarray) -> list[tuple[float, float]]:
+        one, seeds = found[name], generator.integers(0, 3, size=3)
+        at = [
+            (z, p, c, k)
+            for z in seeds
+            for number, p in enumerate(prompts)
+            for c in range(2)
+            for k in samples[number, c]
+        ]
+        points = []
+        for s in range(len(one.strengths)):
+            nats, tokens, hits = (
+                sum(part[z, s, p, c, k] for z, p, c, k in at)
+                for part in (one.nats_ZSPCK, one.tokens_ZSPCK, one.success_ZSPCK)
+            )
+            points.append((nats / tokens, hits / len(at)))
+        return points
+
+    for row in drawn:
+        prompts, samples = generator.integers(0, 4, size=4).tolist(), generator.integers(0, 5, size=(4, 2, 5))
+        (bare,) = slow("bare", prompts, samples)
+        good, fair = (slow(name, prompts, samples) for name in ("good", "fair"))
+        expected = [float(area(*map(np.array, zip(*points, strict=True)), bare)) for points in (good, fair)]
+        assert row == pytest.approx([expected[0], bare[1], expected[1]], rel=1e-12)
+    whole = [float(area(*curve(found[name]), tuple(part[0] for part in curve(found["bare"])))) for name in found]
+    assert own == pytest.approx([whole[0], found["bare"].success_ZSPCK.mean(), whole[2]])
+
+
+def test_areas_are_those_of_each_row() -> None:
+    random = np.random.default_rng(1)
+    cost, success, bare = (
+        random.uniform(3.5, 5, (6, 4)),
+        random.random((6, 4)),
+        (random.uniform(3.6, 4, 6), random.random(6)),
+    )
+    rows = [area(cost[r], success[r], (bare[0][r], bare[1][r])) for r in range(6)]
+    assert area(cost, success, bare) == pytest.approx(rows)
 
 
 def test_over_tasks_ranks_are_averaged_among_the_methods_that_all_have() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
+from lit_ctg.field.command import compose
+from lit_ctg.field.run import build_bench
 from lit_ctg.field.task import SPLITS, Task, class_counts, clean, log_odds_words, passages
 
 
@@ -147,3 +151,34 @@ def test_telling_words_are_those_of_the_slow_formula() -> None:
         scores[word] = delta / math.sqrt(1 / y + 1 / z)
     assert scores["acid"] > 0 > scores["gold"]
     assert log_odds_words({"a": own, "b": rest}, "a", 5) == ["acid"]
+
+
+def test_the_departments_of_a_shop_are_even_on_files_of_ones_own(tmp_path: Path) -> None:
+    """A limit on documents would count one department alone: they lie one after the other."""
+    for name in ("garden", "music"):
+        lines = "".join(f"this {name} review has the number {number}\n" for number in range(500))
+        (tmp_path / f"reviews_{name}.txt").write_text(lines, encoding="utf-8")
+    cfg = compose(["task=scene", "size=smoke", "data.source=local", f"data.root={tmp_path}"])
+    dealt = build_bench(cfg).task
+    labels = Counter(dealt.label_of(document) for split in SPLITS for document in dealt.documents(split))
+    assert labels == {"garden": 150, "music": 150}
+
+
+def test_a_folder_of_ones_own_is_a_task_with_a_name_of_its_own(tmp_path: Path) -> None:
+    """Every file is a class, unless ``task.labels`` chooses some."""
+    for name in ("cats", "dogs", "cows"):
+        lines = "".join(f"these {name} are number {number}\n" for number in range(30))
+        (tmp_path / f"{name}.txt").write_text(lines, encoding="utf-8")
+    words = ["task=folder", "task.name=pets", "method=log_odds", "size=smoke", f"data.root={tmp_path}"]
+    cfg = compose(words)
+    task = build_bench(cfg).task
+    assert (cfg.name, task.name, task.targets) == ("pets-log_odds", "pets", ("cats", "cows", "dogs"))
+    assert all(f"these {e.label} are" in e.text for split in SPLITS for e in task.examples(split))
+    assert build_bench(compose([*words, "task.labels={tame:[cats,dogs],farm:[cows]}"])).task.targets == ("tame", "farm")
+    with pytest.raises(UserError, match=r"task\.name=my-pets: use letters"):
+        build_bench(compose([*words, "task.name=my-pets"]))
+
+
+def test_classes_must_be_named_where_the_corpus_names_none() -> None:
+    with pytest.raises(UserError, match=r"task\.labels: give two classes"):
+        task(labels=None)

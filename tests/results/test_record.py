@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -323,3 +325,29 @@ def test_a_record_cannot_say_that_it_belongs_elsewhere(field: str, value: str, m
     with pytest.raises(UserError, match="not a plain folder name"):
         collect([record], tmp_path / "deep" / "experiments")
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_an_archive_stands_for_its_folder(make_record, tmp_path: Path) -> None:
+    """``hatch_build.py`` packs ``results/`` into ``results.tar.xz``: same records, texts and places."""
+    results = tmp_path / "results"
+    for seed in (7, 8):
+        record = make_record("main", "corrected", seed)
+        record.git = {"commit": "c" * 40, "dirty": False}
+        write_record(record, results / "main" / f"corrected-paper-seed{seed}.json")
+    folder = load_records([results])
+    with tarfile.open(tmp_path / "results.tar.xz", "w:xz") as archive:
+        archive.add(results, ".")
+    shutil.rmtree(results)
+    assert folder and folder[0].samples and load_records([results]) == folder
+
+
+@pytest.mark.parametrize("keep", [0, 30, 200])
+def test_a_damaged_archive_ends_in_one_line(keep: int, make_record, tmp_path: Path) -> None:
+    write_record(make_record("main", "corrected", 7), tmp_path / "results" / "main" / "corrected-paper-seed7.json")
+    packed = tmp_path / "results.tar.xz"
+    with tarfile.open(packed, "w:xz") as archive:
+        archive.add(tmp_path / "results", ".")
+    packed.write_bytes(packed.read_bytes()[:keep])
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(UserError, match=r"results\.tar\.xz is not an archive of run records"):
+        load_records([tmp_path / "results"])

@@ -55,6 +55,10 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ("  - {label: A, metric: m, combine: diference, terms: [{}, {}]}", "did you mean 'difference'"),
         ("  - {label: A, metric: m, combine: ratio}", "belong together"),
         ("  - {label: A, metric: m, claim: lower}", "expected one of less, greater"),
+        (
+            "  - {label: A, metric: m, claim: less, interval: none, margin: {relative: 0.1, why: x}}",
+            "claim less needs margin: {absolute",
+        ),
         ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
         ("  - {label: A, metric: m, regimes: [published]}", "regimes are"),
         ("  - {label: A, metric: m, margin: {rel: 1}}", "unknown key 'rel'"),
@@ -160,6 +164,7 @@ def test_a_section_stands_in_one_place() -> None:
         ("title: x\nheadline: {summary: y}", "headline: 'rows' is missing"),
         ("- x", "expected a mapping"),
         ("title: [", "cannot be read"),
+        ("title: x\nruns: &r {small: [*r]}", r"\*r stands for nothing that ends before it"),
     ],
 )
 def test_a_damaged_manifest_is_one_line(tmp_path: Path, text: str, message: str) -> None:

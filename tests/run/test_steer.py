@@ -169,6 +169,7 @@ def test_every_line_is_checked_before_the_first_text(run: Run, tmp_path: Path, l
         (["model=lm", "n=0"], "n=0: give a whole number from 1"),
         (["model=lm", "max_new_tokens=70"], "the model has 64 positions"),
         (["model=lm", "generate.max_new_tokens=none"], "max_new_tokens=none: give a whole number from 1"),
+        (["model=lm", "generate.do_sample=maybe"], "do_sample=maybe: give true or false"),
         (["model=lm", "generate.num_return_sequences=0"], "num_return_sequences=0: give a whole number from 1"),
         (["model=lm", "prompts=in.jsonl"], "go together"),
         (["model=lm", "prompts=no.jsonl", "out=x"], "prompts=no.jsonl cannot be read"),

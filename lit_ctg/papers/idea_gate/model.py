@@ -356,7 +356,7 @@ class IdeaGateModule(LitLanguageModel):
             lift: the gate is log p minus the log base rate in the training text (ours), see ``GateForm``.
             neutral_stopwords: the gate keeps the stopwords' joint probability (ours), see ``gated_scores``.
             start_from: folder of a Hugging Face GPT-2 whose embedding and stack initialise ours.
-            fast: use the fused form of the losses: auto (for large batches, if it supports the gate), always or never.
+            fast: use the fused form of the losses: auto (for large batches), always or never.
 
         Raises:
             UserError: a value that does not fit.
@@ -545,12 +545,11 @@ class IdeaGateModule(LitLanguageModel):
         return {"loss": token + self.idea_weight * idea, "token_loss": token.detach(), "idea_loss": idea.detach()}
 
     def _fused(self, positions: int) -> bool:
-        """Say whether the fused form computes this batch; it only supports the paper's gate."""
+        """Say whether the fused form computes this batch."""
         if self.fast != "auto":
             return self.fast == "always"
         heads = 2 if self.gated else 1
-        large = heads * positions * self.vocabulary_size >= FAST_FROM
-        return large and not (self.lift or self.neutral_stopwords)
+        return heads * positions * self.vocabulary_size >= FAST_FROM
 
     def _fused_losses(self, hidden_ND: Tensor, target_N: Tensor, window_NK: Tensor | None) -> dict[str, Tensor]:
         if window_NK is None:
@@ -566,7 +565,9 @@ class IdeaGateModule(LitLanguageModel):
         )
         alpha = self.alpha * self.ramp
         floor = self.form.floor(alpha, self.beta) if alpha > 0 else 0.0
-        gate = fused.GateSetting(alpha=alpha, floor=floor, epsilon=self.form.epsilon)
+        gate = fused.GateSetting(
+            alpha=alpha, floor=floor, epsilon=self.form.epsilon, base_V=self.base_rate, neutral_V=self.neutral
+        )
         return fused.fused_loss(hidden_ND, self.head_weight, target_N, gate, ideas)
 
     def configure_optimizers(self) -> Any:
@@ -632,5 +633,3 @@ def _check(values: dict[str, Any]) -> None:
         raise UserError(f"model.idea_bias={values['idea_bias']!r}{hint}: use one of {', '.join(BIASES)}")
     if values["fast"] not in FAST:
         raise UserError(f"model.fast={values['fast']!r}: use one of {', '.join(FAST)}")
-    if values["fast"] == "always" and (values["lift"] or values["neutral_stopwords"]):
-        raise UserError("model.fast=always knows the paper's gate only: leave out lift and neutral_stopwords, or fast")

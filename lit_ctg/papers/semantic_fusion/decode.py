@@ -384,7 +384,7 @@ class ClauseDecoding:
         max_tokens: maximum length of a text in a grammar without a longest sentence.
 
     Raises:
-        UserError: no such grammar or nucleus rule.
+        UserError: no such grammar or nucleus rule, or a setting that cannot be.
     """
 
     def __init__(
@@ -410,6 +410,8 @@ class ClauseDecoding:
         for name, numbers in (("penalty", penalty), ("steering", steering), ("mixture", mixture)):
             if not isinstance(numbers, Mapping):
                 raise UserError(f"decoding.{name}={numbers} has no settings: give decoding.{name}.<setting>=<number>")
+        if not isinstance(penalty_window, int) or penalty_window < 0:
+            raise UserError(f"decoding.penalty_window={penalty_window}: give a whole number of last ids, at least 0")
         load_grammar(grammar)
         self.routes, self.max_tokens = tuple(routes), max_tokens
         self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]

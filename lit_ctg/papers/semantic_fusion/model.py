@@ -50,13 +50,14 @@ class FusionBatch(Batch, total=False):
 
     Attributes:
         features_BTF: the feature bank.
-        predicates_BTP, scalars_BT3: instead of it, where memberships are learned.
+        predicates_BTP, scalars_BT3, real_BT1: instead of it, where memberships are learned; the last is 0 at padding.
         hindsight_BTF: see ``hindsight``.
     """
 
     features_BTF: Tensor
     predicates_BTP: Tensor
     scalars_BT3: Tensor
+    real_BT1: Tensor
     hindsight_BTF: Tensor
 
 
@@ -617,9 +618,8 @@ class SemanticFusionModule(FusionModule):
     def corpus_transform(self, ids_NT: Tensor, lengths_N: Tensor) -> dict[str, Tensor]:
         """Return the features of a corpus or their basis, [N, T, ..] each; called once, not per item and epoch.
 
-        With fixed memberships these are the features themselves, with learnable ones the underlying predicates and
-        scalars. Names with ``next_`` are the features of the next token (the last column, which no batch keeps, wraps
-        around).
+        With fixed memberships these are the features themselves, with learnable ones what they are computed from.
+        Names with ``next_`` are the features of the next token (the last column, which no batch keeps, wraps around).
         """
         if not self.fusion:
             return {}
@@ -634,17 +634,21 @@ class SemanticFusionModule(FusionModule):
 
     def _feature_parts(self, ids_NT: Tensor, aligned_N: Tensor) -> dict[str, Tensor]:
         predicates, scalars = self.annotator(ids_NT, aligned_N)
-        if self.memberships.learnable:
-            return {"predicates_BTP": predicates, "scalars_BT3": scalars}
-        valid_NT1 = (ids_NT != self.vocabulary.pad_id).unsqueeze(-1)
-        return {"features_BTF": assemble(predicates, self.memberships(scalars)) * valid_NT1}
+        real_NT1 = (ids_NT != self.vocabulary.pad_id).unsqueeze(-1)
+        parts = {"predicates_BTP": predicates, "scalars_BT3": scalars, "real_BT1": real_NT1}
+        return parts if self.memberships.learnable else {"features_BTF": self._assembled(parts)}
+
+    def _assembled(self, parts: Mapping[str, Tensor], prefix: str = "") -> Tensor:
+        # padding has no features, but the memberships of its scalars, 0, are not 0
+        predicates, scalars, real = (parts[f"{prefix}{name}"] for name in ("predicates_BTP", "scalars_BT3", "real_BT1"))
+        return assemble(predicates, self.memberships(scalars)) * real
 
     def _features(self, batch: Mapping[str, Any], prefix: str = "") -> Tensor:
         """Return the features [B, T, F] of a batch, from the corpus if it was transformed, else from its ids."""
         if f"{prefix}features_BTF" in batch:
             return batch[f"{prefix}features_BTF"]
         if f"{prefix}predicates_BTP" in batch:
-            return assemble(batch[f"{prefix}predicates_BTP"], self.memberships(batch[f"{prefix}scalars_BT3"]))
+            return self._assembled(batch, prefix)
         ids_BT = batch["input_ids_BT"]
         last_B1 = batch["target_ids_BT"][:, -1:]
         whole_BT = torch.cat([ids_BT, last_B1], dim=1)
@@ -679,13 +683,12 @@ class SemanticFusionModule(FusionModule):
         if features_BTF is None:
             return LMOutput(scores_BTV, hidden_BTD)
         target_BTF = features_BTF if self.auxiliary_target == "current" else self._features(batch, "next_")
-        real_BT1 = batch["mask_input_BT"].unsqueeze(-1)  # memberships at padding are not 0
         return FusionOutput(
             scores_BTV,
             hidden_BTD,
-            features_BTF=features_BTF * real_BT1,
+            features_BTF=features_BTF,
             aux_BTF=packing.scatter(torch.sigmoid(self.auxiliary(hidden_ND))),
-            aux_target_BTF=target_BTF.detach() * real_BT1,
+            aux_target_BTF=target_BTF.detach(),
         )
 
     # training ------------------------------------------------------------------------------------------------------

@@ -160,8 +160,11 @@ def test_the_prompts_of_the_stickiness_measure_occur_in_their_field_only(field: 
 
 
 def test_what_is_said_of_one_life_agrees() -> None:
+    told = 0
     for document in documents("train", 1, 60_000, tokenised=False, domains=["biography"]):
         name = document.meta["title"]
         born = re.search(r"\(born ([^)]*)\)", document.text)
         if born and "was born in" in document.text:
+            told += 1
             assert f"on {born[1]}, the" in document.text, name
+    assert told

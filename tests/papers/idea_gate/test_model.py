@@ -376,9 +376,14 @@ def test_bad_settings(vocabulary, change, message):
         fresh(vocabulary, **change)
 
 
-def test_the_ends_of_the_settings_are_allowed(vocabulary):
-    fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
-          alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
+def test_the_ends_of_the_settings_are_allowed(vocabulary, batch):
+    """At strength 0 the gate changes no score; at idea weight 0 the idea loss adds nothing."""
+    module = fresh(vocabulary, alpha=0.0, beta=0.0, window=1, window_start=1, idea_weight=0.0, stopword_count=0,
+                   alpha_ramp_fraction=1.0, warmup_fraction=0.0, final_fraction=1.0)  # fmt: skip
+    short = {name: value[:, :8] for name, value in batch.items()}  # the context
+    output, losses = module(short), module.losses(short)
+    assert torch.equal(output.scores_BTV, output.token_BTV) and output.idea_BTV is not None
+    assert losses["idea_loss"] > 0 and losses["loss"].item() == losses["token_loss"].item()
 
 
 @pytest.mark.long
@@ -549,12 +554,17 @@ def test_training_scores_what_is_generated_with_our_gates(make_module, batch, ch
             assert torch.allclose(rule(ids[:, : place + 1], scores), output.scores_BTV[:1, place], atol=1e-10)
 
 
-def test_the_plain_form_and_the_fused_one_are_one(make_module, batch) -> None:
-    """Values and gradients of every parameter, over rows of unequal length."""
+@pytest.mark.parametrize("change", [{}, {"lift": True}, {"neutral_stopwords": True}, OURS, OURS | {"alpha": 0.0}])
+@pytest.mark.parametrize("ramp", [0.0, 0.3, 1.0])
+def test_the_plain_form_and_the_fused_one_are_one(make_module, batch, change, ramp) -> None:
+    """Values and gradients of every parameter, over rows of unequal length, while the strength rises."""
     found = {}
     for fast in ("never", "always"):
-        module = make_module(fast=fast)
+        module = make_module(fast=fast, **change)
+        module.ramp = ramp
         module.stopword_mask_V[:5] = True
+        if module.lift:
+            module.base_V.copy_(torch.linspace(-9.0, -0.1, module.vocabulary_size))
         losses = module.losses(batch)
         losses["loss"].backward()
         found[fast] = losses, {name: parameter.grad for name, parameter in module.named_parameters()}
@@ -581,8 +591,6 @@ def test_small_batches_take_the_plain_form_and_large_ones_the_fused(make_module,
     assert taken
     for change in ({"lift": True}, {"neutral_stopwords": True}):
         make_module(**change).losses(batch)
-    assert len(taken) == 1, "the fused form does not know our gates"
-    with pytest.raises(UserError, match=r"model\.fast=always knows the paper's gate only"):
-        make_module(lift=True, fast="always")
+    assert len(taken) == 3, "our gates take it too"
     with pytest.raises(UserError, match=r"model\.fast='quick'"):
         make_module(fast="quick")

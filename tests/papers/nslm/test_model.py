@@ -408,7 +408,7 @@ def test_training_lowers_the_loss_and_saves(build: Any) -> None:
             optimizer.step()
             history.append({name: float(value) for name, value in losses.items()})
     assert history[-1]["nnlm"] < 0.9 * history[0]["nnlm"]
-    assert "characters" in history[-1] or "characters" in history[-2]
+    assert ["characters" in losses for losses in history[-4:]] in ([True, False] * 2, [False, True] * 2)
     other, _ = build("model.samples=64", "+model.character_every=2", "seed=3")
     other.load_state_dict(module.state_dict())
     with torch.no_grad(), evaluating(module):

@@ -695,6 +695,9 @@ def test_wrong_settings_are_refused():
         ClauseDecoding(**settings(mixture={"positive": {"weight": 1.0, "temperature": 1.0}, "negative": {}}))
     with pytest.raises(UserError, match=r"decoding\.penalty=None has no settings"):
         ClauseDecoding(**settings(penalty=None))
+    for window in (-1, 1.5):
+        with pytest.raises(UserError, match=rf"decoding\.penalty_window={window}: give a whole number"):
+            ClauseDecoding(**settings(penalty_window=window))
     with pytest.raises(UserError, match="2 prompts for 3 texts"):
         generator().generate(3, ["", ""], routes=OFF, seed=0)
 

@@ -331,10 +331,14 @@ def test_the_head_is_tied(make_module, model_batch):
 
 
 @REGIMES
-@pytest.mark.parametrize(("fusion", "target"), [(True, "current"), (True, "next"), (False, "current")])
-def test_loss_is_equation_5_over_the_masked_positions(published, fusion, target, make_module, model_batch):
+@pytest.mark.parametrize(
+    ("fusion", "target", "learnable"),
+    [(True, "current", False), (True, "next", False), (True, "next", True), (False, "current", False)],
+)
+def test_loss_is_equation_5_over_the_masked_positions(published, fusion, target, learnable, make_module, model_batch):
     """Without dropout the packed loss equals one computed from the padded forward pass."""
-    module = make_module(published, fusion=fusion, feature_dropout=1.0, auxiliary_target=target)
+    changes = {"fusion": fusion, "auxiliary_target": target, "learnable_memberships": learnable}
+    module = make_module(published, feature_dropout=1.0, **changes)
     batch = model_batch(module)
     output = module(batch)
     mask = batch["mask_input_BT" if published else "mask_target_BT"]
@@ -404,15 +408,17 @@ def test_features_come_from_the_ids_where_the_corpus_was_not_transformed(publish
 
 
 @REGIMES
-def test_next_auxiliary_target_is_the_feature_vector_one_on(published, make_module, model_batch):
-    module = make_module(published, auxiliary_target="next").eval()
+@pytest.mark.parametrize("learnable", [False, True])
+def test_next_auxiliary_target_is_the_feature_vector_one_on(published, learnable, make_module, model_batch):
+    module = make_module(published, auxiliary_target="next", learnable_memberships=learnable).eval()
     batch = model_batch(module)
     output = module(batch)
     features, target = output.features_BTF, output.aux_target_BTF
     counted = batch["mask_target_BT"][:, :-1]
     assert torch.equal(target[:, :-1][counted], features[:, 1:][counted])
     # the published mask counts a target that is padding: it has no features
-    assert not target[batch["mask_input_BT"] & ~batch["mask_target_BT"]].any()
+    padding = batch["mask_input_BT"] & ~batch["mask_target_BT"]
+    assert padding.any() and not target[padding].any()
 
 
 @pytest.mark.parametrize("auxiliary_target", ["current", "next"])

@@ -4,11 +4,12 @@ For a chunk of positions both logits are computed, the losses and their gradient
 them, and the gradients of hidden states and weights are accumulated: the matrix products are those of the plain
 computation, none is repeated. Elementwise work is done on blocks that fit into the cache.
 
-Shape letters: N positions, n positions of a chunk, V vocabulary, D hidden size, K window.
+Shape letters: N positions, n positions of a chunk, V vocabulary, D hidden size, K window, S stopwords.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +27,26 @@ LEAST_ROWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class GateSetting:
-    """The paper's gate in training.
+    """A gate in training: the paper's, or with ``base_V`` or ``neutral_V`` one of ours.
 
     Attributes:
         alpha: strength; 0 leaves the gate out.
-        floor: value of log(p + epsilon) below which the gate is flat.
+        floor: value of log(p + epsilon), minus ``base_V``, below which the gate is flat.
         epsilon: inside the logarithm.
+        base_V: the lift's log base rates (``GateForm``); its gate is flat above -floor, too. None: no lift.
+        neutral_V: tokens whose joint probability the gate keeps (``gated_scores``), bool. None: none.
     """
 
     alpha: float
     floor: float
     epsilon: float
+    base_V: Tensor | None = None
+    neutral_V: Tensor | None = None
+
+    @property
+    def ceiling(self) -> float:
+        """The value of log(p + epsilon), minus ``base_V``, above which the gate is flat."""
+        return math.inf if self.base_V is None else -self.floor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +181,10 @@ def _sweep(
     # Apple's GPUs have no float64
     exact = torch.float32 if target_N.device.type == "mps" else torch.float64
     token_sum, idea_sum = (torch.zeros((), dtype=exact, device=target_N.device) for _ in range(2))
-    weight_V = None if ideas is None else (ideas.counted_V * ideas.loss_weight).to(_working(token.hidden_ND[:1]).dtype)
+    working = _working(token.hidden_ND[:1]).dtype
+    weight_V = None if ideas is None else (ideas.counted_V * ideas.loss_weight).to(working)
+    base_V = None if gate is None or gate.base_V is None else gate.base_V.to(working)
+    neutral_S = None if gate is None or gate.neutral_V is None else gate.neutral_V.nonzero().squeeze(1)
     for first in range(0, count, rows):
         chunk = slice(first, min(first + rows, count))
         z_nV = token.logits(chunk)
@@ -188,11 +201,18 @@ def _sweep(
                 y = _working(y_nV[block]).add_(idea.bias_V)
                 idea_sum += _idea_value(y, window_NK[place], ideas)
                 p = y.sigmoid_()
-                slope = _add_gate(z, p, gate) if gate.alpha > 0 else None
+                log_p, slope = _gate(p, gate, base_V) if gate.alpha > 0 else (None, None)
                 _idea_gradient(p, window_NK[place], ideas, weight_V)
-                token_sum += _token_value_and_gradient(z, target_N[place])
-                if slope is not None:
+                if log_p is None or slope is None:
+                    token_sum += _token_value_and_gradient(z, target_N[place])
+                elif neutral_S is None or len(neutral_S) == 0:
+                    z.add_(log_p, alpha=gate.alpha)
+                    token_sum += _token_value_and_gradient(z, target_N[place])
                     p.addcmul_(slope, z)
+                else:
+                    gated = log_p.mul_(gate.alpha).add_(z)
+                    token_sum += _neutral_value_and_gradients(z, gated, target_N[place], neutral_S)
+                    p.addcmul_(slope, gated)
                 _put_back(p, y_nV, block)
             _put_back(z, z_nV, block)
         token.gather(chunk, z_nV)
@@ -211,15 +231,16 @@ def _put_back(worked: Tensor, whole_nV: Tensor, block: slice) -> None:
         whole_nV[block] = worked
 
 
-def _add_gate(z: Tensor, p: Tensor, gate: GateSetting) -> Tensor:
-    """Add the gate to z in place and return its derivative with respect to the idea logits."""
+def _gate(p: Tensor, gate: GateSetting, base_V: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the gate before scaling, clamped, and the scaled gate's derivative with respect to the idea logits."""
     q = p + gate.epsilon
-    # d log(p + e) / dy = p (1 - p) / (p + e), 0 where the clamp is active
+    # d log(p + e) / dy = p (1 - p) / (p + e), 0 where a clamp is active
     slope = torch.addcmul(p, p, p, value=-1.0).div_(q)
     log_p = q.log_()
-    slope = torch.ops.aten.threshold_backward(slope, log_p, gate.floor)
-    z.add_(log_p.clamp_(min=gate.floor), alpha=gate.alpha)
-    return slope.mul_(gate.alpha)
+    if base_V is not None:
+        log_p.sub_(base_V)
+    slope = torch.ops.aten.hardtanh_backward(slope, log_p, gate.floor, gate.ceiling)
+    return log_p.clamp_(min=gate.floor, max=gate.ceiling), slope.mul_(gate.alpha)
 
 
 def _idea_value(y: Tensor, window: Tensor, ideas: Ideas) -> Tensor:
@@ -246,3 +267,40 @@ def _token_value_and_gradient(z: Tensor, target: Tensor) -> Tensor:
     value = (total.log() - reached).sum()
     z.div_(total).scatter_add_(1, target.unsqueeze(1), torch.full_like(reached, -1.0))
     return value
+
+
+def _neutral_value_and_gradients(z: Tensor, gated: Tensor, target: Tensor, neutral_S: Tensor) -> Tensor:
+    """Return the cross-entropy of the stopword-neutral scores, summed over the rows of a block.
+
+    With A, A' the sums of exp(z), exp(z + g) over all tokens but stopwords, and B that of exp(z) over stopwords, a
+    stopword t has probability exp(z_t) / (A + B), as without the gate, and any other exp(z_t + g_t) / A' * A / (A + B).
+
+    Args:
+        z: token logits; they become the gradient with respect to them.
+        gated: z + g; becomes the gradient with respect to the gate g.
+        target: next tokens.
+        neutral_S: ids of the stopwords, at least one.
+    """
+    place = target.unsqueeze(1)
+    kept = torch.isin(place, neutral_S)
+    reached = torch.where(kept, z.gather(1, place), gated.gather(1, place))
+    stop = z.index_select(1, neutral_S)
+    log_stop, log_other, log_gated = stop.logsumexp(1, True), _share(z, neutral_S), _share(gated, neutral_S)
+    log_all = torch.logaddexp(log_stop, log_other)
+    value = (log_all - reached + (log_gated - log_other).masked_fill_(kept, 0.0)).sum()
+    # of the gate: shares among the others minus the target; nothing where a stopword is the target
+    gated.scatter_add_(1, place, torch.full_like(reached, -1.0)).mul_(~kept)
+    # of the logits: the same, and through A / (A + B)
+    odds = log_other - log_stop
+    z.mul_(torch.where(kept, odds.sigmoid(), -(-odds).sigmoid())).add_(gated)
+    z.index_copy_(1, neutral_S, stop.sub_(log_all).exp_())
+    z.scatter_add_(1, place, -kept.to(z.dtype))
+    return value
+
+
+def _share(scores: Tensor, left_out: Tensor) -> Tensor:
+    """Turn scores [n, V] into their softmax without some tokens, which get 0; return their log-sum-exp [n, 1]."""
+    top = scores.index_fill_(1, left_out, -math.inf).amax(1, keepdim=True)
+    total = scores.sub_(top).exp_().sum(1, keepdim=True)
+    scores.div_(total)
+    return top.add_(total.log_())
