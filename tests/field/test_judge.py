@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
@@ -13,6 +14,7 @@ from lit_ctg.field.judge import (
     NeuralJudge,
     RuleJudge,
     WordJudge,
+    _Network,
     balanced,
     judging_texts,
     prove,
@@ -53,6 +55,23 @@ def test_a_judge_learns_what_tells_the_classes(kind: str, tmp_path: Path) -> Non
         assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
 
 
+def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:
+    known = [Example("a b b c c c", "good"), Example("b c d", "bad")]
+    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=4, vocabulary=2, longest=3)
+    assert judge.ids == {"c": 2, "b": 3}, "0 is padding, 1 any other word"
+    assert judge._ids(["c b", "", "x c b b"]).tolist() == [[2, 3, 0], [1, 0, 0], [1, 2, 3]]
+
+
+def test_the_network_s_states_at_padding_do_not_count() -> None:
+    torch.manual_seed(0)
+    network = _Network(5, 2, 8).eval()
+    ids_BT = torch.tensor([[2, 3, 0, 0, 0, 0], [1, 4, 1, 2, 3, 1]])
+    states_BTD, _ = network.layer(network.embedding(ids_BT))
+    assert not torch.equal(states_BTD[0, :2].amax(0), states_BTD[0].amax(0)), "no case to be tested"
+    expected = network.head(torch.stack([states_BTD[0, :2].amax(0), states_BTD[1].amax(0)]))
+    assert torch.allclose(network(ids_BT), expected)
+
+
 def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
     import numpy as np
 
@@ -78,8 +97,15 @@ def test_snippets_are_pieces_and_classes_are_balanced() -> None:
     text = " ".join(map(str, range(50)))
     for piece in snippets([Example(text, "a")], 4, 9, 20, 0):
         assert piece.text in text and 4 <= len(piece.text.split()) <= 9 and piece.label == "a"
+    pieces = [piece.text.split() for piece in snippets([Example(text, "a")], 4, 9, 600, 0)]
+    assert {len(piece) for piece in pieces} == set(range(4, 10))
+    assert {piece[0] for piece in pieces} >= {"0", "25", "41"} and any(piece[-1] == "49" for piece in pieces)
+    # a passage shorter than a piece is one
+    assert [piece.text for piece in snippets([Example("1 2", "a")], 4, 9, 2, 0)] == ["1 2", "1 2"]
     found = balanced([Example("x", "a")] * 9 + [Example("y", "b")] * 3, 0)
     assert sorted(example.label for example in found) == ["a"] * 3 + ["b"] * 3
+    mixed = [example.label for example in balanced([Example("x", "a")] * 30 + [Example("y", "b")] * 30, 0)]
+    assert mixed != sorted(mixed), "in random order"
 
 
 def test_a_word_occurs_whole_or_inflected() -> None:
@@ -116,3 +142,8 @@ def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBe
     assert all(example.text in own["held_out"] for example in proven)
     words = make_bench("task=keywords").task
     assert {example.label for example in proving_texts(words, 6, 12)} <= set(words.targets)
+    # every held-out passage proves them once, of an exact task as it is
+    assert len(proven) == len(task.examples("held_out")) and not task.exact
+    assert words.exact and proving_texts(words, 6, 12) == words.examples("held_out")
+    again, other = judging_texts(task, 4, 8, 2, 0), judging_texts(task, 4, 8, 2, 1)
+    assert again == learned and {example.text for example in other} != {example.text for example in learned}
