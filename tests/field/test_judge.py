@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,6 @@ from lit_ctg.field.judge import (
     NeuralJudge,
     RuleJudge,
     WordJudge,
-    _Network,
     balanced,
     judging_texts,
     prove,
@@ -27,8 +27,6 @@ from tests.field.conftest import MakeBench
 
 
 def reviews(count: int, seed: int) -> list[Example]:
-    import numpy as np
-
     generator = np.random.default_rng(seed)
     rest = [f"word{number}" for number in range(20)]
     found = []
@@ -62,19 +60,23 @@ def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:
     assert judge._ids(["c b", "", "x c b b"]).tolist() == [[2, 3, 0], [1, 0, 0], [1, 2, 3]]
 
 
-def test_the_network_s_states_at_padding_do_not_count() -> None:
+def test_a_text_is_judged_alike_alone_and_beside_longer_ones() -> None:
     torch.manual_seed(0)
-    network = _Network(5, 2, 8).eval()
-    ids_BT = torch.tensor([[2, 3, 0, 0, 0, 0], [1, 4, 1, 2, 3, 1]])
-    states_BTD, _ = network.layer(network.embedding(ids_BT))
-    assert not torch.equal(states_BTD[0, :2].amax(0), states_BTD[0].amax(0)), "no case to be tested"
-    expected = network.head(torch.stack([states_BTD[0, :2].amax(0), states_BTD[1].amax(0)]))
-    assert torch.allclose(network(ids_BT), expected)
+    words = [f"w{number}" for number in range(40)]
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(words, size=length)) for length in range(1, 31)]
+    known = [Example(text, "ab"[number % 2]) for number, text in enumerate(texts)]
+    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=16)
+    with torch.no_grad():
+        for parameter in judge.network.parameters():
+            parameter.normal_()
+        together = judge.network(judge._ids(texts))
+        alone = torch.cat([judge.network(judge._ids([text])) for text in texts])
+    torch.testing.assert_close(together, alone)
+    assert len(set(judge.judge(texts))) == 2
 
 
 def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
-    import numpy as np
-
     labels = np.random.default_rng(3).integers(0, 2, 400)
     known = [Example(e.text, ("bad", "good")[label]) for e, label in zip(reviews(400, 0), labels, strict=True)]
     assert prove(BagJudge(known[:300], 0), known[300:]).balanced < 0.65
