@@ -267,6 +267,18 @@ def test_rate_prediction_intervals_hold_the_next_rate(rate):
     assert 0.94 <= np.mean(held) <= 1.0
 
 
+@pytest.mark.parametrize(("hits", "trials", "new"), [(2, 5, 300), (0, 10, 40), (10, 10, 40), (1, 4, 100)])
+def test_rate_prediction_cuts_equal_tails_of_the_beta_binomial_with_jeffreys_prior(hits, trials, new):
+    def beta(a, b):
+        return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+    a, b = hits + 0.5, trials - hits + 0.5
+    chance = [math.comb(new, k) * math.exp(beta(k + a, new - k + b) - beta(a, b)) for k in range(new + 1)]
+    assert math.fsum(chance) == pytest.approx(1.0)
+    low, high = (next(k for k in range(new + 1) if math.fsum(chance[: k + 1]) >= share) for share in (0.025, 0.975))
+    assert rate_prediction_interval(hits, trials, new) == (low / new, high / new)
+
+
 def test_rate_prediction_keeps_a_width_at_the_ends():
     low, high = rate_prediction_interval(50, 50, 50)
     assert low < 1.0 == high

@@ -106,9 +106,8 @@ class NgramModel(nn.Module):
         if not len(ids_N):
             raise UserError("there is no text to count: give one with at least a token")
         if ids_N.min() < 0 or ids_N.max() >= size:
-            raise UserError(
-                f"the text has token {ids_N.max()}, the vocabulary {size} tokens: they do not belong together"
-            )
+            wrong = ids_N.min() if ids_N.min() < 0 else ids_N.max()
+            raise UserError(f"the text has token {wrong}, the vocabulary {size} tokens: they do not belong together")
         # how many tokens precede each within its text
         before_N = np.concatenate([np.arange(len(row)) for row in rows])
         levels = []

@@ -263,7 +263,9 @@ class Bench:
                 NeuralJudge(known, seed, steps=int(options["steps"])).save(folder)
                 return {"texts": len(known)}
 
-            key = {"texts": self._identity, "options": {**options, "least_accuracy": None}, "longest": longest}
+            # judges kept by earlier code read padding
+            form = {"form": "packed", "longest": longest}
+            key = {"texts": self._identity, "options": {**options, "least_accuracy": None}, **form}
             judges = [BagJudge(known, seed), NeuralJudge.load(self.parts.get("judge", key, make))]
         pieces = proving_texts(self.task, shortest, longest)
         return judges, [prove(judge, pieces) for judge in judges]

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.task import Example, Rule, Task, words_of
@@ -137,7 +138,12 @@ class _Network(nn.Module):
         self.head = nn.Linear(2 * dim, classes)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        states_BTD, _ = self.layer(self.dropout(self.embedding(ids_BT)))
+        # packed, or the layer that reads backwards would begin with the padding of a batch's shorter texts
+        lengths_B = (ids_BT != 0).sum(1).cpu()
+        packed = pack_padded_sequence(
+            self.dropout(self.embedding(ids_BT)), lengths_B, batch_first=True, enforce_sorted=False
+        )
+        states_BTD, _ = pad_packed_sequence(self.layer(packed)[0], batch_first=True, total_length=ids_BT.shape[1])
         best_BD = states_BTD.masked_fill((ids_BT == 0).unsqueeze(2), -1.0).amax(1)  # the states are in (-1, 1)
         return self.head(self.dropout(best_BD))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 from lit_ctg.callback.epoch_seed import EpochSeed, epoch_seed
@@ -9,6 +11,14 @@ def test_seeds_are_far_apart_and_fit_torch() -> None:
     seeds = {epoch_seed(seed, epoch) for seed in range(40) for epoch in range(40)}
     assert len(seeds) == 1600
     assert all(0 <= seed < 2**63 for seed in seeds)
+    # a run is repeated with the numbers that it was made with
+    assert [epoch_seed(*each) for each in ((0, 0), (3, 1))] == [4685109482889842056, 941444804525363856]
+
+
+def test_each_epoch_has_numbers_of_its_own() -> None:
+    for epoch in (0, 4):
+        EpochSeed(seed=3).on_train_epoch_start(SimpleNamespace(current_epoch=epoch), None)
+        assert torch.initial_seed() == epoch_seed(3, epoch)
 
 
 def test_an_epochs_random_numbers_do_not_depend_on_what_ran_before(tiny, trainer_of) -> None:

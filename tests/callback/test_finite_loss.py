@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from lit_ctg.callback.finite_loss import FiniteLoss
 from lit_ctg.core.divergence import Diverged
+from lit_ctg.errors import UserError
 
 
 @pytest.mark.parametrize("every", [1, 1000])
@@ -30,3 +33,19 @@ def test_a_weight_that_is_no_number_ends_the_run_though_the_loss_is_one(tiny, tr
     module.unread = torch.nn.Parameter(torch.full((2,), float("nan")))
     with pytest.raises(Diverged, match=r"weights unread are not finite at step 4"):
         trainer_of(FiniteLoss(), limit_val_batches=1.0 if validated else 0).fit(module, data)
+
+
+def test_the_loss_is_looked_at_every_so_many_steps_and_at_the_end_of_the_epoch() -> None:
+    trainer, module = SimpleNamespace(global_step=7), torch.nn.Linear(1, 1)
+    nan, callback = torch.tensor(float("nan")), FiniteLoss(every=3)
+    for step in (1, 2, 4):
+        callback.on_train_batch_end(trainer, module, {"loss": nan}, None, step)
+    with pytest.raises(Diverged, match="loss is nan at step 7"):
+        callback.on_train_batch_end(trainer, module, nan, None, 6)
+    for hook in (callback.on_train_epoch_end, callback.on_validation_start):
+        with pytest.raises(Diverged, match="loss is nan at step 7"):
+            hook(trainer, module)
+    callback.on_train_batch_end(trainer, module, torch.tensor(1.0), None, 0)
+    callback.on_train_epoch_end(trainer, module)
+    with pytest.raises(UserError, match=r"callback\.finite_loss\.every=0"):
+        FiniteLoss(every=0)

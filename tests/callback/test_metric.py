@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lit_ctg.callback.metric import MetricCallback
+from lit_ctg.core.result import MetricResult
+from lit_ctg.errors import UserError
 from lit_ctg.metric.perplexity import Perplexity
 
 
@@ -63,3 +66,18 @@ def test_sums_start_anew_every_epoch(tiny, trainer_of) -> None:
     trainer.validate(module, data, verbose=False)
     assert callback.results["val/perplexity"]["value"] != first
     assert callback.results["val/perplexity"]["n"] == sum(batch["target_ids_BT"].numel() for batch in data.rows)
+
+
+def test_several_numbers_are_named_after_their_metric_and_what_is_none_is_told() -> None:
+    one, logged = MetricResult(2.0, "rate", "higher", 3, None, 1), {}
+    metrics = {
+        "pair": SimpleNamespace(result=lambda: {"a": one, "b": one}),
+        "single": SimpleNamespace(result=lambda: one),
+    }
+    callback = MetricCallback(metrics)
+    trainer, module = SimpleNamespace(state=SimpleNamespace(fn="validate")), SimpleNamespace(log_dict=logged.update)
+    callback.on_validation_epoch_end(trainer, module)
+    assert list(callback.results) == ["val/pair/a", "val/pair/b", "val/single"] == list(logged)
+    assert callback.history == {}
+    with pytest.raises(UserError, match=r"metric odd: result\(\) must give a MetricResult"):
+        MetricCallback({"odd": SimpleNamespace(result=lambda: 2.0)}).on_validation_epoch_end(trainer, module)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import torch
 from lightning import Callback
 
 from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
@@ -24,10 +27,24 @@ def test_results_of_all_callbacks_are_gathered(tiny, trainer_of) -> None:
     other.results = {"val/x": {"value": 1.0}}
     other.history = {"val/x": [[1, 2.0]]}
     other.samples = [{"text": "a"}]
-    trainer = trainer_of(callback, other)
+    third = Callback()
+    third.results, third.samples = {"val/y": {"value": 3.0}}, [{"text": "b"}]
+    trainer = trainer_of(callback, other, third)
     trainer.fit(module, data)
-    assert callback.collect(trainer) == ({"val/x": {"value": 1.0}}, {"val/x": [[1, 2.0]]}, [{"text": "a"}])
+    results = {"val/x": {"value": 1.0}, "val/y": {"value": 3.0}}
+    assert callback.collect(trainer) == (results, {"val/x": [[1, 2.0]]}, [{"text": "a"}, {"text": "b"}])
 
 
 def test_memory_is_measured() -> None:
     assert 10 < peak_memory_mb() < 1e6
+
+
+def test_tokens_that_count_are_added_up_over_processes() -> None:
+    callback = RunRecordCallback()
+    mask_BT = torch.tensor([[True, True, False], [True, False, False]])
+    for batch in ({"mask_target_BT": mask_BT}, {"input_ids_BT": mask_BT}, mask_BT):
+        callback.on_train_batch_end(None, None, None, batch, 0)
+    assert int(callback.tokens) == 3, "a batch without targets has none"
+    two_processes = SimpleNamespace(reduce=lambda tokens, reduce_op: {"sum": 2 * tokens}[reduce_op])
+    callback.on_fit_end(SimpleNamespace(strategy=two_processes), None)
+    assert int(callback.tokens) == 6

@@ -87,6 +87,18 @@ def test_a_row_is_the_same_in_any_batch_and_behind_any_padding(smoothing: str) -
     assert torch.equal(model.probs(torch.zeros(2, 0, dtype=torch.long))[0], model.base_V)
 
 
+def test_ids_outside_the_vocabulary_are_no_context_of_other_tokens() -> None:
+    """A context is one number, its suffix's place times V plus the token on the left: V more of one is one less of
+    the other."""
+    model = NgramModel.count([[3, 0, 2, 1, 2]], V, order=3)
+    # the places of 0, 1 and 2 are those numbers: (3, 0) is 0 * V + 3, (0, 2) is 2 * V and (2, 1) is 1 * V + 2
+    found = model.find(torch.tensor([[3, 0], [0, 2], [2, 1]]))
+    assert found.length_B.tolist() == [2, 2, 2]
+    # 1 * V + 3 - V is 0 * V + 3; 1 * V + V is 2 * V; 0 * V + V + 2 is 1 * V + 2; all ended in a row's own suffix
+    found = model.find(torch.tensor([[3 - V, 1], [V, 1], [V + 2, 0]]))
+    assert found.length_B.tolist() == [1, 1, 1] and (found.place_BK[:, 2] == -1).all()
+
+
 def test_counts_of_contexts() -> None:
     model = NgramModel.count([[1, 2, 3], [1, 2], [2, 1]], V, order=3)
     found = model.find(torch.tensor([[0, 1], [1, 2], [2, 2], [3, 3]]))
@@ -108,6 +120,7 @@ def test_a_text_is_scored_token_by_token() -> None:
     expected = [-math.log(slow(texts, ids[t], tuple(ids[max(0, t - 2) : t]), 3, "kneser_ney")) for t in range(7)]
     assert model.nll(ids).tolist() == pytest.approx(expected)
     assert histories(torch.tensor([5, 6, 7]), 2).tolist() == [[-1, -1], [-1, 5], [5, 6]]
+    assert histories(torch.tensor([5, 6, 7]), 0).shape == (3, 0)
 
 
 def test_the_state_makes_the_same_model(tmp_path) -> None:
@@ -128,6 +141,9 @@ def test_the_state_makes_the_same_model(tmp_path) -> None:
     ("gram_1", lambda value: torch.cat([value[:1], value[:-1]])),
     ("context_1", lambda value: torch.cat([value[:-1], value.new_tensor([V])])),
     ("rest_2", lambda value: value[:-1]),
+    ("count_2", lambda value: value[:-1]),
+    ("gram_1", lambda value: torch.cat([value.new_tensor([-1]), value[1:]])),
+    ("rest_1", lambda value: torch.cat([-value[:1], value[1:]])),
     ("gram_0", lambda value: value.float()),
 ])  # fmt: skip
 def test_a_state_that_was_changed_is_refused(name: str, spoil) -> None:
@@ -150,6 +166,8 @@ def test_bad_input_is_one_line() -> None:
         NgramModel.count([[1]], V, order=2, smoothing="kneser")
     with pytest.raises(UserError, match="token 7, the vocabulary 7 tokens"):
         NgramModel.count([[7]], V, order=2)
+    with pytest.raises(UserError, match="token -1, the vocabulary 7 tokens"):
+        NgramModel.count([[3, -1, 2]], V, order=2)
 
 
 def test_short_texts_have_every_order() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
@@ -25,8 +27,6 @@ from tests.field.conftest import MakeBench
 
 
 def reviews(count: int, seed: int) -> list[Example]:
-    import numpy as np
-
     generator = np.random.default_rng(seed)
     rest = [f"word{number}" for number in range(20)]
     found = []
@@ -53,9 +53,30 @@ def test_a_judge_learns_what_tells_the_classes(kind: str, tmp_path: Path) -> Non
         assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
 
 
-def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
-    import numpy as np
+def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:
+    known = [Example("a b b c c c", "good"), Example("b c d", "bad")]
+    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=4, vocabulary=2, longest=3)
+    assert judge.ids == {"c": 2, "b": 3}, "0 is padding, 1 any other word"
+    assert judge._ids(["c b", "", "x c b b"]).tolist() == [[2, 3, 0], [1, 0, 0], [1, 2, 3]]
 
+
+def test_a_text_is_judged_alike_alone_and_beside_longer_ones() -> None:
+    torch.manual_seed(0)
+    words = [f"w{number}" for number in range(40)]
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(words, size=length)) for length in range(1, 31)]
+    known = [Example(text, "ab"[number % 2]) for number, text in enumerate(texts)]
+    judge = NeuralJudge(known, 0, steps=1, batch=2, dim=16)
+    with torch.no_grad():
+        for parameter in judge.network.parameters():
+            parameter.normal_()
+        together = judge.network(judge._ids(texts))
+        alone = torch.cat([judge.network(judge._ids([text])) for text in texts])
+    torch.testing.assert_close(together, alone)
+    assert len(set(judge.judge(texts))) == 2
+
+
+def test_a_judge_of_labels_that_mean_nothing_is_found_out() -> None:
     labels = np.random.default_rng(3).integers(0, 2, 400)
     known = [Example(e.text, ("bad", "good")[label]) for e, label in zip(reviews(400, 0), labels, strict=True)]
     assert prove(BagJudge(known[:300], 0), known[300:]).balanced < 0.65
@@ -78,8 +99,15 @@ def test_snippets_are_pieces_and_classes_are_balanced() -> None:
     text = " ".join(map(str, range(50)))
     for piece in snippets([Example(text, "a")], 4, 9, 20, 0):
         assert piece.text in text and 4 <= len(piece.text.split()) <= 9 and piece.label == "a"
+    pieces = [piece.text.split() for piece in snippets([Example(text, "a")], 4, 9, 600, 0)]
+    assert {len(piece) for piece in pieces} == set(range(4, 10))
+    assert {piece[0] for piece in pieces} >= {"0", "25", "41"} and any(piece[-1] == "49" for piece in pieces)
+    # a passage shorter than a piece is one
+    assert [piece.text for piece in snippets([Example("1 2", "a")], 4, 9, 2, 0)] == ["1 2", "1 2"]
     found = balanced([Example("x", "a")] * 9 + [Example("y", "b")] * 3, 0)
     assert sorted(example.label for example in found) == ["a"] * 3 + ["b"] * 3
+    mixed = [example.label for example in balanced([Example("x", "a")] * 30 + [Example("y", "b")] * 30, 0)]
+    assert mixed != sorted(mixed), "in random order"
 
 
 def test_a_word_occurs_whole_or_inflected() -> None:
@@ -116,3 +144,8 @@ def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBe
     assert all(example.text in own["held_out"] for example in proven)
     words = make_bench("task=keywords").task
     assert {example.label for example in proving_texts(words, 6, 12)} <= set(words.targets)
+    # every held-out passage proves them once, of an exact task as it is
+    assert len(proven) == len(task.examples("held_out")) and not task.exact
+    assert words.exact and proving_texts(words, 6, 12) == words.examples("held_out")
+    again, other = judging_texts(task, 4, 8, 2, 0), judging_texts(task, 4, 8, 2, 1)
+    assert again == learned and {example.text for example in other} != {example.text for example in learned}

@@ -34,6 +34,10 @@ def test_cost_of_a_text_is_the_sum_of_its_tokens_alone(bench: Bench) -> None:
         log_p = bench.model(input_ids=torch.tensor([before + new])).logits[0].double().log_softmax(-1)
     slow = -sum(float(log_p[len(before) - 1 + place, token]) for place, token in enumerate(new))
     assert found[0] == (pytest.approx(slow, rel=1e-5), len(new))
+    # nor does padding count: beside a longer text as alone
+    short, beside = (text_cost(bench.model, bench.tokenizer, [prompts[0]] * len(some), some)
+                     for some in ([" food"], [" food", texts[0]]))  # fmt: skip
+    assert beside == [(pytest.approx(short[0][0], rel=1e-5), short[0][1]), found[0]] and short[0][0] > 0
 
 
 def test_a_text_beyond_the_positions_is_read_from_its_end(bench: Bench) -> None:

@@ -6,7 +6,21 @@ import numpy as np
 import pytest
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.rank import COST, Sweep, area, areas, best_point, curve, over_tasks, ranking, sweeps
+from lit_ctg.field import rank
+from lit_ctg.field.rank import (
+    COST,
+    Sweep,
+    area,
+    areas,
+    bench_key,
+    best_point,
+    curve,
+    deciding_judges,
+    describe,
+    over_tasks,
+    ranking,
+    sweeps,
+)
 from lit_ctg.results.record import RunRecord
 from lit_ctg.statistics import holm
 
@@ -14,7 +28,7 @@ BARE = (4.0, 0.5)
 
 
 def test_the_area_is_that_of_steps_counted_by_hand() -> None:
-    cost, success = np.array([4.1, 4.3, 4.9]), np.array([0.7, 0.6, 1.0])
+    cost, success = np.array([4.1, 4.4, 4.9]), np.array([0.7, 0.6, 1.0])
     # 0.1 nats at 0.5, then 0.7 to the end: 0.6 is worse, 1.0 beyond the cost
     assert area(cost, success, BARE, 0.5) == pytest.approx((0.1 * 0.5 + 0.4 * 0.7) / 0.5)
     fine = [max([0.5, *(s for c, s in zip(cost - 4.0, success, strict=True) if c <= x)])
@@ -45,6 +59,8 @@ def test_ranks_tell_sure_from_unsure() -> None:
     assert ranked.standings[2].ranks == (3, 3)
     for (a, b), p in ranked.p_values.items():
         assert (p < 0.05) == ("bare" in (a, b))
+        # no resampling has the other sign: the least p-value that so many can show, for three pairs
+        assert p == pytest.approx(3 * 2 / 301) if "bare" in (a, b) else p > 0.05
 
 
 def test_many_methods_can_still_differ() -> None:
@@ -59,6 +75,29 @@ def test_what_costs_too_much_gains_nothing() -> None:
     assert best_point(found, "dear")[0] == 0
     (first, second) = ranking(found, resamples=50).standings
     assert first.area == second.area == pytest.approx(found["bare"].success_ZSPCK.mean())
+
+
+def test_the_best_point_is_the_cheapest_of_the_best_that_are_affordable() -> None:
+    tokens = np.full((1, 5, 2, 1, 1), 10.0)
+    success, cost = (np.array(row)[None, :, None, None, None] for row in
+                     ((0.6, 0.9, 0.9, 0.9, 1.0), (0.1, 0.5, 0.3, 0.4, 0.625)))  # fmt: skip
+    strengths = (1.0, 2.0, 3.0, 4.0, 5.0)
+    many = Sweep("many", strengths, success + 0 * tokens, (4.0 + cost) * tokens, tokens, ())
+    weak = Sweep("weak", strengths, 0.4 * success + 0 * tokens, (4.0 + cost) * tokens, tokens, ())
+    bare = Sweep("bare", (0.0,), np.full((1, 1, 2, 1, 1), 0.5), 4.0 * tokens[:, :1], tokens[:, :1], ())
+    found = {"bare": bare, "many": many, "weak": weak}
+    assert best_point(found, "many", 0.625) == pytest.approx((5.0, 1.0, 0.625)), "what costs as much is affordable"
+    assert best_point(found, "many", 0.5) == pytest.approx((3.0, 0.9, 0.3))
+    assert best_point(found, "weak") == best_point(found, "bare") == (0.0, 0.5, 0.0)
+
+
+def test_the_samples_of_each_class_are_drawn_by_themselves() -> None:
+    """Of the first class the first text succeeds, of the second the second: alike draws would always give half."""
+    hits = np.zeros((1, 1, 3, 2, 2))
+    hits[..., 0, 0] = hits[..., 1, 1] = 1.0
+    found = {"bare": Sweep("bare", (0.0,), hits, hits, np.ones_like(hits), ())}
+    own, drawn = areas(found, most=COST, resamples=30, generator=np.random.default_rng(0))
+    assert own.tolist() == [0.5] and len(set(drawn[:, 0].tolist())) > 2
 
 
 def test_a_curve_has_the_mean_over_all_texts_of_each_strength() -> None:
@@ -130,6 +169,7 @@ def test_over_tasks_ranks_are_averaged_among_the_methods_that_all_have() -> None
     assert set(found) == {"bare", "good", "fair"}, "best is of one task only"
     assert found["bare"].rank == 3 and found["bare"].ranks == (3, 3) and found["bare"].interval == (3, 3)
     assert found["good"].ranks == (1, 2) and found["fair"].ranks == (2, 1) and found["good"].rank == 1.5
+    assert found["good"].interval == (1.5, 1.5), "sure of being first in one task and second in the other"
     assert [place.method for place in over_tasks({"one": one, "two": two}, resamples=20)] == ["fair", "good", "bare"]
     # two tasks in which nothing is sure leave a wide interval
     same = {name: sweep(name, 0.5, prompts=6, seed=seed) for seed, name in enumerate(("bare", "a1", "b22"))}
@@ -162,11 +202,56 @@ def test_records_become_numbers_and_seeds_a_dimension() -> None:
     assert found.success_ZSPCK.shape == (2, 1, 2, 2, 1)
     assert found.success_ZSPCK.mean() == 0.5
     assert curve(found)[0].tolist() == [4.0]
+    # by seed, in whatever order the records came; texts without a token cost nothing
+    later = [row(target=target, place=place, bag=0, nats=0.0, tokens=0) for target in "ab" for place in (0, 1)]
+    found = sweeps([record(later, seed=1), record(rows, seed=0)], ["bag", "neural"])["bare"]
+    assert [each.seed for each in found.records] == [0, 1] and found.success_ZSPCK.mean((1, 2, 3, 4)).tolist() == [
+        0.5,
+        0,
+    ]
+    assert curve(sweeps([record(later)], ["bag"])["bare"])[0].tolist() == [0.0]
+    stronger = [row(target=target, place=place, strength=2.0) for target in "ab" for place in (0, 1)]
+    with pytest.raises(UserError, match="bare: its seeds have different strengths"):
+        sweeps([record(rows), record(stronger, seed=1)], ["bag"])
     with pytest.raises(UserError, match="3 texts where 4 should be"):
         sweeps([record(rows[:3])], ["bag"])
     other = record([row()], "sentiment-x")
     with pytest.raises(UserError, match="different prompts"):
         sweeps([record(rows), other], ["bag"])
+
+
+def test_judges_decide_from_their_least_accuracy_on() -> None:
+    made = record([row()])
+    made.config["judges"] = {"least_accuracy": 0.8}
+    for name, value in (("bag", 0.8), ("neural", 0.79), ("broken", float("nan"))):
+        made.metrics[f"judge/{name}/balanced_accuracy"] = {"value": value}
+        made.metrics[f"judge/{name}/accuracy"] = {"value": 1.0}
+    assert deciding_judges(made) == (["bag"], ["neural", "broken"])
+
+
+def test_every_task_has_draws_of_its_own(monkeypatch) -> None:
+    drawn = []
+
+    def note(found, *, generator, **options):
+        drawn.append(generator.random())
+        return areas(found, generator=generator, **options)
+
+    monkeypatch.setattr(rank, "areas", note)
+    found = {"bare": sweep("bare", 0.5, prompts=3)}
+    over_tasks({"one": found, "two": found}, resamples=5)
+    over_tasks({"one": found, "two": found}, resamples=5)
+    assert len(drawn) == 4 and drawn[:2] == drawn[2:] and drawn[0] != drawn[1]
+
+
+def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
+    one, other = record([row()]), record([row()])
+    one.config.update({"method": "bare", "name": "a", "seed": 0, "judges": {"steps": 3}})
+    other.config.update({"method": "gedi", "name": "b", "seed": 1, "judges": {"steps": 3}})
+    assert bench_key(one) == bench_key(other)
+    other.config["judges"] = {"steps": 4}
+    assert bench_key(one) != bench_key(other)
+    one.metrics["distinct_2@0.5"] = {"value": 0.25}
+    assert describe(one, 0.5, "distinct_2") == 0.25 and describe(one, 1.0, "distinct_2") is None
 
 
 def test_holm_is_the_step_down_of_bonferroni() -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lit_ctg.results.gather import results_for
-from lit_ctg.results.table import RecordPool, Results, family_hash
+from lit_ctg.results.table import COUNTS, Cell, RecordPool, Results, Row, Table, family_hash
+from lit_ctg.results.verdict import REPRODUCED, SUPPORTED, Verdict
 
 PPL = "val/perplexity"
 
@@ -121,3 +123,59 @@ def test_each_printed_number_counts_once(results: Results) -> None:
     assert len(labels) == len(set(labels)) == 37
     assert sum(results.verdicts("as_published", claims=False).values()) == 37
     assert all(row.spec.claim for row in results.counted(claims=True))
+
+
+def row_of(label: str, *, value: float | None = None, claim: str | None = None, **spec) -> Row:
+    """A row of a made-up table; ``value`` is the printed number."""
+    told = {"printed": {"row": label, "column": "c"}, "repeats": False, "samples": None, "combine": None, "terms": (),
+            "metric": label, "epoch": None, "seeds": None} | spec  # fmt: skip
+    printed = None if claim else SimpleNamespace(value=value)
+    cell = Cell(verdict=Verdict(SUPPORTED if claim else REPRODUCED))
+    return Row(SimpleNamespace(label=label, claim=claim, **told), printed, {"corrected": cell, "as_published": None})
+
+
+def test_each_number_and_claim_is_counted_once_and_texts_and_repetitions_never() -> None:
+    rows = (
+        row_of("a", value=1.0), row_of("a", value=1.0), row_of("b", value=2.0), row_of("text", value=None),
+        row_of("again", value=3.0, repeats=True), row_of("sample", value=4.0, samples={}),
+        row_of("x", claim="less"), row_of("x", claim="less"), row_of("x", claim="greater"),
+    )  # fmt: skip
+    tables = (Table(SimpleNamespace(table="1"), "small", rows), Table(SimpleNamespace(table="2"), "small", rows[:1]))
+    results = Results("p", "small", tables, RecordPool([], "p", "small"))
+    assert results.counted(claims=False) == [rows[0], rows[2], tables[1].rows[0]], "another table's is another number"
+    assert results.counted(claims=True) == [rows[6], rows[8]]
+    assert results.verdicts("corrected") == {REPRODUCED: 3, SUPPORTED: 2}
+    assert results.verdicts("corrected", claims=True) == {SUPPORTED: 2} and not results.verdicts("as_published")
+
+
+def test_a_run_that_was_cut_off_counts_as_none_and_counts_are_no_runs(make_record) -> None:
+    records = [make_record("main", "corrected", 1), make_record(f"{COUNTS}/text", "corrected", 1)]
+    records[0].status = "RUNNING"
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    assert pool.read("main", "corrected", PPL).hole is not None
+    assert pool.trained() == [] and len(pool.records()) == 1
+    records[0].status = "DONE"
+    told = RecordPool([*records, make_record("main", "corrected", 2)], "semantic_fusion", "paper").describe()
+    assert told.startswith("2 runs, size paper, seeds 1, 2") and told.endswith(", 1 counts of its text")
+
+
+def test_the_rest_is_of_seeds_that_have_the_whole_and_the_part(make_record) -> None:
+    records = [make_record("main", "corrected", seed) for seed in (1, 2)]
+    records[0].metrics["whole"] = {"value": 4.0, "n": 10, "unit": "nats", "direction": "lower", "version": 1}
+    records[0].metrics["part"] = {"value": 1.0, "n": 4, "unit": "nats", "direction": "lower", "version": 1}
+    records[1].metrics["whole"] = dict(records[0].metrics["whole"])
+    read = RecordPool(records, "semantic_fusion", "paper").read("main", "corrected", "rest(whole, part)")
+    assert read.values == {1: pytest.approx((10 * 4.0 - 4 * 1.0) / 6)} and read.trials == {1: 6}
+
+
+def test_of_two_families_of_one_size_the_latest_counts_and_committed_records_outvote_others(
+    make_record, tmp_path
+) -> None:
+    old, new, third = (make_record("main", "corrected", seed) for seed in (1, 2, 3))
+    for record, rate, started in ((old, 1e-4, "2026-01-01"), (new, 2e-4, "2026-01-03"), (third, 1e-4, "2026-01-02")):
+        record.config["model"], record.started_at = {"lr": rate}, started
+    assert list(RecordPool([new, old], "semantic_fusion", "paper").runs["main", "corrected"]) == [2]
+    assert set(RecordPool([new, old, third], "semantic_fusion", "paper").runs["main", "corrected"]) == {1, 3}
+    new.source = tmp_path / "results" / "run.json"
+    pool = RecordPool([new, old, third], "semantic_fusion", "paper", committed=tmp_path / "results")
+    assert list(pool.runs["main", "corrected"]) == [2]

@@ -35,6 +35,7 @@ from lit_ctg.results.verdict import (
     next_rate,
     repeatability,
 )
+from lit_ctg.statistics import rate_prediction_interval
 
 FIVE_PERCENT = Margin(relative=0.05)
 
@@ -133,6 +134,9 @@ def test_claims_of_a_side(claim, interval, effect, label) -> None:
 def test_less_than_what_would_matter_contradicts_whatever_its_sign() -> None:
     assert judge_claim("greater", (0.001, 0.005), effect=0.02).label == SUPPORTED
     assert "size" in judge_claim("greater", (0.001, 0.005), effect=0.02).reason
+    # the sign of a size is the claim's
+    assert "size" in judge_claim("less", (-0.005, -0.001), effect=-0.02).reason
+    assert judge_claim("less", (-0.05, -0.001), effect=-0.02).reason == "excludes 0"
     assert judge_claim("greater", (0.001, 0.005), effect=0.02, meaningful=True).label == CONTRADICTED
     assert judge_claim("greater", (0.001, 0.05), effect=0.02, meaningful=True).label == SUPPORTED
 
@@ -174,6 +178,8 @@ def test_no_difference_needs_its_margin_in_advance() -> None:
 def test_what_an_untrained_model_gets_as_well_is_told() -> None:
     good, bad = Verdict(REPRODUCED, "x"), Verdict(NOT_REPRODUCED, "x")
     assert as_untrained(good, good).label == UNTRAINED
+    claim = Verdict(SUPPORTED, "x")
+    assert as_untrained(claim, claim).label == UNTRAINED and as_untrained(claim, good) is claim
     assert as_untrained(good, bad) is good and as_untrained(good, None) is good and as_untrained(bad, bad) is bad
 
 
@@ -218,6 +224,13 @@ def test_the_printed_rules_name_every_verdict() -> None:
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_s_hits_are_whole_numbers() -> None:
+    """0.29 of 100 is 28.999999999999996 in floating point."""
+    assert (
+        next_rate([0.29], [100], 50) == rate_prediction_interval(29, 100, 50) != rate_prediction_interval(28, 100, 50)
+    )
 
 
 def test_a_rate_of_n_has_its_own_sampling_error() -> None:

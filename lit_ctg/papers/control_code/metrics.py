@@ -132,11 +132,13 @@ class CodeSwapGap(LitMetric):
         """Add rows: summed cost in nats under wrong codes (their mean) and under the right one, tokens, and source."""
         self.follow(wrong_B)
         row_B3 = torch.stack([float64(wrong_B), float64(right_B), float64(count_B)], dim=1)
-        mine_BK = torch.nn.functional.one_hot(source_B, len(self.sources)).double()
+        moments_B33 = row_B3.unsqueeze(2) * row_B3.unsqueeze(1)
+        mine_BK1 = torch.nn.functional.one_hot(source_B, len(self.sources)).bool().to(row_B3.device).unsqueeze(2)
+        # no product: an infinite cost of one source times 0 would be NaN for the others
         self.add(
-            sums=torch.einsum("bk,bi->ki", mine_BK, row_B3),
-            moments=torch.einsum("bk,bi,bj->kij", mine_BK, row_B3, row_B3),
-            rows=torch.einsum("bk,b->k", mine_BK, (row_B3[:, 2] > 0).double()),
+            sums=torch.where(mine_BK1, row_B3.unsqueeze(1), 0.0).sum(0),
+            moments=torch.where(mine_BK1.unsqueeze(3), moments_B33.unsqueeze(1), 0.0).sum(0),
+            rows=(mine_BK1[:, :, 0] & (row_B3[:, 2:] > 0)).double().sum(0),
         )
 
     def compute(self) -> Tensor:

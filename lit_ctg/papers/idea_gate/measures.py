@@ -321,7 +321,7 @@ def about(source: str, domain: str) -> bool:
 def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
     """Return the sorted ids of the domain's terms that are one token after a space."""
     encoded = (vocabulary.encode(f" {term}") for term in domain.terms[chosen])
-    return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}))
+    return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}), dtype=torch.long)
 
 
 class MassMean(GivenMean):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -175,14 +174,6 @@ class Recent(Feature):
         return ((value_BT @ kept_TT) / (word_BT @ kept_TT).clamp(min=1e-9)).clamp(max=1.0)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The position of a feature's columns in the bank."""
-
-    feature: Feature
-    columns: slice
-
-
 class FeatureBank(nn.Module):
     """The features of a text model in the order of the configuration.
 
@@ -221,11 +212,9 @@ class FeatureBank(nn.Module):
         self.register_buffer("centres_3", torch.tensor([float(c) for c in centres]), persistent=False)
         self.register_buffer("temperature", torch.tensor(float(temperature)), persistent=False)
         names: list[str] = []
-        self.places: dict[str, _Place] = {}
         self.groups: dict[str, tuple[str, ...]] = {}
         for name, feature in given.items():
             columns = feature.columns(name)
-            self.places[name] = _Place(feature, slice(len(names), len(names) + len(columns)))
             names += columns
             if feature.group is not None:
                 self.groups[feature.group] = (*self.groups.get(feature.group, ()), *columns)

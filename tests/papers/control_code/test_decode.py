@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +86,15 @@ def test_an_empty_prompt_starts_behind_a_token_that_is_not_shown(make_generator)
     both = generator.generate(2, [".", ""], control={"source": "news"}, seed=0)
     assert both[0].ids == (stop, *text.ids) and both[0].prompt_length == 1, "a prompt that is that token is shown"
     assert both[1] == text
+    assert generator.generate(1, " ", control={"source": "news"}, seed=0) == [text], "blanks are no prompt"
+
+
+def test_a_model_in_training_generates_without_dropout_and_stays_in_training(make_generator):
+    generator = make_generator()
+    expected = generator.continue_ids([[4, 5, 6]], torch.eye(3)[:1], seed=None, max_new_tokens=6)
+    generator.module.train()
+    assert generator.continue_ids([[4, 5, 6]], torch.eye(3)[:1], seed=None, max_new_tokens=6) == expected
+    assert generator.module.training
 
 
 def test_no_seed_takes_the_best_tokens_in_published_settings_too(make_generator):
@@ -164,6 +174,47 @@ def test_published_generation_draws_from_the_ten_best_without_mask_and_prompt(in
     assert torch.allclose(kept[20:], torch.full((10,), 0.1)) and not kept[:20].any()
 
 
+@pytest.mark.parametrize(("forget", "causal"), [(True, False), (True, True), (False, False)])
+def test_each_published_fault_scores_as_the_authors_loop_does(forget, causal, make_generator):
+    faults = {**PUBLISHED, "forget_prompt": forget, "causal": causal}
+    generator = make_generator(decoding=faults, position="batch_row")
+    module, prompts, weights = generator.module, [[4, 5, 6], [7, 8]], [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    new = [[9, 10, 11, 12], [13, 14, 15, 16]]
+    for ids, prompt, weight in zip(new, prompts, weights, strict=True):
+        steps = generator.model([prompt], ())
+        state = steps.start(1, [[(1.0, weight)]])
+        for place, number in enumerate([*prompt, *ids], start=1):
+            with torch.no_grad():
+                scores_1V, state = steps.step(torch.tensor([[number]]), state)
+                context = [*prompt, *ids][:place]
+                if forget and place > len(prompt):
+                    context = context[len(prompt) :]
+                single = module.start(1, torch.tensor([weight]).double())
+                hidden_1TD = module.hidden(torch.tensor([context]), single, causal=causal)
+                assert torch.allclose(scores_1V[0], module.scores(hidden_1TD, single)[0, -1], atol=1e-10)
+    # without a seed the best tokens, under the same faults
+    greedy = make_generator(decoding={**faults, "choice": "greedy"}, position="batch_row")
+    best = greedy.continue_ids(prompts, torch.tensor(weights), seed=None, max_new_tokens=4)
+    assert generator.continue_ids(prompts, torch.tensor(weights), seed=None, max_new_tokens=4) == best
+
+
+def test_sampling_is_at_a_temperature_from_the_nucleus_with_the_token_that_crosses(make_generator):
+    rule = make_generator(decoding={"choice": "sample", "temperature": 0.5, "top_p": 0.6}).decoding.rules([0])
+    # 4, 2 and 1 squared by the temperature: the first has 16 of 21, more than .6 (at temperature 1 it has 4 of 7)
+    kept = rule(torch.zeros(1, 1, dtype=torch.long), torch.tensor([[8.0, 4.0, 2.0, 1.0]]).log()).softmax(-1)
+    assert kept.tolist()[0] == pytest.approx([0.0, 1.0, 0.0, 0.0])
+    rule = make_generator(decoding={"choice": "sample", "temperature": 0.5, "top_p": 0.8}).decoding.rules([0])
+    kept = rule(torch.zeros(1, 1, dtype=torch.long), torch.tensor([[8.0, 4.0, 2.0, 1.0]]).log()).softmax(-1)
+    assert kept.tolist()[0] == pytest.approx([0.0, 16 / 20, 4 / 20, 0.0])
+
+
+def test_a_blend_is_of_the_sources_that_have_a_share(make_generator):
+    generator = make_generator()
+    assert generator.blend({"blend": {"garden": 1, "music": 0}}) == [(1.0, [1.0, 0.0, 0.0])]
+    with pytest.raises(UserError, match="give one of"):
+        generator.blend({})
+
+
 def test_unknown_words_are_never_generated(make_generator):
     generator = make_generator()
     generator.module.output.bias.data[generator.vocabulary.unknown_id] = 1e3
@@ -177,6 +228,7 @@ def test_unknown_words_are_never_generated(make_generator):
         ({"source": "musik"}, "control.source=musik: use one of garden, music, news; did you mean 'music'"),
         ({"mix": {"books": 1.0}}, "no control code 'books'"),
         ({"mix": {"music": -1}}, "weight -1 of source 'music'"),
+        ({"mix": {"music": math.inf}}, "weight inf of source 'music'"),
         ({"blend": {"music": 0}}, "are all 0"),
         ({"mix": "music"}, "give a number for each name"),
         ({"sources": "music"}, "did you mean 'source'"),

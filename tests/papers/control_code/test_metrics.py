@@ -73,6 +73,10 @@ def test_one_source_alone_is_the_ordinary_perplexity(make_scored_batch):
     assert metric.result()["all"].ci95 == pytest.approx(plain.result().ci95)
 
 
+def test_given_names_of_sources_are_not_those_of_the_data():
+    assert SourcePerplexity(sources=SOURCES).bind(SimpleNamespace(sources=("a", "b"))).sources == SOURCES
+
+
 def test_an_impossible_token_of_one_source_leaves_the_other_alone(make_scored_batch):
     output, batch = coded(make_scored_batch)
     output.scores_BTV[0, 0, batch["target_ids_BT"][0, 0]] = -math.inf
@@ -125,6 +129,8 @@ def test_gap_in_nats_is_a_paired_ratio_with_its_interval():
             rows=len(tokens),
         )
         assert result[name].ci95 == pytest.approx(expected) and result[name].n == tokens.sum()
+    metric = filled(wrong, right, count, source)
+    assert float(metric.compute()) == metric.result()["nats"].value > 0
 
 
 def test_a_row_without_tokens_is_no_unit_of_the_gap_s_interval():
@@ -163,6 +169,15 @@ def test_nothing_measured_is_nan_and_a_source_of_one_row_has_no_interval():
     assert result["nats/b"].value == 0.5 and result["nats/b"].ci95 is None and math.isnan(result["nats/a"].value)
     metric.update(torch.tensor([5.0]), torch.tensor([3.0]), torch.tensor([2]), torch.tensor([1]))
     assert metric.result()["nats/b"].ci95 is not None, "two rows have one"
+
+
+def test_an_impossible_token_under_a_wrong_code_is_an_infinite_gap_without_an_interval():
+    wrong, right, count, source = draw_costs()
+    wrong[0] = math.inf
+    result = filled(wrong, right, count, source).result()
+    for name in ("nats", "perplexity", f"nats/{SWAPPED[source[0]]}"):
+        assert result[name].value == math.inf and result[name].ci95 is None
+    assert result[f"nats/{SWAPPED[1 - source[0]]}"].ci95 is not None
 
 
 class Length(GenerationMean):
@@ -285,15 +300,16 @@ def encoder(tmp_path_factory):
     return folder
 
 
-def slow_f1(folder, text: str, reference: str) -> float:
-    """Greedy matching of last-layer states by cosine, special tokens left out (Zhang et al. 2020, sec. 3)."""
+def slow_f1(folder, text: str, reference: str, layer: int = -1) -> float:
+    """Greedy matching of a layer's states by cosine, special tokens left out (Zhang et al. 2020, sec. 3)."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     states = []
     for words in (text, reference):
         with torch.no_grad():
-            hidden_TD = model(**tokenizer(words, return_tensors="pt")).last_hidden_state[0, 1:-1].double()
+            states_L = model(**tokenizer(words, return_tensors="pt"), output_hidden_states=True).hidden_states
+        hidden_TD = states_L[layer][0, 1:-1].double()
         states.append(hidden_TD / hidden_TD.norm(dim=1, keepdim=True))
     cosine = states[0] @ states[1].T
     precision, recall = cosine.amax(1).mean(), cosine.amax(0).mean()
@@ -303,12 +319,17 @@ def slow_f1(folder, text: str, reference: str) -> float:
 def test_it_is_greedy_matching_of_the_encoders_states(encoder):
     metric = BertScore(path=encoder)
     assert metric.missing is None
-    texts, references = ["the cat sat", "a dog ran", ""], ["the cat sat", "the cat sat on a mat", "the dog"]
+    texts = ["the cat sat", "a dog ran", "", "the dog"]
+    references = ["the cat sat", "the cat sat on a mat", "the dog", " "]
     metric.update(texts, references)
     expected = [1.0, slow_f1(encoder, texts[1], references[1])]
     result = metric.result()
-    assert result.n == 2  # the empty text has no states
+    assert result.n == 2  # an empty text or reference has no states
     assert result.value == pytest.approx(sum(expected) / 2, abs=1e-5) and expected[1] < 0.999
+    first = BertScore(path=encoder, layers=1)
+    first.update(texts[1:2], references[1:2])
+    assert first.result().value == pytest.approx(slow_f1(encoder, texts[1], references[1], layer=1), abs=1e-5)
+    assert abs(first.result().value - expected[1]) > 1e-3
 
 
 def test_rescaling_takes_the_baseline_off(encoder, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from lit_ctg.config import compose
 from lit_ctg.core.metric import token_nll
 from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.metrics import CodeSwapGap
 from lit_ctg.papers.control_code.trial import (
     CodeTrial,
     TrainingCurve,
@@ -60,6 +63,54 @@ def test_windows_are_evenly_spread_distinct_and_inside():
     assert len(cut(np.arange(39), 5, 20)) == 1 and cut(np.arange(19), 5, 20) == []
     crowded = cut(np.arange(97), 50, 20)
     assert len(crowded) == 4 and len(np.unique(np.concatenate(crowded))) == 80
+
+
+class Parts:
+    """A data module of ``{split: [ids of each source]}``."""
+
+    sources = ("a", "b")
+
+    def __init__(self, splits):
+        self.splits = {name: [np.asarray(part) for part in parts] for name, parts in splits.items()}
+        self.vocabulary = Vocabulary()
+
+    def batches(self, split):
+        edges = np.cumsum([0, *map(len, self.splits[split])]).tolist()
+        ranges = [(source, first, stop) for source, (first, stop) in enumerate(itertools.pairwise(edges))]
+        packed = SimpleNamespace(ids=lambda name: np.concatenate(self.splits[name]))
+        return SimpleNamespace(packed=packed, source_ranges=lambda: ranges)
+
+
+class Vocabulary:
+    unknown_id, eos_id, pad_id = 0, 1, 2
+
+    def __len__(self):
+        return 400
+
+
+def test_a_prompt_goes_on_in_its_reference_and_whole_text_begins_in_training_and_ends_in_held_out_text():
+    data = Parts({"train": [range(40), range(100, 140)], "val": [range(200, 210), range(300, 310)]})
+    settings = {"prompt_tokens": 2, "new_tokens": 3}
+    held_out = prompts_of(data, n=4, prompts_from="held_out", **settings)
+    assert [(prompt.ids, prompt.reference, prompt.source) for prompt in held_out] == [
+        ([200, 201], [202, 203, 204], 0), ([205, 206], [207, 208, 209], 0),
+        ([300, 301], [302, 303, 304], 1), ([305, 306], [307, 308, 309], 1),
+    ]  # fmt: skip
+    whole = prompts_of(data, n=4, prompts_from="whole_text", **settings)
+    assert [(prompt.ids, prompt.reference, prompt.source) for prompt in whole] == [
+        ([0, 1], [2, 3, 4], 0), ([205, 206], [207, 208, 209], 0),
+        ([100, 101], [102, 103, 104], 1), ([305, 306], [307, 308, 309], 1),
+    ]  # fmt: skip
+    assert [prompt.source for prompt in prompts_of(data, n=1, prompts_from="held_out", **settings)] == [0, 1]
+
+
+def test_the_judge_is_tried_on_held_out_text_and_reads_no_special_token():
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(10, 20, 200), rng.integers(30, 40, 200)
+    # on held-out text each source writes as the other did
+    judge, accuracy = train_judge(Parts({"train": [one, other], "val": [other, one]}), chunks=10, length=10)
+    assert judge.ignored.tolist() == [0, 1, 2]
+    assert (accuracy.result().value, accuracy.result().n) == (0.0, 20)
 
 
 def test_word_frequencies_give_the_reference(corpus):
@@ -234,6 +285,8 @@ def test_samples_name_source_and_code_and_tell_what_is_missing(trainer_of, corpu
     validate(trainer_of, corpus, callback)  # a second run replaces them
     kept = [sample for sample in callback.samples if sample["mode"] != "note"]
     assert len(kept) == 2 * 2 * 2 * 2
+    callback.run(Toy(corpus), corpus)
+    assert len(callback.samples) == len(kept) + 1, "the note stays, generations are replaced"
     assert {(s["source"], s["code"]) for s in kept} == {(a, b) for a in corpus.sources for b in corpus.sources}
     assert all(s["text"] and s["prompt"] for s in kept)
     notes = [sample["text"] for sample in callback.samples if sample["mode"] == "note"]
@@ -249,6 +302,43 @@ def test_configuration_follows_the_regime(regime, expected):
     callback = instantiate(cfg.callback.code_trial, "callback.code_trial")
     assert (callback.prompts_from, callback.bleu.references) == expected
     assert callback.epochs == {1, 5, 10, 25, 50} and (callback.prompt_tokens, callback.new_tokens) == (42, 18)
+
+
+def test_the_wrong_cost_is_the_mean_over_every_other_code():
+    callback = trial()
+    callback.gap = CodeSwapGap(sources="abc", sync_on_compute=False)
+    costs = torch.tensor([1.0, 2.0, 4.0])
+
+    def scored(batch):
+        """Two tokens; the target costs as much as the code says."""
+        p_B = (-costs[batch["control_code_B"]]).exp()
+        return LMOutput(torch.stack((p_B, 1 - p_B), dim=1).log()[:, None].expand(-1, 3, -1), None)
+
+    codes = torch.tensor([0, 1, 2])
+    mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    batch = {"control_code_B": codes, "target_ids_BT": torch.zeros(3, 3, dtype=torch.long), "mask_target_BT": mask}
+    trainer = SimpleNamespace(precision_plugin=SimpleNamespace(forward_context=contextlib.nullcontext))
+    callback.on_validation_batch_end(trainer, scored, scored(batch), batch, 0)
+    gaps = {name: entry.value for name, entry in callback.gap.named().items() if name.startswith("nats/")}
+    assert gaps == pytest.approx({"nats/a": 3.0 - 1.0, "nats/b": 2.5 - 2.0, "nats/c": 1.5 - 4.0}, rel=1e-5)
+    assert callback.gap.named()["nats"].n == 6
+
+
+def test_the_gap_is_measured_at_the_end_and_between_two_codes_or_more_and_sanity_checks_generate_nothing(corpus):
+    callback = trial(epochs=[1], decoding=None)
+    for sources, fn, measured in (
+        (("a", "b"), "validate", True),
+        (("a",), "validate", False),
+        (("a", "b"), "fit", False),
+    ):
+        data = SimpleNamespace(sources=sources)
+        callback.on_validation_epoch_start(SimpleNamespace(datamodule=data, state=SimpleNamespace(fn=fn)), None)
+        assert (callback.gap is not None) == measured
+    state = SimpleNamespace(fn="fit")
+    callback.on_validation_end(
+        SimpleNamespace(datamodule=corpus, state=state, sanity_checking=True, current_epoch=0), None
+    )
+    assert callback.history == {} and callback.samples == []
 
 
 def test_bad_input(trainer_of, corpus):
@@ -268,7 +358,7 @@ def test_the_training_curve_is_the_mean_and_what_the_authors_log():
     resumed = TrainingCurve()
     resumed.load_state_dict(json.loads(json.dumps(curve.state_dict())))
     resumed.add(torch.tensor(3.0), torch.tensor(20))
-    one_process = SimpleNamespace(reduce=lambda sums, reduce_op: sums)
+    one_process = SimpleNamespace(reduce=lambda sums, reduce_op: {"sum": sums}[reduce_op])
     found = resumed.close(one_process)
     nats, logged = (2 * 10 + 4 * 30 + 3 * 20) / 60, (2 + 4 + 3) / 2
     expected = {

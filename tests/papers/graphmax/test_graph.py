@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.graph import GraphOperator, _arrays_checksum, count_bigrams
+from lit_ctg.papers.graphmax.graph import GraphOperator, _arrays_checksum, _multiply_pruned, count_bigrams
 
 TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
 SIZE = 5
@@ -96,6 +97,49 @@ def test_orders_sum_powers_and_pruning_is_stated() -> None:
     np.testing.assert_allclose(cut.matrix.toarray(), first + kept, atol=1e-6)
     total = (first + square).sum()
     assert cut.information["dropped_mass"] == pytest.approx((square - kept).sum() / total, rel=1e-4)
+    assert cut.information["row_edges"] == 4
+    assert CooccurrenceGraph.from_token_ids(texts, 30).information["row_edges"] is None, "nothing was pruned"
+    # rows are pruned a block at a time: what is lost is the sum over blocks
+    matrix = sp.csr_array(first)
+    (whole_part, whole_lost), (parts, lost) = (_multiply_pruned(matrix, matrix, 4, rows=rows) for rows in (512, 7))
+    np.testing.assert_array_equal(parts.toarray(), whole_part.toarray())
+    assert lost == pytest.approx(whole_lost) == pytest.approx((square - kept).sum(), rel=1e-5)
+
+
+def test_totals_are_of_the_rows_of_counts_that_can_be_recovered() -> None:
+    assert CooccurrenceGraph.from_token_ids(TEXTS, SIZE).total_V.tolist() == counted().sum(axis=1).tolist()
+    transposed = CooccurrenceGraph.from_token_ids(TEXTS, SIZE, transposed=True)
+    assert transposed.total_V.tolist() == counted().sum(axis=0).tolist()
+    for settings in ({"order": 2}, {"normalization": "spectral"}):
+        assert CooccurrenceGraph.from_token_ids(TEXTS, SIZE, **settings).total_V is None
+    # thirds and sevenths in float32 times their totals are the counts again
+    texts = [[0, 1]] * 3 + [[0, 2]] * 4 + [[1, 0]] * 1000 + [[1, 2]] * 7
+    graph = CooccurrenceGraph.from_token_ids(texts, 3, minimum_count=1)
+    again = graph.reweighted(transposed=True)
+    assert again.total_V.tolist() == [1000.0, 3.0, 11.0] and again.information["bigrams"] == 1014
+
+
+def test_the_successors_without_their_zeros_are_the_same_rows() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE)
+    ids_B, like = torch.tensor([1, 4, 2, 0, 3]), torch.zeros(1, dtype=torch.float64)
+    found = graph.successor_entries(ids_B, like)
+    assert found.weight_BK.dtype == torch.float64 and found.ids_BK.shape == (5, 2)
+    rows_BV = torch.zeros(5, SIZE, dtype=torch.float64).scatter_add_(1, found.ids_BK, found.weight_BK)
+    assert torch.equal(rows_BV, graph.successors(ids_B, like))
+    # 1 and 2 are followed by two tokens, 4 and 3 by nothing: one place of theirs counts as used, with a weight of 0
+    assert found.spare_BK[:, 1].tolist() == [False, True, False, True, True] and not found.spare_BK[:, 0].any()
+    # unused places repeat the row's first token
+    assert found.ids_BK.tolist() == [[1, 2], [0, 0], [0, 1], [1, 1], [0, 0]]
+    assert found.weight_BK[found.spare_BK].eq(0).all() and found.weight_BK[1].eq(0).all()
+    none = CooccurrenceGraph.from_matrix(np.zeros((3, 3))).successor_entries(torch.tensor([2]), like)
+    assert none.ids_BK.tolist() == [[0]] and none.weight_BK.tolist() == [[0.0]]
+
+
+def test_an_operator_is_made_once_for_each_type_of_number() -> None:
+    graph = CooccurrenceGraph.from_token_ids(TEXTS, SIZE)
+    narrow, wide = (graph.operator(torch.zeros(1, dtype=dtype)) for dtype in (torch.float32, torch.float64))
+    assert (narrow.diagonal_V.dtype, wide.diagonal_V.dtype) == (torch.float32, torch.float64)
+    assert graph.operator(torch.zeros(7)) is narrow and graph.operator(torch.zeros(7).double()) is wide
 
 
 def test_rare_bigrams_can_be_dropped() -> None:
@@ -113,6 +157,8 @@ def test_rare_bigrams_can_be_dropped() -> None:
         ({"sequences": [[0, 1], [1, 5]]}, "sequence 1 .* token 5; the vocabulary has 5"),
         ({"sequences": [[0, -1]]}, "token -1"),
         ({"order": 0}, "at least 1"),
+        ({"minimum_count": 0}, "at least 1"),
+        ({"row_edges": 0}, "at least 1"),
         ({"normalization": "rows"}, "did you mean 'row'"),
     ],
 )
@@ -197,6 +243,11 @@ def crafted(path, change) -> None:
         (lambda t, m: t.update(column=t["column"].astype(np.float32)), "float32 columns"),
         (lambda t, m: t.update(weight=np.full_like(t["weight"], np.nan)), "finite and not negative"),
         (lambda t, m: t.update(total=t["total"][:1]), "totals that do not fit"),
+        (lambda t, m: t.update(total=-t["total"]), "totals that do not fit"),
+        (lambda t, m: t.update(column=np.array([3, *t["column"][1:]], t["column"].dtype)), "a column outside"),
+        (lambda t, m: t.update(column=np.array([-1, *t["column"][1:]], t["column"].dtype)), "a column outside"),
+        (lambda t, m: t.update(row=np.array([1, *t["row"][1:]], t["row"].dtype)), "row pointers that do not fit"),
+        (lambda t, m: m.update(vocab_size="0"), "damaged .a vocabulary of 0"),
         (lambda t, m: t.pop("weight"), "has no 'weight'"),
         (lambda t, m: m.pop("vocab_size"), "has no 'vocab_size'"),
         (lambda t, m: m.pop("information"), "has no 'information'"),
@@ -261,6 +312,9 @@ def test_the_operator_is_m(slow) -> None:
     hubs = operator.hubs_K.numpy()
     assert set(np.argsort(-np.diag(m))[:6]) <= set(hubs) and operator.is_hub_V.sum() == 7
     np.testing.assert_allclose(operator.gram_KK, m[np.ix_(hubs, hubs)], atol=1e-12)
+    np.testing.assert_allclose(operator.difference(torch.from_numpy(x)), x @ difference.T, atol=1e-12)
+    others = np.where(np.isin(np.arange(40), hubs), 0, np.diag(m))
+    np.testing.assert_allclose(operator.extra_diagonal_V, others, atol=1e-12)
 
 
 def test_memory_is_sparse(zipf_graph: CooccurrenceGraph) -> None:

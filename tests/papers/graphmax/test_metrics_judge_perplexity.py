@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.metrics import HuggingFaceJudge, NgramJudge, text_perplexity
+from lit_ctg.statistics import t_quantile
 
 V = 7
 
@@ -52,6 +55,13 @@ def test_perplexity_divides_once_and_has_an_interval():
     assert wide.ci95[0] < wide.value < wide.ci95[1]
     assert math.isnan(text_perplexity([], []).value)
     assert text_perplexity([math.inf, 1.0], [1, 1]).value == math.inf
+    # a text without a token is no unit of the interval
+    assert text_perplexity([1.0, 6.0, 3.0, 0.0], [1, 3, 1, 0]) == wide
+    # the delta method by hand
+    rows = np.array([[1.0, 1], [6.0, 3], [3.0, 1]])
+    residuals = rows[:, 0] - 2.0 * rows[:, 1]
+    half = t_quantile(2) * math.sqrt(3 / 2 * (residuals**2).sum()) / 5
+    assert wide.ci95 == pytest.approx((math.exp(2 - half), math.exp(2 + half)))
 
 
 def test_bad_input_is_one_line():
@@ -94,6 +104,19 @@ def test_a_pretrained_judge_token_by_token(folder):
     long = judge.nll("the food was good ", "the fish was bad")
     assert long == (pytest.approx(slow([4, 5, 2, 7, 4, 6], 2), rel=1e-5), 4)
     assert judge.nll("the food", "") == (0.0, 0)
+
+
+def test_special_tokens_that_a_tokenizer_adds_are_no_text_and_places_in_the_text_are_needed(folder, monkeypatch):
+    judge = HuggingFaceJudge(str(folder))
+    expected = judge.nll("the food ", "was good")
+    judge.tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A <s>", special_tokens=[("<s>", 0)]
+    )
+    assert judge.tokenizer("food")["input_ids"] == [0, 3, 0]
+    assert judge.nll("the food ", "was good") == expected
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: SimpleNamespace(is_fast=False))
+    with pytest.raises(UserError, match="its tokenizer gives no places in the text"):
+        HuggingFaceJudge(str(folder))
 
 
 def test_no_judge_there(tmp_path):

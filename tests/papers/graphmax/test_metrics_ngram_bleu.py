@@ -39,6 +39,14 @@ def test_a_short_text_pays_the_brevity_penalty():
     assert metric.result()["bleu_5"].value == pytest.approx(math.exp(1 - 6 / 5))
 
 
+def test_a_long_text_is_not_rewarded_and_the_shorter_of_two_lengths_counts_on_a_tie():
+    metric = NgramBleu(References([words_of("the cat sat")]), orders=2)
+    metric.update([words_of("the cat sat on the mat")])
+    assert metric.result()["bleu_2"].value == pytest.approx(math.sqrt(3 / 6 * 2 / 5))
+    tie = References([["a"] * 2, ["a"] * 4, ["a"] * 9])
+    assert [tie.closest_length(length) for length in (1, 2, 3, 4, 6, 7, 20)] == [2, 2, 2, 4, 4, 9, 9]
+
+
 def test_a_gram_counts_no_more_often_than_in_one_reference():
     # "the the": twice in no reference, though twice in the corpus
     metric = NgramBleu(References([words_of("the cat"), words_of("the dog")]), orders=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,7 +11,9 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, NotConverged, certify, graphmax
+from lit_ctg.papers.graphmax.equation import warn_uncertified
 from lit_ctg.papers.graphmax.graph import GraphOperator
+from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.solver import Solution, _Point, _Rows, solve, solve_carefully
 
 STRENGTHS = (0.1, 1.0, 10.0)
@@ -331,6 +335,46 @@ def test_an_empty_graph_leaves_a_ridge() -> None:
         np.testing.assert_allclose(x, (logits - 2 * strength * x).softmax(dim=-1), rtol=1e-5, atol=1e-12)
 
 
+def test_a_certificate_is_of_the_normalised_distribution_and_masked_tokens_have_no_mass() -> None:
+    graph = CooccurrenceGraph.from_matrix(np.array([[0, 0.5, 0.5], [0.25, 0, 0], [1, 0, 0]]))
+    logits = torch.tensor([[1.0, 0.0, -2.0], [0.5, 0.0, float("-inf")]], dtype=torch.float64)
+    log_probs = graphmax(logits, graph, tol=1e-12).log_probs_BV
+    gap_B = certify(log_probs, logits, graph)
+    assert ((gap_B >= 0) & (gap_B <= 1e-11)).all()
+    assert torch.allclose(certify(log_probs + 3.0, logits, graph), gap_B, atol=1e-12), "of what is proportional to it"
+    # any mass on a masked token: the distribution is not one of the problem's
+    spread = torch.tensor([[0.5, 0.3, 0.2]] * 2, dtype=torch.float64).log()
+    assert certify(spread, logits, graph).isinf().tolist() == [False, True]
+
+
+def test_rows_that_are_no_optimum_are_counted_and_the_worst_is_told() -> None:
+    graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
+    logits, strength = torch.tensor([[3.0, 0.0, -3.0]] * 3), torch.tensor([0.0, 40.0, 0.0])
+    with pytest.raises(NotConverged, match="certified 2 of 3 rows"):
+        graphmax(logits, graph, strength, max_iterations=1, tol=1e-12, strict=True)
+    found = graphmax(logits, graph, strength)
+    assert (found.iterations_B[[0, 2]] == 0).all() and (found.products_B[[0, 2]] == 0).all()
+    direct = solve(graph.operator(logits), logits[1:2], strength[1:2, None], tol=1e-6, max_iterations=60)
+    assert (found.iterations_B[1], found.products_B[1]) == (direct.iterations_B[0], direct.products_B[0])
+    open_B = torch.tensor([True, False, False])
+    for gaps, worst in (([0.0, 1e-3, 0.5], "0.5"), ([0.0, float("nan"), 0.5], "inf")):
+        result = found._replace(gap_B=torch.tensor(gaps, dtype=torch.float64), converged_B=open_B)
+        with pytest.warns(
+            RuntimeWarning, match=f"here: graphmax certified 1 of 3 rows, the largest gap is {worst} nats"
+        ):
+            warn_uncertified(result, "here")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_uncertified(found, "here")
+
+
+def test_the_paper_s_own_solver_has_no_gradient() -> None:
+    graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
+    logits = torch.tensor([[3.0, 0.0, -3.0]], requires_grad=True)
+    solver = AlgorithmOne(step_size=0.02, steps=3, threshold=0.02, sort="descending", log_floor=1e-12)
+    assert not graphmax(logits, graph, solver=solver).probs_BV.requires_grad
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -343,6 +387,9 @@ def test_an_empty_graph_leaves_a_ridge() -> None:
         ({"logits": torch.tensor([[0.0, float("inf"), 1]])}, r"a logit is \+inf"),
         ({"strength": -0.5}, "number >= 0, not -0.5"),
         ({"strength": float("nan")}, "number >= 0"),
+        ({"strength": float("inf")}, "number >= 0"),
+        ({"logits": torch.zeros(3, 3), "strength": torch.ones(2)}, "2 strengths for 3 rows"),
+        ({"warm_start_BV": torch.full((2, 3), float("nan"))}, "without NaN"),
         ({"strength": torch.ones(3)}, "3 strengths for 2 rows"),
         ({"tol": 0.0}, "tol > 0"),
         ({"tol": float("nan")}, "tol > 0"),

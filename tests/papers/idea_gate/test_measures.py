@@ -18,6 +18,7 @@ from lit_ctg.papers.idea_gate.measures import (
     Held,
     HistoryCache,
     IdeaLoss,
+    MassMean,
     TopicClassifier,
     TopicMass,
     about,
@@ -42,7 +43,7 @@ def batch_of(ids_BT: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def data_of(train: np.ndarray, size: int = SIZE) -> SimpleNamespace:
-    return SimpleNamespace(packed=SimpleNamespace(ids=lambda split: train), vocabulary=range(size))
+    return SimpleNamespace(packed=SimpleNamespace(ids={"train": train}.__getitem__), vocabulary=range(size))
 
 
 def test_the_margin_is_bigram_less_model_over_counted_targets() -> None:
@@ -50,7 +51,8 @@ def test_the_margin_is_bigram_less_model_over_counted_targets() -> None:
     batch = batch_of(torch.randint(SIZE, (3, 9), generator=generator))
     scores = torch.randn(3, 8, SIZE, generator=generator)
     metric = BigramLoss().bind(data_of(TEXT))
-    metric.update_from(output_of(None, scores), batch)
+    # with the gate, as the model is used
+    metric.update_from(IdeaGateOutput(scores, scores, torch.zeros_like(scores), scores), batch)
     result = metric.result()
     kept = batch["mask_target_BT"]
     first, second = batch["input_ids_BT"][kept].numpy(), batch["target_ids_BT"][kept].numpy()
@@ -86,6 +88,9 @@ def gate_module(stop=(), **changes):
 def test_the_validation_idea_loss_is_that_of_training(make_module, batch) -> None:
     module = make_module(positive_weight=3.0).eval()
     module.stopword_mask_V[:9] = True
+    mask = batch["mask_target_BT"].clone()
+    mask[1, :3] = False  # targets that do not count need not be the last
+    batch = {**batch, "mask_input_BT": mask, "mask_target_BT": mask}
     with torch.no_grad():
         output, expected = module(batch), module.losses(batch)["idea_loss"]
     metric = IdeaLoss().bind(None, module)
@@ -115,6 +120,7 @@ def test_history_and_head_are_compared_position_by_position() -> None:
     generator = torch.Generator().manual_seed(1)
     module = gate_module(stop=[0, 1])
     batch = batch_of(torch.randint(SIZE, (2, 16), generator=generator))
+    batch["mask_target_BT"][0, 5] = False  # a measured place with text behind it
     idea = torch.randn(2, 15, SIZE, generator=generator)
     metric = HistoryCache(stride=3).bind(data_of(TEXT), module)
     metric.update_from(output_of(idea), batch)
@@ -162,6 +168,30 @@ def test_a_constant_gate_has_no_share_of_context_and_one_without_means_all(moves
     assert result["context_share"].n == 4000
     # all tokens alike under the token head, so the weights change nothing
     assert result["context_share_weighted"].value == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_weighted_share_is_by_the_token_head_over_every_stride_th_counted_position() -> None:
+    generator = torch.Generator().manual_seed(3)
+    gate_BTV, token_BTV = torch.randn(2, 2, 31, SIZE, generator=generator, dtype=torch.float64).unbind()
+    gate_BTV = gate_BTV + torch.arange(SIZE) / 3
+    module = gate_module(stop=[3], gate=lambda logits: logits)
+    metric = GateContext(stride=3).bind(None, module)
+    mask = torch.ones(2, 31, dtype=torch.bool)
+    mask[1, 8:20] = False
+    batch = {"target_ids_BT": torch.zeros(2, 31, dtype=torch.long), "mask_target_BT": mask}
+    metric.update_from(IdeaGateOutput(gate_BTV, gate_BTV, token_BTV * 3, gate_BTV), batch)
+    places = [(b, t) for b in range(2) for t in range(2, 31, 3) if mask[b, t]]
+    gate_PV = torch.stack([gate_BTV[place] for place in places])
+    weight_V = torch.stack([(token_BTV[place] * 3).softmax(-1) for place in places]).mean(0)
+    weight_V[3] = 0.0
+    weight_V /= weight_V.sum()
+    context = (weight_V * gate_PV.var(0, correction=0)).sum()
+    mean_V = gate_PV.mean(0)
+    static = (weight_V * (mean_V - (weight_V * mean_V).sum()).square()).sum()
+    result = metric.result()
+    assert result["context_share_weighted"].value == pytest.approx(float(context / (context + static)), rel=1e-9)
+    assert result["context_share_weighted"].value != pytest.approx(result["context_share"].value, abs=0.02)
+    assert result["context_share"].n == len(places) == 16
 
 
 def test_without_strength_the_gate_has_no_variance_to_share() -> None:
@@ -226,8 +256,9 @@ def test_mass_is_the_probability_of_the_terms_and_the_gate_is_what_moves_it(topi
     arms = {"gated": {}, "gate_off": {"alpha": 0.0}}
     trial = TopicMass(domains=["chemistry"], length=20, before=8, windows=3, arms=arms, batch_size=2)
     trial.run(module, data)
+    assert module.alpha == 0.5, "the model has its own strength again"
     windows = [held[0][1][:20], held[0][1][20:], held[1][1][:20]]
-    means = {}
+    means, masses = {}, {}
     for alpha in (0.5, 0.0):
         module.alpha = alpha
         found = []
@@ -235,7 +266,7 @@ def test_mass_is_the_probability_of_the_terms_and_the_gate_is_what_moves_it(topi
             with torch.no_grad():
                 scores = module({"input_ids_BT": torch.from_numpy(text[None, :-1])}).scores_BTV[0]
             found.append(float(scores.softmax(-1)[8:, ids].sum(-1).mean()))
-        means[alpha] = np.mean(found)
+        masses[alpha], means[alpha] = found, np.mean(found)
     module.alpha = 0.5
     assert trial.results["mass/gated/chemistry/inside"]["value"] == pytest.approx(means[0.5], rel=1e-9)
     assert trial.results["mass/gate_off/chemistry/inside"]["value"] == pytest.approx(means[0.0], rel=1e-9)
@@ -245,11 +276,56 @@ def test_mass_is_the_probability_of_the_terms_and_the_gate_is_what_moves_it(topi
     kept = trial.results["mass/gated/chemistry/kept"]["value"]
     drifted, never = (trial.results[f"mass/gated/chemistry/{kind}"]["value"] for kind in ("drifted", "never"))
     assert kept == pytest.approx(drifted - never, abs=1e-12) and trial.results["mass/gated/all/kept"]["value"] == kept
-    # the same general text behind both beginnings
-    texts = trial.texts([(0, text) for text in windows], [(2, held[2][1][:20]), (3, held[3][1][:20])])
-    for ours, own, other in zip(windows, texts["drifted"], texts["never"], strict=True):
-        assert (own[:9] == ours[:9]).all() and (own[9:] == other[9:]).all() and (other[:9] != ours[:9]).any()
     assert set(trial.results) == set(MASS_NAMES)
+    # intervals are over documents: the first two windows are of one
+    metric = MassMean(sync_on_compute=False)
+    metric.update(masses[0.5][:2], 0)
+    metric.update(masses[0.5][2:], 1)
+    assert trial.results["mass/gated/chemistry/inside"]["ci95"] == pytest.approx(list(metric.number().ci95), rel=1e-9)
+    # the whole general text was used: two windows of each of the two documents
+    general = [(document, held[document][1][first : first + 20]) for document in (2, 3) for first in (0, 20)]
+    texts = {
+        kind: torch.from_numpy(np.stack(found))
+        for kind, found in trial.texts([(0, w) for w in windows], general).items()
+    }
+    for kind in ("drifted", "never"):
+        expected = [float(torch.isin(text[9:], ids).double().mean()) for text in texts[kind]]
+        assert trial.results[f"mass/text/chemistry/{kind}"]["value"] == pytest.approx(np.mean(expected))
+        expected = float(trial.mass(module, texts[kind], ids, {}).mean())
+        assert trial.results[f"mass/gated/chemistry/{kind}"]["value"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_same_general_text_stands_behind_both_beginnings() -> None:
+    trial = TopicMass(domains=["chemistry"], length=6, before=2, windows=3, arms={})
+    own = [(0, np.arange(100, 106)), (0, np.arange(200, 206)), (1, np.arange(300, 306))]
+    general = [(n, np.arange(10 * n, 10 * n + 6)) for n in range(4)]
+    texts = {kind: [ids.tolist() for ids in found] for kind, found in trial.texts(own, general).items()}
+    assert texts["inside"] == [ids.tolist() for _, ids in own]
+    assert texts["drifted"] == [
+        [100, 101, 102, 13, 14, 15], [200, 201, 202, 33, 34, 35], [300, 301, 302, 13, 14, 15]
+    ]  # fmt: skip
+    assert texts["never"] == [[0, 1, 2, 13, 14, 15], [20, 21, 22, 33, 34, 35], [0, 1, 2, 13, 14, 15]]
+
+
+def test_a_domain_without_text_of_its_own_or_without_two_general_ones_is_left_out(topical) -> None:
+    module, data, held = topical
+    trial = TopicMass(domains=["chemistry", "war"], length=20, before=8, windows=3, arms={"gated": {}})
+    trial.run(module, data)
+    assert {name.split("/")[2] for name in trial.results} == {"chemistry", "all"}
+    packed = Packed({"val": [held[0], ("sport", held[2][1][:39])], "test": []})
+    trial.run(module, SimpleNamespace(prepare=lambda: packed, vocabulary=data.vocabulary))
+    assert trial.results == {}
+
+
+def test_without_a_gate_arms_of_other_strengths_are_left_out_and_training_measures_nothing(topical) -> None:
+    module, data, _ = topical
+    arms = {"gated": {}, "gate_off": {"alpha": 0.0}}
+    trial = TopicMass(domains=["chemistry"], length=20, before=8, windows=1, arms=arms)
+    trial.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=data), module)
+    assert trial.results == {}
+    module.gated = False
+    trial.run(module, data)
+    assert {name.split("/")[1] for name in trial.results} == {"text", "gated"}
 
 
 MASS_NAMES = [
@@ -260,9 +336,10 @@ MASS_NAMES = [
 ]
 
 
-def test_a_beginning_must_leave_something_to_measure() -> None:
-    with pytest.raises(UserError, match=r"topic_mass\.before=19"):
-        TopicMass(domains=["chemistry"], length=20, before=19, windows=1, arms={})
+@pytest.mark.parametrize("before", [0, 19])
+def test_a_beginning_must_leave_something_to_measure(before) -> None:
+    with pytest.raises(UserError, match=rf"topic_mass\.before={before}"):
+        TopicMass(domains=["chemistry"], length=20, before=before, windows=1, arms={})
 
 
 def test_terms_are_single_tokens_after_a_blank(vocabulary) -> None:
@@ -270,6 +347,11 @@ def test_terms_are_single_tokens_after_a_blank(vocabulary) -> None:
     ids = term_ids(domain, vocabulary).tolist()
     texts = {vocabulary.decode([number]) for number in ids}
     assert " market" in texts and all(text.startswith(" ") and text[1:] in domain.terms["long"] for text in texts)
+    every = SimpleNamespace(encode=lambda text: [hash(text)])
+    assert len(term_ids(domain, every)) == len(domain.terms["long"]) > len(domain.terms["short"])
+    # where every term is several tokens there are none, and their mass is 0
+    none = term_ids(domain, SimpleNamespace(encode=lambda text: [1, 2]))
+    assert none.tolist() == [] and none.dtype == torch.long
 
 
 def test_the_classifier_knows_its_domains_and_says_how_well() -> None:
@@ -296,4 +378,28 @@ def test_the_classifier_knows_its_domains_and_says_how_well() -> None:
     assert judge.classes([fresh[1][::-1]]).tolist() == [1]
     with pytest.raises(UserError, match="no training text about 'finance'"):
         TopicClassifier(domains=["finance"], tokens=20).fit(Packed(splits), 40)
-    assert math.isclose(float(judge.features([fresh[0]]).power(2).sum()), 1.0)
+    # square roots of 4, 1 and 0 tokens, of length 1
+    features = judge.features([[7, 7, 3, 7, 7]]).toarray()[0]
+    assert features[[7, 3, 1]].tolist() == pytest.approx([2 / math.sqrt(5), 1 / math.sqrt(5), 0.0])
+    # it learns from the training split alone
+    without = Packed({**splits, "val": [], "test": [text for text in splits["test"] if text[0] != "war"]})
+    judge = TopicClassifier(domains=["chemistry", "war"], tokens=20, pieces=30).fit(without, 40)
+    assert judge.real["war"] == (0, 0) and judge.classes(fresh).tolist() == [0, 1, 2]
+
+
+def test_the_classifier_learns_from_as_many_pieces_of_each_class_as_it_was_told(monkeypatch) -> None:
+    learned = []
+    features = TopicClassifier.features
+
+    def note(self, texts):
+        learned.append(sorted(int(text[0]) for text in texts))
+        return features(self, texts)
+
+    monkeypatch.setattr(TopicClassifier, "features", note)
+    documents = [(name, range(low, low + 40)) for name, low in (("war", 0), ("sport", 100))]
+    packed = Packed({"train": documents, "val": [], "test": []})
+    for seed in (0, 0, 1, 2):
+        TopicClassifier(domains=["war"], tokens=2, pieces=5, seed=seed).fit(packed, 200)
+    assert [sum(first < 100 for first in pieces) for pieces in learned] == [5] * 4
+    assert [len(set(pieces)) for pieces in learned] == [10] * 4
+    assert learned[0] == learned[1] and len({tuple(pieces) for pieces in learned}) == 3

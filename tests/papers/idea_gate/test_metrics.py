@@ -33,6 +33,7 @@ from lit_ctg.papers.idea_gate.metrics import (
 )
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
 from lit_ctg.results.spec import read_printed
+from lit_ctg.statistics import ratio_interval
 
 # gated_perplexity: Cost with the gate and without it, against a slow loop
 
@@ -68,6 +69,7 @@ def test_equals_a_loop_over_positions(gated_batch, counted_nlls, scores) -> None
     assert result["perplexity"].value == pytest.approx(math.exp(mean), rel=1e-12)
     low, high = result["loss"].ci95
     assert low < mean < high and result["perplexity"].ci95[0] == pytest.approx(math.exp(low))
+    assert {entry.direction for entry in result.values()} == {"lower"}
 
 
 def test_without_a_gate_both_are_the_ordinary_perplexity(gated_batch) -> None:
@@ -77,6 +79,8 @@ def test_without_a_gate_both_are_the_ordinary_perplexity(gated_batch) -> None:
         metric.update_from(*gated_batch(1, with_gate=False))
     values = {metric.result()["perplexity"].value for metric in metrics}
     assert values == {ordinary.result().value}
+    output, batch = gated_batch(1, with_gate=False)
+    assert cost(output, batch, "ungated") is cost(output, batch, "gated"), "computed once for both"
 
 
 def test_the_gate_is_left_out_only_where_asked(gated_batch) -> None:
@@ -146,6 +150,22 @@ def test_the_end_of_text_is_no_word_and_ends_one() -> None:
     assert token_texts(vocabulary)[end] == ""
     words = bound(vocabulary).words(torch.tensor([[letter, end, letter]]), torch.tensor([[end, letter, letter]]))
     assert words.tolist() == [[0, 1, 0]]
+
+
+def test_special_tokens_have_no_text_and_half_a_character_puts_no_blanks_between_tokens() -> None:
+    texts = ["\n", "<begin>", "<pad>", "\ufffd", "\ufffd", "a", "b"]
+
+    class Vocabulary:
+        eos_id, bos_id, pad_id = 0, 1, 2
+
+        def __len__(self) -> int:
+            return len(texts)
+
+        def decode(self, ids):
+            return "".join(texts[number] for number in ids).replace("\ufffd\ufffd", "\u00e9")
+
+    # a line end keeps its text: it parts words
+    assert token_texts(Vocabulary()) == ["\n", "", "", "\ufffd", "\ufffd", "a", "b"]
 
 
 @pytest.mark.parametrize("scores", ["gated", "ungated"])
@@ -228,6 +248,40 @@ def test_precision_and_recall_count_pairs() -> None:
     assert result["precision"].value == pytest.approx(sklearn_metrics.precision_score(truth, said))
     assert result["recall"].value == pytest.approx(sklearn_metrics.recall_score(truth, said))
     assert result["precision"].n == said.sum() and result["recall"].n == truth.sum()
+
+
+def test_padding_of_a_window_is_no_token_that_was_found() -> None:
+    """-1 is looked up as token 0: a head that predicts 0 has not found it where the window is padded."""
+    logits_1V = torch.full((1, V), -5.0)
+    logits_1V[0, [0, 7]] = 5.0
+    metric, _ = make()
+    metric.update(logits_1V, torch.tensor([[7, -1, -1, -1, -1, -1]]), torch.zeros(V, dtype=torch.bool))
+    result = metric.result()
+    assert result["precision"].value == 0.5 and result["recall"].value == 1.0
+
+
+def test_rows_are_the_units_of_the_intervals() -> None:
+    """A row that predicts nothing is no unit of precision's."""
+    logits_PV, window_PK, stopword_V = case(6, positions=40)
+    logits_PV[30:] = -1.0
+    metric, _ = make()
+    rows = {"precision": [], "recall": []}
+    for places in (slice(0, 4), slice(4, 15), slice(15, 30), slice(30, 40)):
+        metric.update(logits_PV[places], window_PK[places], stopword_V)
+        said = (logits_PV[places] > 0) & ~stopword_V
+        there = dense(window_PK[places], stopword_V)
+        right = float((said & there).sum())
+        rows["precision"].append((right, float(said.sum())))
+        rows["recall"].append((right, float(there.sum())))
+    result = metric.result()
+    for name, pairs in rows.items():
+        total, count = np.array(pairs).T
+        expected = ratio_interval(
+            total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
+            count_sq=(count**2).sum(), rows=int((count > 0).sum()),
+        )  # fmt: skip
+        assert result[name].ci95 == pytest.approx(expected)
+    assert metric.precision_rows == 3 and metric.recall_rows == 4
 
 
 def test_a_perfect_head_and_the_unigram_ranking() -> None:
@@ -379,7 +433,10 @@ def test_needs_two_values_and_leaves_out_missing_ones() -> None:
     assert grouped_bootstrap([1.0], [0]) is None
     assert grouped_bootstrap([1.0, math.nan], [0, 1]) is None
     assert grouped_bootstrap([2.0, 2.0, math.nan], [0, 1, 1]) == (2.0, 2.0)
-    assert grouped_bootstrap([1.0, 2.0, 5.0], [0, 0, 1]) == grouped_bootstrap([1.0, 2.0, 5.0], [0, 0, 1])
+    rng = np.random.default_rng(0)
+    values, groups = rng.normal(size=30).tolist(), [0] * 10 + [1] * 20
+    assert grouped_bootstrap(values, groups) == grouped_bootstrap(values, groups)
+    assert grouped_bootstrap(values, groups, seed=1) != grouped_bootstrap(values, groups, seed=2)
 
 
 def test_means_merge_and_reset() -> None:
@@ -406,6 +463,13 @@ def test_share_of_content_words() -> None:
     # 1 of 2, 2 of 2; a sample of function words has no share
     assert float(metric.compute()) == pytest.approx(0.75)
     assert metric.result().n == 2
+
+
+def test_the_interval_is_over_prompts_and_their_samples() -> None:
+    metric = stickiness_make()
+    for group, word in enumerate(("acid", "rome")):
+        metric.update([[word]] * 20, group)
+    assert metric.result().ci95 == grouped_bootstrap([1.0] * 20 + [0.0] * 20, [0] * 20 + [1] * 20) == (0.0, 1.0)
 
 
 def test_a_term_that_is_a_function_word_does_not_count() -> None:
@@ -508,6 +572,12 @@ def test_each_span_by_itself_and_the_fall_between_first_and_last() -> None:
     assert result["fall"].direction == "lower"
 
 
+def test_the_fall_is_from_the_first_to_the_last_of_three_spans() -> None:
+    metric = TopicDrift(spans=[(1, 5), (6, 10), (11, 15)], terms={"acid"}, function_words=())
+    metric.update([[["acid"]], [["acid", "x"]], [["acid", "x", "x", "x"]]])
+    assert metric.result()["fall"].value == 0.75
+
+
 def test_merges_and_resets() -> None:
     one, other = topic_drift_make(), topic_drift_make()
     one.update([[["acid"]], [["x"]]], 0)
@@ -515,8 +585,9 @@ def test_merges_and_resets() -> None:
     one.merge_state(other)
     assert one.result()["1-50"].value == 0.5
     assert one.compute().tolist() == [0.5, 0.0]
+    assert one.result()["fall"].value == 0.5 and one.result()["fall"].n == 2
     one.reset()
-    assert math.isnan(one.result()["1-50"].value)
+    assert all(math.isnan(entry.value) and entry.n == 0 for entry in one.result().values())
 
 
 def test_names() -> None:

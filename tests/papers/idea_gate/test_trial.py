@@ -18,14 +18,15 @@ from lightning.pytorch.loggers import WandbLogger
 from lit_ctg.config import compose, plain
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate import GateForm
+from lit_ctg.papers.idea_gate import GateForm, metrics
 from lit_ctg.papers.idea_gate.corpus import LISTS, load_domain
-from lit_ctg.papers.idea_gate.metrics import span_name
+from lit_ctg.papers.idea_gate.metrics import grouped_bootstrap, span_name
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput
-from lit_ctg.papers.idea_gate.trial import ALL, TopicTrial, XRay, figure, first_token, look, readable
+from lit_ctg.papers.idea_gate.trial import ALL, Sample, TopicTrial, XRay, figure, first_token, look, readable, shown
 from lit_ctg.results.spec import load_specs
 from lit_ctg.results.table import COUNTS
 from lit_ctg.run.reproduce import load_groups
+from lit_ctg.statistics import wilson_interval
 
 # topic_trial: Topic trials with a generator that writes what it is told to: places, arms, pairing, records
 
@@ -200,6 +201,94 @@ def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
     assert callback.results and callback.samples
 
 
+def test_a_trial_may_use_every_prompt_a_span_of_one_token_and_score_more_tokens_than_the_spans_have(vocabulary) -> None:
+    every = len(load_domain("chemistry").prompts)
+    author = Author(vocabulary, on_topic)
+    callback = trial(author, domains=["chemistry"], samples=every, prompts=every, spans=[[3, 3]], scored_tokens=30)
+    callback.run(SimpleNamespace(gated=False), SimpleNamespace(vocabulary=vocabulary))
+    ((prompts, *_, most),) = author.calls
+    assert prompts == list(load_domain("chemistry").prompts) and most == 30
+
+
+def test_a_second_run_replaces_the_first(vocabulary) -> None:
+    callback = run(Author(vocabulary, on_topic))
+    callback.run(SimpleNamespace(gated=False), SimpleNamespace(vocabulary=vocabulary))
+    assert {key.split("/")[1] for key in callback.results} == {"gated"}
+    assert {sample["path"] for sample in callback.samples} == {"gated"}
+
+
+def sample(scored, last_ids=()):
+    return Sample("", 10, scored, scored, [scored] * 3, list(last_ids))
+
+
+# two prompts whose samples are alike among themselves: over samples alone the intervals would be narrower
+ALIKE = [[sample(["acid"] * 10, [0])] * 8, [sample(["king", "army", "river"] * 3, [1])] * 8]
+
+
+def of_groups(first, second):
+    """The interval of two prompts' samples."""
+    expected = grouped_bootstrap([first] * 8 + [second] * 8, [0] * 8 + [1] * 8)
+    assert expected != grouped_bootstrap([first] * 8 + [second] * 8, [0] * 16)
+    return pytest.approx(list(expected))
+
+
+def test_intervals_are_over_prompts_and_their_samples() -> None:
+    callback = trial(None, domains=["chemistry"])
+    callback._measure("gated", {"chemistry": ALIKE})
+    results, name = callback.results, "topic/gated/chemistry/short"
+    for key in ("stickiness", "stickiness_with_prompt", "drift/1-5"):
+        assert results[f"{name}/{key}"]["value"] == 0.5 and results[f"{name}/{key}"]["ci95"] == of_groups(1.0, 0.0)
+    assert results[f"{name}/density"]["ci95"] == of_groups(10.0, 0.0)
+    assert results["topic/gated/chemistry/distinct_2"]["ci95"] == of_groups(1 / 9, 3 / 8)
+    # the gain of a gate without which no text keeps to its topic; a text without a content word has none
+    words = [[sample(["the"]), *ALIKE[0][1:]], ALIKE[1]]
+    on, less, off = (
+        callback._metrics(callback.domains, {"chemistry": texts}, "short")
+        for texts in (ALIKE, words, [ALIKE[1], ALIKE[1]])
+    )
+    for name, metrics_on in (("whole", on), ("less", less)):
+        callback._gain({name: metrics_on["stickiness"]}, {name: off["stickiness"]})
+    assert results["topic/gate_gain/whole"]["ci95"] == of_groups(1.0, 0.0)
+    assert results["topic/gate_gain/less"]["n"] == 15
+    assert results["topic/gate_gain/less"]["value"] == pytest.approx(7 / 15)
+
+
+def test_the_share_that_the_classifier_assigns_is_over_the_prompts_of_each_domain_and_of_all() -> None:
+    callback = trial(None)
+    judge = SimpleNamespace(classes=lambda texts: np.array([ids[0] for ids in texts]))
+    callback._classify(judge, "gated", dict.fromkeys(DOMAINS, ALIKE))
+    values = {domain: callback.results[f"topic/gated/{domain}/classified"] for domain in (*DOMAINS, ALL)}
+    assert values["chemistry"]["ci95"] == of_groups(1.0, 0.0) and values["war"]["ci95"] == of_groups(0.0, 1.0)
+    expected = grouped_bootstrap([*[1.0] * 8, *[0.0] * 16, *[1.0] * 8], [group for group in range(4) for _ in range(8)])
+    assert values[ALL]["value"] == 0.5 and values[ALL]["ci95"] == pytest.approx(list(expected))
+
+
+def test_documents_of_different_domains_are_different_groups(vocabulary, monkeypatch) -> None:
+    groups = set()
+    monkeypatch.setattr(metrics, "grouped_bootstrap", lambda values, group_N: groups.add(len(set(group_N))))
+    data = SimpleNamespace(vocabulary=vocabulary, prepare=lambda: corpus_of(vocabulary))
+    results = trial(None).text_references(data)
+    # two held-out documents of each domain; of the other subjects two, seen by both lists of terms
+    assert results["topic/text/all/short/stickiness"]["n"] > 4 and groups == {2, 4}
+
+
+def test_each_list_counts_its_own_terms(vocabulary) -> None:
+    lists = load_domain("chemistry").terms
+    assert "alcohol" in set(lists["long"]) - set(lists["short"])
+    results = run(Author(vocabulary, lambda *_: " alcohol" * 10), gated=False, domains=["chemistry"]).results
+    assert results["topic/gated/chemistry/long/stickiness"]["value"] == 1.0
+    assert results["topic/gated/chemistry/short/stickiness"]["value"] == 0.0
+
+
+def test_the_last_span_s_tokens_are_those_that_it_names(vocabulary) -> None:
+    start, new = vocabulary.encode("The war"), [vocabulary.id(letter) for letter in "abcdefghijklmnopqrstuvwxyz"]
+    callback = trial(None, spans=[[1, 5], [11, 20]])
+    sample = callback.read(Text((*start, *new), len(start)), vocabulary)
+    assert sample.last_ids == new[10:20] and sample.new_tokens == 10
+    short = callback.read(Text((*start, *new[:7]), len(start)), vocabulary)
+    assert short.last_ids == [] and short.new_tokens == 7
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -207,7 +296,9 @@ def test_runs_in_validation_alone(vocabulary, tiny, trainer_of) -> None:
         ({"arms": {"gated": {"alpha": 1.0}}}, "needs 'gated' without control"),
         ({"samples": 5}, "5 samples cannot be shared by 2 prompts"),
         ({"prompts": 40, "samples": 40}, r"chemistry has 6 prompts.*callback\.topic_trial\.prompts=6"),
+        ({"samples": 0}, "0 samples cannot be shared by 2 prompts"),
         ({"spans": [[0, 5]]}, "first and last token"),
+        ({"spans": []}, "first and last token"),
         ({"domains": ["alchemy"]}, "no domain 'alchemy'"),
     ],
 )
@@ -243,6 +334,8 @@ def test_a_classifier_of_real_text_judges_the_last_span(vocabulary) -> None:
     assert (
         results["tried/gate_off/all/classified"]["value"] == 0.5 and results["tried/gate_off/all/classified"]["n"] == 8
     )
+    accuracy = results["tried/classifier/accuracy"]
+    assert accuracy["ci95"] == list(wilson_interval(accuracy["n"], accuracy["n"]))
     assert {name.split("/")[0] for name in results} == {"tried"}
     assert {sample["path"] for sample in callback.samples} == {"tried/gated", "tried/gate_off"}
 
@@ -265,7 +358,9 @@ def test_references_are_real_texts_and_arms_are_counted_in_random_ones(vocabular
     assert results["topic/random/war/short/density"]["value"] == 0.0
     random = results["topic/random/chemistry/short/stickiness"]["value"]
     assert random == pytest.approx(0.25, abs=0.03)
-    assert results["topic/gated/chemistry/short/times_random"]["value"] == pytest.approx(1.0 / random)
+    times = results["topic/gated/chemistry/short/times_random"]
+    assert times["value"] == pytest.approx(1.0 / random)
+    assert times["n"] == results["topic/random/chemistry/short/stickiness"]["n"]
     # no army in the other subjects: nothing to be counted in
     assert results["topic/random/war/short/stickiness"]["value"] == 0.0
     assert "topic/gated/war/short/times_random" not in results
@@ -388,7 +483,9 @@ def gated(tiny):
 
         def forward(batch):
             shape = (*batch["input_ids_BT"].shape, size)
-            token, idea = token_V.expand(shape), idea_V.expand(shape)
+            token, idea = token_V.expand(shape).clone(), idea_V.expand(shape).clone()
+            # the tables are of the newest position alone
+            token[:, :-1], idea[:, :-1] = token_V.flip(0), idea_V.flip(0)
             scores = token + module.gate(idea) if has_gate else token
             return IdeaGateOutput(scores, scores, token, idea if has_gate else None)
 
@@ -415,6 +512,7 @@ def test_factors_are_the_equations(gated, xray_vocabulary) -> None:
     for number in range(len(gates)):
         factor = (after[number] / math.fsum(after)) / (before[number] / math.fsum(before))
         assert float(picture.factor_V[number]) == pytest.approx(factor, rel=1e-5)
+        assert float(picture.idea_V[number]) == pytest.approx(1 / (1 + math.exp(-idea_V[number])), rel=1e-5)
     assert picture.clamped == pytest.approx(sum(g == BETA for g in gates) / len(gates))
     assert 0 < picture.clamped < 1
     assert float(picture.after_V.sum()) == pytest.approx(1.0) == float(picture.before_V.sum())
@@ -441,6 +539,14 @@ def test_clamped_counts_by_the_bound_of_the_form(gated, xray_vocabulary) -> None
         assert clamped == pytest.approx(float((log_p <= bound).double().mean()))
 
 
+def test_a_lift_gate_is_clamped_by_its_base_rates(gated, xray_vocabulary) -> None:
+    module, _ = gated(xray_vocabulary)
+    module.base_rate = torch.linspace(0.01, 0.9, len(xray_vocabulary))
+    expected = module.form.clamped(module.tables[1].float(), ALPHA, BETA, module.base_rate).double().mean()
+    assert look(module, xray_vocabulary.encode(PROMPT)).clamped == pytest.approx(float(expected))
+    assert float(expected) != float(module.form.clamped(module.tables[1].float(), ALPHA, BETA).double().mean())
+
+
 def test_the_gate_never_raises_a_score_and_boosts_all_the_same(gated, xray_vocabulary) -> None:
     """Deviation 8: "boosted" is after renormalisation, by exp(-beta) at most."""
     module, _ = gated(xray_vocabulary)
@@ -461,15 +567,50 @@ def test_ranking_names_and_records(gated, xray_vocabulary) -> None:
     factors = [row["factor"] for row in by_kind["boosted"]]
     assert len(factors) == 5 and factors == sorted(factors, reverse=True)
     assert all(row["probability_before"] >= 1e-3 for row in by_kind["boosted"] + by_kind["suppressed"])
-    assert max(row["factor"] for row in by_kind["suppressed"]) < min(factors)
+    low = [row["factor"] for row in by_kind["suppressed"]]
+    assert len(low) == 5 and low == sorted(low) and max(low) < min(factors), "the most suppressed first"
+    picture = look(module, xray_vocabulary.encode(PROMPT))
+    for row in callback.rows:
+        assert row["probability_before"] == float(picture.before_V[row["id"]])
+        assert row["probability_after"] == float(picture.after_V[row["id"]])
+        assert row["idea_probability"] == float(picture.idea_V[row["id"]])
     assert callback.results["xray/stock_market/market"]["value"] == by_kind["named"][0]["factor"]
     assert {"xray/stock_market/king", "xray/stock_market/clamped"} <= set(callback.results)
     (sample,) = callback.samples
-    assert sample["prompt"] == PROMPT and "boosted" in sample["text"] and "suppressed" in sample["text"]
+    first = by_kind["boosted"][0]["token"]
+    assert sample["prompt"] == PROMPT and sample["text"].startswith(f"boosted {first} x")
+    assert "; suppressed " in sample["text"]
+
+
+def test_no_token_is_at_both_ends_of_the_ranking(gated, xray_vocabulary) -> None:
+    module, _ = gated(xray_vocabulary)
+    before_V = look(module, xray_vocabulary.encode(PROMPT)).before_V
+    # three tokens are likely enough to be ranked, or one: then nothing is compared
+    for likely, expected in ((3, 1), (1, 0)):
+        callback = xray(top=5, minimum=float(before_V.topk(likely).values[-1]))
+        callback.run(module, xray_vocabulary)
+        ends = [[row["id"] for row in callback.rows if row["kind"] == kind] for kind in ("boosted", "suppressed")]
+        assert [len(ids) for ids in ends] == [expected, expected] and not set(ends[0]) & set(ends[1])
+
+
+def test_an_x_ray_is_of_validation_alone(gated, xray_vocabulary) -> None:
+    module, data = gated(xray_vocabulary)
+    callback = xray()
+    callback.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=data), module)
+    assert callback.results == {} and callback.rows == []
 
 
 def test_a_word_is_looked_up_as_inside_a_sentence(xray_vocabulary) -> None:
     assert xray_vocabulary.decode([first_token(xray_vocabulary, "market")]) == " market"
+    # of several tokens the first counts
+    assert len(xray_vocabulary.encode(" marketing")) > 1
+    assert xray_vocabulary.decode([first_token(xray_vocabulary, "marketing")]).startswith(" m")
+
+
+def test_a_row_of_a_model_without_a_token_is_shown_by_its_number(xray_vocabulary) -> None:
+    size = len(xray_vocabulary)
+    assert shown(xray_vocabulary, size) == f"<id {size}>"
+    assert shown(xray_vocabulary, first_token(xray_vocabulary, "market")) == "\u2423market"
 
 
 def test_every_token_is_drawn_once_and_as_in_the_table(gated, xray_vocabulary, tmp_path) -> None:
@@ -544,6 +685,21 @@ def test_files_are_written_and_logged(gated, xray_vocabulary, trainer_of, tmp_pa
     assert "<svg" in page and PROMPT in page
     (log,) = tmp_path.rglob("*.wandb")
     assert b"xray/table" in log.read_bytes() and b"xray/stock_market" in log.read_bytes()
+
+
+def test_bars_stand_by_kind_the_largest_first_and_a_token_stands_once() -> None:
+    def row(number, kind, factor):
+        return {"id": number, "token": f"t{number}", "kind": kind, "factor": factor}
+
+    rows = [
+        row(5, "named", 3.0), row(4, "named", 0.9), row(7, "named", 0.0),
+        row(1, "boosted", 2.0), row(5, "boosted", 3.0), row(2, "suppressed", 0.1), row(3, "suppressed", 0.4),
+    ]  # fmt: skip
+    picture = ElementTree.fromstring(figure(rows, "p").replace(' xmlns="http://www.w3.org/2000/svg"', ""))
+    labels = [node.text for node in picture.iter("text") if node.get("class") == "label"]
+    assert labels == ["t5", "t1", "t4", "t7", "t3", "t2"]
+    bars = [node.get("class") for node in picture.iter("rect") if (node.get("class") or "").startswith("series")]
+    assert bars == [f"series{number}" for number in (0, 0, 1, 1, 2, 2)]
 
 
 def test_html_of_a_token_is_escaped() -> None:

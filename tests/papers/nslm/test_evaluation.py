@@ -18,6 +18,7 @@ import torch
 
 from lit_ctg.core.model import LitLanguageModel
 from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm import evaluation
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.evaluation import (
     Articles,
@@ -32,6 +33,7 @@ from lit_ctg.papers.nslm.micro_model import Difference, Gaussian, MicroModel, Mu
 from lit_ctg.papers.nslm.model import GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES, select
+from lit_ctg.statistics import ratio_interval
 
 
 def scores() -> TokenScores:
@@ -96,6 +98,34 @@ def test_groups() -> None:
     assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
 
 
+def test_groups_of_the_tokens_of_a_class() -> None:
+    groups = NSLMEvaluation(total="numbers", rarity=[1]).inside_groups(scores(), ("a", "b"))
+    expected = {
+        "a": [0, 3, 5], "a/first": [0], "a/repeated": [3], "a/changed": [5],
+        "b": [2, 6], "b/first": [2], "b/repeated": [], "b/changed": [6],
+        "numbers": [0, 2, 3, 5, 6], "numbers/first": [0, 2], "numbers/repeated": [3], "numbers/changed": [5, 6],
+    }  # fmt: skip
+    assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
+
+
+def test_errors_are_of_each_guesser_over_its_guesses() -> None:
+    evaluation, found = NSLMEvaluation(total="numbers", rarity=[1]), scores()
+    found.error_NG[:3] = [[1.0] * len(GUESSERS), [np.nan] * len(GUESSERS), [2.0] * len(GUESSERS)]
+    found.error_NG[5] = 9.0
+    found.error_NG[5, 1] = np.nan  # one of them has no guess there
+    inside_N = np.array([1, 1, 1, 0, 0, 1, 0, 0], dtype=bool)
+    evaluation._errors(found, inside_N, "test/{}/year", "years")
+    names = {"mixture": "nslm", "nslm": "nslm_alone"}
+    for column, guesser in enumerate(GUESSERS):
+        name = f"test/{names.get(guesser, guesser)}/year"
+        values = [1.0, 2.0] if column == 1 else [1.0, 2.0, 9.0]
+        for kind, expected in (("median_error", np.median(values)), ("mean_error", np.mean(values))):
+            entry = evaluation.results[f"{name}/{kind}"]
+            assert (entry["value"], entry["n"], entry["unit"]) == (expected, len(values), "years")
+            assert entry["direction"] == "lower"
+    assert len(evaluation.results) == 2 * len(GUESSERS)
+
+
 def test_join_keeps_every_row() -> None:
     joined = TokenScores.join([scores(), scores()])
     assert len(joined) == 16 and joined.error_NG.shape == (16, len(GUESSERS))
@@ -147,6 +177,10 @@ def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
         for cost in costs:
             trainer.callback_metrics |= {"train/nnlm": torch.tensor(cost), "train/tag": torch.tensor(2 * cost)}
             callback.on_train_batch_end(trainer, trainer, None, None, 0)
+            # interrupted after every step
+            state = json.loads(json.dumps(callback.state_dict()))
+            callback = NSLMEvaluation(total="numbers", rarity=[1])
+            callback.load_state_dict(state)
         callback.on_train_epoch_end(trainer, trainer)
     assert callback.history == {"train/nnlm": [[1, 5.0], [2, 2.0]], "train/tag": [[1, 10.0], [2, 4.0]]}
 
@@ -177,8 +211,14 @@ def test_changes_have_intervals_over_articles() -> None:
     spread = 1.96 * gain_D[document_N[member_N]].std() / math.sqrt(member_N.sum()) * (100 + found.value)
     assert found.ci95[1] - found.ci95[0] > 2 * 2 * spread
     assert Articles(np.full(len(document_N), -1)).change(model_N, base_N, member_N).ci95 is None
+    some_unknown_N = np.where(document_N < 2, -1, document_N)
+    assert Articles(some_unknown_N).change(model_N, base_N, member_N).ci95 is None
     one_N = member_N & (document_N == 3)
     assert Articles(document_N).change(model_N, base_N, one_N).ci95 is None
+    # a draw without a token of the group says nothing about it: two articles of thirty have one, with equal gains
+    two_N = (document_N == 3) | (document_N == 7)
+    low, high = Articles(document_N).change(base_N + 0.5, base_N, two_N).ci95
+    assert low == pytest.approx(high) == 100 * (math.exp(-0.5) - 1)
     # a model that diverged is infinitely worse, and the command line prints no warning of a library about it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -192,11 +232,15 @@ class Scored(NSLMModule):
         LitLanguageModel.__init__(self)
         self.tuned, self.mixture_weight = tuned, torch.tensor(0.5, dtype=torch.float64)
         self.cache, self.vocabulary = SimpleNamespace(weight=0.25), range(8)
-        classes = [SimpleNamespace(name=name, unit=None, attributes_KD=np.zeros((1, 1))) for name in "ab"]
+        units = {"a": None, "b": "weeks"}
+        classes = [SimpleNamespace(name=name, unit=units[name], attributes_KD=np.zeros((1, 1))) for name in "ab"]
         self.table = SimpleNamespace(names=("a", "b"), classes=classes)
-        self.selection = SimpleNamespace(results=dict)
+        self.selection = SimpleNamespace(results=lambda: {"grid/a": {"n": 1}})
         self.streams, self.characters = {}, []
         self.reference_weights = dict.fromkeys(REFERENCES, 0.5)
+
+    def on_test_epoch_start(self) -> None:
+        self.testing = True
 
     def log_dict(self, values: dict[str, float]) -> None:
         self.logged = values
@@ -204,7 +248,7 @@ class Scored(NSLMModule):
     def score(self, batch: str, *, characters: bool) -> TokenScores:
         assert not characters
         if batch == "test text":
-            assert not self.training
+            assert not self.training and self.testing
             return dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
         return scores()
 
@@ -229,22 +273,26 @@ def test_training_stops_when_it_has_converged() -> None:
         again.load_state_dict(evaluation.state_dict())
         evaluation = again
     assert stopped == [False] * 6 + [True, False]
+    assert [epoch for epoch, _ in evaluation.history["val/perplexity"]] == list(range(1, 9))
+    assert not any(name.startswith("grid/") for name in evaluation.results)
 
 
 @pytest.mark.parametrize("tuned", [True, False])
 def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it(tuned: bool) -> None:
     module: Any = Scored(tuned=tuned)
     datamodule = SimpleNamespace(
-        prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8)), test_dataloader=lambda: ["test text"]
+        # tokens 5 and 6 are those of the classes that training text has, 5 twice
+        prepare=lambda: SimpleNamespace(ids={"train": np.array([5, 5, 6, 1])}.get),
+        test_dataloader=lambda: ["test text", "not read"],
     )
     trainer: Any = SimpleNamespace(
         state=SimpleNamespace(fn="validate"),
         datamodule=datamodule,
-        limit_test_batches=1.0,
+        limit_test_batches=1,
         precision_plugin=SimpleNamespace(forward_context=contextlib.nullcontext),
         strategy=SimpleNamespace(batch_to_device=lambda batch: batch),
     )
-    evaluation = NSLMEvaluation(total="numbers", rarity=[1])
+    evaluation = NSLMEvaluation(total="numbers", rarity=[1, 2, 3])
     evaluation.on_validation_epoch_start(trainer, module)
     module.on_validation_epoch_start()
     module.validation_step("validation text", 0)
@@ -270,8 +318,19 @@ def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it
         reached = -simpler.models(module.reference_weights[name])["nslm"].mean()
         assert reached == pytest.approx(least, abs=1e-5) if tuned else module.reference_weights[name] == 0.5
         assert found[f"val/nslm_{name}/global"]["value"] == pytest.approx(math.exp(reached))
-    moved = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1).models(weight)["nslm"]
+    dearer = dataclasses.replace(scores(), nnlm_N=scores().nnlm_N - 1)
+    moved = dearer.models(weight)["nslm"]
     assert found["test/nslm/global"]["value"] == pytest.approx(math.exp(-moved.mean()))
+    for name, cached_N in dearer.cached(dearer.models(weight), 0.25).items():
+        assert found[f"test/{name}/global"]["value"] == pytest.approx(math.exp(-cached_N.mean()))
+    assert found["test/nslm_cache/global"]["n"] == 8 and "grid/a" in found
+    assert found["val/perplexity"] == found["val/nslm/global"] != found["val/nnlm/global"]
+    # in the classes: 5 three times in the text, 6 twice; no token that training text has thrice or oftener
+    assert [found[f"test/nslm/rarity_{name}"]["n"] for name in ("1_1", "2_2")] == [2, 2]
+    assert not [name for name in found if name.endswith("rarity_3_more")]
+    assert found["inside/test/micro/a/first"]["n"] == 1
+    errors = [found[f"test/nslm/{name}/mean_error"] for name in "ab"]
+    assert [(entry["n"], entry["unit"]) for entry in errors] == [(3, "difference of values"), (2, "weeks")]
 
 
 def make() -> tuple[ClassPerplexity, torch.Tensor, torch.Tensor]:
@@ -290,7 +349,18 @@ def test_equals_the_definition_in_any_number_of_updates() -> None:
         chosen = log_prob[member[:, column]].tolist()
         assert results[name].value == pytest.approx(math.exp(-sum(chosen) / len(chosen)), rel=1e-12)
         assert results[name].n == len(chosen)
-        assert results[name].ci95[0] < results[name].value < results[name].ci95[1]
+        # the units of the interval are stretches of 500 tokens
+        stretches = [slice(0, 500), slice(500, 700), slice(700, 1200), slice(1200, 1300)]
+        total = np.array([-float(log_prob[part][member[part, column]].sum()) for part in stretches])
+        count = np.array([float(member[part, column].sum()) for part in stretches])
+        low, high = ratio_interval(
+            total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
+            count_sq=(count**2).sum(), rows=4,
+        )  # fmt: skip
+        assert results[name].ci95 == pytest.approx((math.exp(low), math.exp(high)))
+    empty = make()[0]
+    empty.update(log_prob[:0], member[:0])
+    assert math.isnan(empty.result()["global"].value)
     assert math.isnan(results["none"].value) and results["none"].n == 0
 
 
@@ -320,6 +390,8 @@ def test_counts(text) -> None:
     }  # fmt: skip
     assert counts["year"].first == 2 and counts["all"].share == pytest.approx(6 / 13)
     assert counts["all"].members == 5
+    assert counts["all"].first == sum(count.first for name, count in counts.items() if name != "all") == 4
+    assert counts["year"].share == pytest.approx(3 / 13)
     assert "23.077%" in counts_table(list(counts.values()))
 
 
@@ -346,6 +418,18 @@ def test_curve_of_a_table_is_what_was_observed() -> None:
     assert not np.allclose(curve.fitted, gaussian.fitted, atol=0.02)
 
 
+def test_a_curve_is_of_occurrences_from_all_over_the_text(monkeypatch) -> None:
+    _, model = years()
+    previous_N = np.array([10, 20, 30, 40, -1])
+    found = Occurrences(
+        np.arange(5), np.zeros(5, int), previous_N + np.array([0, 1, 2, 3, 50]), Evidence.of_previous(previous_N)
+    )
+    monkeypatch.setattr(evaluation, "MOST_KEYS", 2)
+    curve = density_curve(model, found, np.arange(-0.5, 5))
+    assert curve.observed == [0.5, 0.0, 0.0, 0.5, 0.0], "the first and the last that have a previous member"
+    assert sum(curve.fitted) == pytest.approx(1.0, abs=0.05)
+
+
 GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "multinomial", "unigram"]}
 TOKENS = ["in", *map(str, range(1900, 1960))]
 
@@ -358,7 +442,7 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
     year = make_recogniser("year", {"pattern": r"19\d\d", **GRID})
     table = class_table(TOKENS, [year])
     found = Occurrences.from_documents(ids_T, np.zeros(1, dtype=int), table)
-    texts = {"train": ids_T, "val": ids_T, "test": ids_T[:1600]}
+    texts = {"train": ids_T, "val": ids_T[:1000], "test": ids_T[:1600]}
     packed = SimpleNamespace(ids=texts.get)
     module = SimpleNamespace(
         table=table,

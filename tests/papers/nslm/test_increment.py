@@ -13,7 +13,9 @@ import torch
 
 from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm import increment
 from lit_ctg.papers.nslm.increment import IncrementDataModule, IncrementModule, IncrementTrial, micro_model_perplexities
+from lit_ctg.papers.nslm.occurrences import Occurrences
 
 
 def test_every_pair_is_in_one_split() -> None:
@@ -49,6 +51,8 @@ def test_processes_share_the_batches() -> None:
 def test_too_few_pairs() -> None:
     with pytest.raises(UserError, match=r"data.n=5.*leaves a part empty"):
         IncrementDataModule(n=5, held_out=0.1, batch_size=None, seed=0)
+    with pytest.raises(UserError, match="leaves a part empty"):
+        IncrementDataModule(n=2, held_out=0.5, batch_size=None, seed=0)
 
 
 DATA = {"n": 60, "held_out": 0.1, "batch_size": 24, "seed": 0}
@@ -58,6 +62,36 @@ def test_micro_model_generalises() -> None:
     perplexities, pair = micro_model_perplexities(IncrementDataModule(**DATA))
     assert perplexities["test"] == pytest.approx(1, abs=0.01) and perplexities["train"] == pytest.approx(1, abs=0.01)
     assert pair.startswith("difference/")
+
+
+def test_the_micro_model_is_chosen_on_validation_pairs_and_read_on_a_sample_of_each_split(monkeypatch) -> None:
+    seen = []
+
+    def note(found: Occurrences) -> list[int]:
+        assert (found.evidence.previous_N == found.index_N - 1).all()
+        seen.append(found.index_N.tolist())
+
+    class Chosen:
+        models = {"number": SimpleNamespace(describe=lambda: {"metric": "m", "density": "d"})}
+
+    def choose(table, *parts):
+        for part in parts:
+            note(part)
+        return Chosen
+
+    def perplexity(model, found):
+        note(found)
+        return float(len(found))
+
+    monkeypatch.setattr(increment, "MOST_PAIRS", 3)
+    monkeypatch.setattr(increment, "select", choose)
+    monkeypatch.setattr(increment, "class_perplexity", perplexity)
+    datamodule = IncrementDataModule(**DATA)
+    second = {split: datamodule.pairs(split)[:, 1].tolist() for split in ("train", "val", "test")}
+    assert micro_model_perplexities(datamodule) == ({"train": 3.0, "test": 3.0}, "m/d")
+    # all training pairs, and of the others the first, the middle and the last
+    few = {split: [numbers[0], numbers[(len(numbers) - 1) // 2], numbers[-1]] for split, numbers in second.items()}
+    assert seen == [second["train"], few["val"], few["train"], few["test"]]
 
 
 def test_lstm_learns_by_heart_and_guesses_on_unseen_pairs() -> None:
@@ -99,6 +133,8 @@ def test_vectors_from_a_file(tmp_path: Path) -> None:
     options = {"vocabulary": datamodule.vocabulary, "dim": 3, "learning_rate": 0.1}
     module = IncrementModule(embedding_file=str(tmp_path / "vectors.txt"), **options)
     assert module.embedding.weight[8].tolist() == [7, 8, 9] and module.vectors_found == 2
+    assert module.embedding.weight[9].isfinite().all() and module.embedding.weight[9].abs().min() > 0, "drawn as before"
+    assert not module.output.bias.any()
     with pytest.raises(UserError):
         IncrementModule(embedding_file=str(tmp_path / "none.txt"), **options)
 
@@ -139,3 +175,53 @@ def test_results_history_and_stopping(trainer_of) -> None:
     again = IncrementTrial(stop_at_loss=0.05)
     again.load_state_dict(trial.state_dict())
     assert again.history == trial.history
+
+
+class Scores:
+    """A model that says how many pairs it was given, and the first of them."""
+
+    device = "cpu"
+
+    def score(self, pairs_N2: torch.Tensor) -> tuple[float, float]:
+        return float(pairs_N2[:, 0].sum()), 0.25
+
+
+def test_the_trial_s_numbers_are_of_the_splits_they_are_named_after(monkeypatch) -> None:
+    datamodule = IncrementDataModule(**DATA)
+    sums = {split: float(datamodule.pairs(split)[:, 0].sum()) for split in ("train", "test")}
+    nslm = {"train": 1.25, "test": 1.5}
+    monkeypatch.setattr(increment, "micro_model_perplexities", lambda data: (nslm, ""))
+    trainer = SimpleNamespace(datamodule=datamodule, global_step=0, state=SimpleNamespace(fn="validate"))
+    for earlier, best in (([[0, 1e6], [1, 7.0]], 7.0), ([[0, 1e6]], sums["test"])):
+        trial = IncrementTrial(stop_at_loss=0.05)
+        trial.history["increment/unseen"] = earlier
+        trial.on_validation_end(trainer, Scores())
+        found = {name: (entry["value"], entry["n"]) for name, entry in trial.results.items()}
+        assert found == {
+            "increment/train": (sums["train"], 48), "increment/unseen": (sums["test"], 6),
+            "increment/unseen_best": (best, 6), "increment/uniform": (61.0, 6), "increment/nslm_train": (1.25, 48),
+            "increment/nslm_unseen": (1.5, 6), "increment/accuracy": (0.25, 48),
+        }  # fmt: skip
+    # the untrained model is tested once, on unseen pairs
+    trial = IncrementTrial(stop_at_loss=0.05)
+    trial.on_train_start(trainer, Scores())
+    trainer.global_step = 3
+    trial.on_train_start(trainer, Scores())
+    assert trial.history == {"increment/unseen": [[0, sums["test"]]]}
+    monkeypatch.setattr(increment, "MOST_SCORED", 3)
+    first_N = datamodule.pairs("test")[:, 0]
+    assert trial._score("test", trainer, Scores()) == (float(first_N[[0, 2, 5]].sum()), 0.25, 3)
+
+
+@pytest.mark.parametrize(("loss", "stops"), [(0.04, True), (0.05, True), (0.06, False)])
+def test_training_stops_where_every_process_has_learned_its_pairs(loss: float, stops: bool) -> None:
+    def decide(learned: bool, *, all: bool) -> bool:
+        assert all
+        return learned
+
+    trainer = SimpleNamespace(
+        callback_metrics={"train/loss": torch.tensor(loss, dtype=torch.float64)}, should_stop=False,
+        strategy=SimpleNamespace(reduce_boolean_decision=decide),
+    )  # fmt: skip
+    IncrementTrial(stop_at_loss=0.05).on_train_epoch_end(trainer, None)
+    assert trainer.should_stop == stops

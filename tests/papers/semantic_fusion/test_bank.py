@@ -9,7 +9,16 @@ import torch
 
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank, Graded, Mark, Recent, WordClass
+from lit_ctg.papers.semantic_fusion.bank import (
+    Feature,
+    FeatureBank,
+    Graded,
+    Mark,
+    Reading,
+    Recent,
+    WordClass,
+    _at_next,
+)
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 
 POLARITY = {"superb": 1.0, "nice": 0.5, "lousy": -0.8}
@@ -49,6 +58,15 @@ def usual() -> dict[str, Feature]:
         "mood": Recent(column="polarity", half_life=3.0),
         "is_adjective": WordClass(word_class="adjective"),
     }
+
+
+def test_without_an_event_nothing_was_asked_for_and_before_is_one_position_earlier(lexicon, vocabulary):
+    value_BT, event_BT = torch.tensor([[0.5, 0.25, 1.0]] * 2), torch.tensor([[False] * 3, [False, True, False]])
+    assert _at_next(value_BT, event_BT).tolist() == [[0.0] * 3, [0.25] * 3]
+    reading = Reading(torch.zeros(2, 3, dtype=torch.long), None, vocabulary)
+    assert reading.before(value_BT).tolist() == [[0.0, 0.5, 0.25]] * 2
+    settings = bank_of(lexicon, vocabulary, **usual()).settings
+    assert len(settings) == 9 and {(setting.low, setting.high) for setting in settings} == {(0.0, 1.0)}
 
 
 def test_columns_groups_and_values(lexicon, vocabulary):
@@ -127,7 +145,25 @@ class Big(Feature):
         return reading.ids_BT.float()
 
 
-@pytest.mark.parametrize("feature", [NextToken(), Length(), Asks()], ids=["next", "length", "rare mark"])
+class Far(Feature):
+    """Looks ahead behind the eighth token only."""
+
+    def values(self, reading):
+        following = torch.nn.functional.pad(reading.ids_BT[:, 1:], (0, 1))
+        return torch.where(torch.arange(reading.ids_BT.shape[1]) >= 8, following % 2, 0).float()
+
+
+class Negative(Feature):
+    def values(self, reading):
+        return torch.full(reading.ids_BT.shape, -0.5)
+
+
+class Flat(Feature):
+    def values(self, reading):
+        return torch.ones(len(reading.ids_BT))
+
+
+@pytest.mark.parametrize("feature", [NextToken(), Length(), Asks(), Far()], ids=["next", "length", "rare mark", "far"])
 def test_a_feature_that_looks_ahead_is_named(lexicon, vocabulary, feature):
     with pytest.raises(UserError, match="feature 'bad' looks ahead") as caught:
         bank_of(lexicon, vocabulary, **usual(), bad=feature)
@@ -138,6 +174,9 @@ def test_a_feature_that_looks_ahead_is_named(lexicon, vocabulary, feature):
     ("make", "message"),
     [
         (lambda: {"big": Big()}, "feature 'big' must give one number from 0 to 1"),
+        (lambda: {"negative": Negative()}, "feature 'negative' must give one number from 0 to 1"),
+        (lambda: {"flat": Flat()}, "feature 'flat' must give one number from 0 to 1"),
+        (lambda: {"marks": Mark(marks=["? ?"])}, "'[?] [?]' is no token"),
         (lambda: {}, "features is empty"),
         (lambda: {"gone": None}, "features is empty"),
         (lambda: {"x": SimpleNamespace()}, "features.x is a SimpleNamespace"),
