@@ -117,7 +117,8 @@ def test_the_issue_of_the_published_set_up_is_met() -> None:
 
 def test_records_have_one_metric_a_line() -> None:
     """Laid out by ``record.laid_out``: a diff shows the metric that changed, not a number between two others."""
-    paths = list((ROOT / "experiments").glob("*/results/**/*.json"))
+    # other judges' verdicts on the field's texts are no records
+    paths = [path for path in (ROOT / "experiments").glob("*/results/**/*.json") if path.parent.name != "judges"]
     assert paths
     for path in paths:
         text = path.read_text(encoding="utf-8")
