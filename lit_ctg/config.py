@@ -246,6 +246,8 @@ LEAST = {
     "max_new_tokens": 1,
     "sample_size": 1,
 }
+# a sample is made sentence by sentence: a larger one would take days
+MOST = {"sample_size": 10**9}
 # Lightning takes -1 for "no limit"; a run without steps or without validation has no numbers
 NO_ZERO = ("max_epochs", "max_steps", "limit_val_batches", "val_check_interval", "every")
 
@@ -261,6 +263,8 @@ def _check_numbers(node: Any, where: str) -> None:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             if name in LEAST and not LEAST[name] <= value < math.inf:
                 raise UserError(f"{key}={value}: pass a finite number, at least {LEAST[name]}")
+            if name in MOST and value > MOST[name]:
+                raise UserError(f"{key}={value}: pass at most {MOST[name]:,}; for more text give your own (data.root)")
             if name in NO_ZERO and (value == 0 or math.isnan(value)):
                 raise UserError(f"{key}={value} leaves nothing to run or to measure: pass at least 1")
 

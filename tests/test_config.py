@@ -97,6 +97,7 @@ def test_no_option_is_chosen_by_regime_or_size() -> None:
         ([MAIN, "data.batch_size=0"], "data.batch_size=0: pass a finite number, at least 1"),
         (["experiment=graphmax/main", "decoding.max_new_tokens=-3"], "decoding.max_new_tokens=-3: pass a finite"),
         (["experiment=graphmax/main", "data.sample_size=0"], "data.sample_size=0: pass a finite number, at least 1"),
+        (["experiment=graphmax/main", "data.sample_size=999999999999"], "data.sample_size=999999999999: pass at most"),
         ([MAIN, "trainer.max_steps=0"], "trainer.max_steps=0 leaves nothing to run or to measure"),
         ([MAIN, "trainer.max_epochs=0"], "trainer.max_epochs=0 leaves nothing"),
         ([MAIN, "trainer.limit_val_batches=0"], "trainer.limit_val_batches=0 leaves nothing"),
