@@ -12,7 +12,7 @@ import pytest
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
 from lit_ctg.field.bench import Parts, facts
-from lit_ctg.field.command import combinations, compose, options
+from lit_ctg.field.command import combinations, complete, compose
 from lit_ctg.field.page import task_page
 from lit_ctg.field.rank import deciding_judges
 from lit_ctg.field.skeleton import add
@@ -35,7 +35,7 @@ def sweep(tasks: str, root: Path) -> Path:
     return root / "field"
 
 
-@pytest.mark.parametrize("tasks", ["sentiment", pytest.param(",".join(options("task")), marks=pytest.mark.long)])
+@pytest.mark.parametrize("tasks", ["sentiment", pytest.param(",".join(complete("task")), marks=pytest.mark.long)])
 def test_every_task_leaves_whole_records(tasks: str, field_root: Path) -> None:
     swept = sweep(tasks, field_root)
     for task in tasks.split(","):
