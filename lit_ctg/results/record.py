@@ -259,9 +259,12 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
         elif path.suffix == ".json":
             files.append(path)
         elif (archive := path.with_name(path.name + ARCHIVED)).is_file():
-            records = _read_archive(archive, path.resolve())
-            known |= records
-            files += records
+            folder = path.resolve()
+            read = sorted(place for place in known if place.is_relative_to(folder))
+            if not read:
+                known |= (records := _read_archive(archive, folder))
+                read = list(records)
+            files += read
     wanted = list(dict.fromkeys(file.resolve() for file in files))
     known |= {file: load_record(file) for file in wanted if file not in known}
     return [known[file] for file in wanted]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from scipy.stats import kendalltau
 
 from lit_ctg.errors import UserError
+from lit_ctg.field.page import report
 from lit_ctg.field.verify import recompute
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.verify import Outcome, main, recompute_of, verify
@@ -30,6 +33,30 @@ def test_committed_records_hold() -> None:
     assert recompute_of("field") is recompute
     found = verify(load_records([RESULTS]), recompute)
     assert found.differences == () and found.records == len(list(RESULTS.glob("*-*/*.json")))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", [RESULTS.parent, RESULTS.parent / "held_out"], ids=["tasks", "held_out"])
+def test_committed_tables_are_those_of_the_records(folder: Path, tmp_path: Path) -> None:
+    report(str(folder / "results"), str(tmp_path), console=Console(file=StringIO()))
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == (folder / "tables.md").read_text(encoding="utf-8")
+
+
+def test_the_held_out_task_is_as_close_to_the_ranking_as_the_pages_say() -> None:
+    """Kendall's tau between mean ranks over the tasks and areas on the held-out one, from the committed tables."""
+
+    def first_numbers(text: str) -> dict[str, float]:
+        found = re.finditer(r"^\| (\w+) \| ([0-9.]+) \[", text, re.MULTILINE)
+        return {row[1]: float(row[2]) for row in found}
+
+    tables = (RESULTS.parent / "tables.md").read_text(encoding="utf-8")
+    held_out = (RESULTS.parent / "held_out" / "tables.md").read_text(encoding="utf-8")
+    rank = first_numbers(tables.split("## Over tasks")[1].split("\n## ")[0])
+    area = first_numbers(held_out.split("| method at strength")[0])
+    assert len(rank) == len(area) == 16
+    tau = kendalltau([rank[name] for name in area], [-value for value in area.values()]).statistic
+    for page in (RESULTS.parent / "README.md", RESULTS.parents[2] / "README.md"):
+        assert f"{tau:.2f}" in page.read_text(encoding="utf-8").split("Kendall's tau")[-1][:200], page
 
 
 @pytest.mark.parametrize("name", ["keywords-log_odds", "topic-memory"])

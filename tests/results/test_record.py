@@ -338,7 +338,10 @@ def test_an_archive_stands_for_its_folder(make_record, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "results.tar.xz", "w:xz") as archive:
         archive.add(results, ".")
     shutil.rmtree(results)
-    assert folder and folder[0].samples and load_records([results]) == folder
+    known: dict[Path, RunRecord] = {}
+    assert folder and folder[0].samples and load_records([results], known) == folder
+    (tmp_path / "results.tar.xz").write_bytes(b"")
+    assert load_records([results], known) == folder, "what is known is not read again"
 
 
 @pytest.mark.parametrize("keep", [0, 30, 200])

@@ -106,8 +106,8 @@ class IdeaGate(Control):
 def rows_logits(head: IdeaHead, hidden_ND: Tensor) -> Tensor:
     """Return the idea logits of the newest position of each row, [N, V]: ``head(hidden_ND)`` to rounding.
 
-    A decode step's last layer is a few rows against a whole vocabulary: on a CPU, W x^T takes less time than x W^T from
-    four rows on (``benchmarks/bench_controls.py`` prints the ratio) and more with two.
+    A decode step's last layer is a few rows against a whole vocabulary: on a CPU, W x^T takes less time than x W^T for
+    eight rows (``benchmarks/bench_controls.py`` prints the ratio).
     """
     if len(hidden_ND) < TURNED_FROM or hidden_ND.device.type != "cpu":
         return head(hidden_ND)
