@@ -305,8 +305,12 @@ class Speller:
         # a vocabulary of words has no token that begins with a space or its stand-in
         marked = [token[:1] in (" ", "\u0120", "\u2581") for token in tokens]
         self.by_word = not any(marked)
-        self.begins_V = torch.tensor([self.by_word or mark for mark in marked])
-        self.ends_open_V = torch.tensor([not self.by_word and _open(token) for token in tokens])
+        # as read, not as stored (a line end of a byte-level tokenizer is stored as a letter)
+        texts = list(tokens) if self.by_word else [vocabulary.decode([number]) for number in range(len(tokens))]
+        # a mark such as "." neither continues a word nor lets one continue after it
+        begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
+        self.begins_V = torch.tensor(begins)
+        self.ends_open_V = torch.tensor([not self.by_word and text[-1:].isalnum() for text in texts])
         self.unknown = getattr(vocabulary, "unknown_id", None)
 
     def spell(self, word: str) -> tuple[tuple[int, ...], ...]:
@@ -319,11 +323,6 @@ class Speller:
                 if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
                     found.append(ids)
         return tuple(dict.fromkeys(found))
-
-
-def _open(token: str) -> bool:
-    """Say whether a word may continue after a token: it ends in a letter or digit."""
-    return token[-1:].isalnum()
 
 
 def _hash(ids: Tensor) -> Tensor:
