@@ -84,6 +84,7 @@ class Task:
     ) -> None:
         if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
+        name = str(name)  # task.name=2020 is a number to Hydra
         if not re.fullmatch(r"\w+", name):
             raise UserError(f"task.name={name}: use letters, digits and underscores; it names folders and records")
         if labels is None:
