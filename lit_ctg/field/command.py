@@ -107,14 +107,12 @@ def compose(words: Sequence[str]) -> DictConfig:
         if name not in options(group):
             raise UserError(f"no {group} '{name}'{did_you_mean(name, options(group))}; "
                             f"there are: {', '.join(options(group))}")  # fmt: skip
-    named = next((word.split("=", 1)[1] for word in overrides if word.startswith("task.name=")), None)
-    label = f"{named or chosen.get('task', 'sentiment')}-{chosen.get('method', 'bare')}"
-    extra = [f"hydra.searchpath=['file://{config_folder()}']"]
-    if not any(word.startswith("name=") for word in overrides):
-        extra.append(f"name={label}")
+    searched = f"hydra.searchpath=['file://{config_folder()}']"
     try:
         with hydra.initialize_config_dir(str(config_folder() / "field"), version_base="1.3", job_name="lit_ctg"):
-            cfg = hydra.compose("config", overrides=[*overrides, *extra])
+            cfg = hydra.compose("config", overrides=[*overrides, searched])
+        # however ``task.name`` was set
+        cfg.name = cfg.name or f"{OmegaConf.select(cfg, 'task.name')}-{chosen.get('method', 'bare')}"
         for override in OverridesParser.create().parse_overrides(given):
             cfg.model = override.value()
         OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)

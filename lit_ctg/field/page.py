@@ -142,6 +142,7 @@ def task_page(
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
     ranked = ranking(found)
+    lines += lacking_line(records)
     lines += ["", *main_table(ranked, found), "", *judge_seed_lines(task, records, ranked, judged)]
     lines += [*cost_table(ranked, found), "", *pair_lines(ranked)]
     lines += ["", *sample_lines(ranked, found), ""]
@@ -201,11 +202,13 @@ def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[
     """Return what judges that decide nothing said about every method and strength, ordered by name."""
     heads = [*(f"success ({judge})" for judge in judges), "perplexity"]
     lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    several = len({record.seed for record in records}) > 1
     for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
         for strength in record.config["method"]["strengths"]:
             shown = [f"{describe(record, float(strength), f'success/{judge}'):.3f}" for judge in judges]
             shown.append(f"{describe(record, float(strength), 'perplexity'):.1f}")
-            lines.append(f"| {method_of(record)} {strength:g} | " + " | ".join(shown) + " |")
+            seed = f", seed {record.seed}" if several else ""
+            lines.append(f"| {method_of(record)} {strength:g}{seed} | " + " | ".join(shown) + " |")
     return lines
 
 
@@ -223,6 +226,17 @@ def about(records: Sequence[RunRecord]) -> list[str]:
         f"texts of {decode['new_tokens']} tokens for each prompt, class and strength; training seeds "
         f"{', '.join(map(str, seeds))}."
     ]
+
+
+def lacking_line(records: Sequence[RunRecord]) -> list[str]:
+    """Return which methods lack a training seed that others have, in one line; none if all have the same."""
+    seeds: dict[str, set[int]] = {}
+    for record in records:
+        seeds.setdefault(method_of(record), set()).add(record.seed)
+    every = set.union(*seeds.values())
+    lacking = [f"{method} {', '.join(map(str, sorted(every - own)))}" for method, own in sorted(seeds.items())
+               if own != every]  # fmt: skip
+    return [f"Training seeds that were not run: {'; '.join(lacking)}."] if lacking else []
 
 
 def judge_line(record: RunRecord, judge: str) -> str:

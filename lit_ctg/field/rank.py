@@ -9,6 +9,7 @@ resamplings, M methods.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,13 +82,14 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
 
     Raises:
         UserError: records of one method whose prompts, classes or strengths differ from each other's or from the bare
-        model's.
+        model's, whose settings differ, or of which two are of one seed.
     """
     by_method: dict[str, list[RunRecord]] = {}
     for record in sorted(records, key=lambda each: each.seed):
         by_method.setdefault(method_of(record), []).append(record)
     made: dict[str, Sweep] = {}
     for method, own in by_method.items():
+        _check_seeds(method, own)
         tables = [_table(record, judges) for record in own]
         if len({(strengths, shape) for strengths, shape, _ in tables}) > 1:
             raise UserError(f"{method}: its seeds have different strengths or prompts: run them with one configuration")
@@ -97,6 +99,18 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
     if len(shapes) > 1:
         raise UserError("the methods wrote from different prompts: run them all with one configuration")
     return made
+
+
+def _check_seeds(method: str, records: Sequence[RunRecord]) -> None:
+    """Refuse records that are no training seeds of one method: a mean over them would pass for one over seeds."""
+    settings = [config_hash({"method": record.config.get("method")}) for record in records]
+    for (one, first), (other, second) in itertools.pairwise(zip(records, settings, strict=True)):
+        if one.seed == other.seed:
+            raise UserError(f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: "
+                            "give records= with one of them, or name= to the other")  # fmt: skip
+        if first != second:
+            raise UserError(f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: "
+                            "run them with one configuration, or give name= to the other")  # fmt: skip
 
 
 def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...], tuple[int, ...], list[np.ndarray]]:
@@ -180,7 +194,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The methods of a task, best first, and Holm-adjusted p-values of their differences, by pair in that order."""
+    """The methods of a task, best first, and Holm-adjusted p-values of their differences, by pair in that order.
+
+    ``seeds`` is the number of training seeds, the most that a method has.
+    """
 
     standings: tuple[Standing, ...]
     p_values: dict[tuple[str, str], float]
@@ -273,11 +290,8 @@ def ranking(found: Mapping[str, Sweep], *, most: float = COST, resamples: int | 
         raw.append(min(1.0, 2 * (least + 1) / (resamples + 1)))
     adjusted = holm(raw)
     p_values = {(names[a], names[b]): p for (a, b), p in zip(pairs, adjusted, strict=True)}
-    return Ranking(standings, p_values, *_prompts_and_seeds(found[BARE]))
-
-
-def _prompts_and_seeds(sweep: Sweep) -> tuple[int, int]:
-    return int(sweep.success_ZSPCK.shape[2]), len(sweep.success_ZSPCK)
+    prompts, seeds = int(found[BARE].success_ZSPCK.shape[2]), max(len(sweep.success_ZSPCK) for sweep in found.values())
+    return Ranking(standings, p_values, prompts, seeds)
 
 
 @dataclass(frozen=True)

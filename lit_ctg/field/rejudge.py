@@ -96,7 +96,7 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     judges, proofs = bench.judges
     known = {judge.name: round(proof.balanced, 4) for judge, proof in zip(judges, proofs, strict=True)}
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
-    methods = sorted(map(method_of, records))
+    methods = sorted(set(map(method_of, records)))
     anew = [_with_hits(record, bench) for record in records]
     ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding and BARE in methods else ()
     return {

@@ -149,3 +149,6 @@ def test_judges_learn_and_prove_themselves_on_texts_of_others(make_bench: MakeBe
     assert words.exact and proving_texts(words, 6, 12) == words.examples("held_out")
     again, other = judging_texts(task, 4, 8, 2, 0), judging_texts(task, 4, 8, 2, 1)
     assert again == learned and {example.text for example in other} != {example.text for example in learned}
+    # both draws, which pieces and which of them are kept, are of the seed
+    pieces = snippets(task.examples("judge"), 4, 8, 2, 1)
+    assert other == balanced(pieces, 1) != balanced(pieces, 0)

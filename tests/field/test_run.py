@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +15,14 @@ from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
 from lit_ctg.field.bench import Parts, facts
 from lit_ctg.field.command import combinations, complete, compose
+from lit_ctg.field.measure import Overlap, word_share
+from lit_ctg.field.method import Arm
+from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.page import task_page
 from lit_ctg.field.rank import deciding_judges
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import load_records
+from tests.field.conftest import MakeBench
 
 RunCli = Callable[..., tuple[int, str, str]]
 
@@ -56,6 +62,126 @@ def test_metrics_are_those_of_the_texts(swept: Path) -> None:
     rows = [row for row in record.samples if row["strength"] == 2]
     for judge in ("bag", "neural"):
         assert record.metrics[f"success/{judge}@2"]["value"] == sum(row[judge] for row in rows) / len(rows)
+
+
+def test_a_record_says_what_its_judges_know_and_which_texts_are_human(swept: Path, make_bench: MakeBench) -> None:
+    bare, other = load_records([swept / "sentiment-bare", swept / "sentiment-log_odds"])
+    bench = make_bench()
+    for judge, proof in zip(*bench.judges, strict=True):
+        accuracy = bare.metrics[f"judge/{judge.name}/accuracy"]
+        assert (accuracy["value"], accuracy["n"]) == (proof.right / proof.of, proof.of)
+        assert accuracy["ci95"] == pytest.approx(proof.interval)
+        assert bare.metrics[f"judge/{judge.name}/balanced_accuracy"]["value"] == proof.balanced
+    human = [row for row in bare.samples if row.get("kind") == "human"]
+    assert not [row for row in other.samples if row.get("kind") == "human"], "they stand beside the bare model once"
+    for place, (row, (prompt, example)) in enumerate(zip(human, bench.prompts, strict=True)):
+        assert (row["place"], row["prompt"], row["target"], row["strength"]) == (place, prompt, example.label, 0)
+        assert example.text.startswith(prompt + row["text"]) and row["text"].startswith(" ")
+        ids = bench.tokenizer(example.text[len(prompt) :]).input_ids
+        assert row["text"] == bench.tokenizer.decode(ids[: bench.decode_options["new_tokens"]])
+    assert bare.corpus == {"text": bench.task.data.checksum(), "model": bench.base_folder.name}
+    assert bare.metrics["cost/parameters"]["value"] == bare.parameters == 0
+
+
+class Fixed:
+    """A bench that writes given texts and takes given times: two texts of each of two prompts."""
+
+    decode_options = {"samples": 2, "prompts": 2, "new_tokens": 3}
+    prompts = [("the", SimpleNamespace(text="the end", label="x")), ("a", SimpleNamespace(text="a b", label="y"))]
+    word_lists = {"x": ["good"], "y": ["bad"]}
+    overlap = Overlap(["one two three four five"])
+    model = None
+    judges = ([SimpleNamespace(name="last", judge=lambda texts: [text[-1] for text in texts])], [])
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, float]] = []
+
+    def write(self, arm: Arm, strength: float) -> tuple[list[str], float, int]:
+        self.asked.append((arm, strength))
+        seconds, tokens = (6.0, 2) if arm.model == "own" else (2.0, 4)
+        return [f"good {copy} x" for copy in "abc"] + ["one two three four five y"], seconds * len(self.asked), tokens
+
+    def cost(self, prompts: list[str], texts: list[str]) -> list[tuple[float, int]]:
+        return [(len(prompt) + len(text) / 3, len(text.split())) for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def test_every_text_is_measured_beside_its_prompt_and_class() -> None:
+    bench, arms = Fixed(), {"x": Arm("one"), "y": Arm("two")}
+    rows = field_run.texts_of(bench, arms, 0.5)  # type: ignore[arg-type]
+    assert bench.asked == [(arms["x"], 0.5), (arms["y"], 0.5)]
+    assert [(row["target"], row["place"], row["copy"], row["prompt"]) for row in rows] == [
+        (target, place, copy, prompt) for target in "xy" for place, prompt in ((0, "the"), (1, "a")) for copy in (0, 1)
+    ]
+    for row in rows:
+        text, words = row["text"], {"x": ["good"], "y": ["bad"]}[row["target"]]
+        assert row["last"] == int(text[-1] == row["target"]) and row["strength"] == 0.5
+        assert row["nats"] == round(len(row["prompt"]) + len(text) / 3, 4) and row["tokens"] == len(text.split())
+        assert row["attribute_words"] == round(word_share(text, words), 4)
+        assert row["overlap"] == (0.5 if text.startswith("one") else 0.0), "one of its two 5-grams"
+
+
+def test_a_summary_is_counted_by_hand() -> None:
+    made = (("a b", "x", 1, 2.0, 1), ("a c", "x", 0, 4.0, 3), ("a b", "y", 1, 6.0, 2), ("", "y", 1, 0.0, 0))
+    rows = [{"text": text, "target": target, "bag": bag, "nats": nats, "tokens": tokens, "repetition": 0.5 * bag,
+             "overlap": 0.25, "attribute_words": 0.1} for text, target, bag, nats, tokens in made]  # fmt: skip
+    found = field_run.summary(rows, ["bag"])
+    values = {name: result.value for name, result in found.items()}
+    assert values == pytest.approx({
+        "success/bag": 0.75, "repetition": 0.375, "overlap": 0.25, "attribute_words": 0.1,
+        "perplexity": math.exp(2), "distinct_1": (3 / 4 + 1) / 2, "distinct_2": 1.0, "distinct_3": 0.0,
+    })  # fmt: skip
+    assert {name for name, result in found.items() if result.direction == "lower"} == {
+        "perplexity", "repetition", "overlap",
+    }  # fmt: skip
+    assert found["attribute_words"].direction == "none" and all(result.n == 4 for result in found.values())
+    silent = [{**row, "tokens": 0} for row in rows]
+    assert math.isnan(field_run.summary(silent, ["bag"])["perplexity"].value)
+
+
+def test_time_is_told_as_a_multiple_of_the_bare_models_at_the_middle_strength() -> None:
+    bench, own = Fixed(), Arm("own")
+    bench.decode_options = {**Fixed.decode_options, "prompts": 10}
+    found = field_run.seconds_ratio(bench, {"x": own, "y": Arm("two")}, Bare(strengths=[1, 2, 4]))  # type: ignore[arg-type]
+    # seconds a token: 2 * 1 / 4 and 6 * 2 / 2, then 2 * 3 / 4 and 6 * 4 / 2
+    assert found.value == pytest.approx((6 / 0.5 + 12 / 1.5) / 2) and found.n == 2
+    assert [(arm.model, strength) for arm, strength in bench.asked] == [(None, 1.0), ("own", 2.0)] * 2
+
+
+def test_runs_of_a_sweep_share_a_bench_unless_more_than_the_method_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    class Stop(Exception): ...
+
+    class Made:
+        training_seconds = 7.0
+
+        @property
+        def judges(self) -> None:
+            raise Stop
+
+    monkeypatch.setattr(field_run, "build_bench", lambda cfg: (built.append(cfg.seed), Made())[1])
+    benches: dict[str, Any] = {}
+    plain = compose(["size=smoke"])
+    other = {**plain.method, "strengths": [1, 3]}
+    for changed, so_far in (
+        ({}, [0]), ({"method": other, "name": "x"}, [0]), ({"seed": 1}, [0, 1]),
+        ({"seed": 1, "method": other}, [0, 1]), ({"seed": 1, "decode": {**plain.decode, "top_p": 0.5}}, [0, 1, 1]),
+    ):  # fmt: skip
+        cfg = plain.copy()
+        for key, value in changed.items():
+            cfg[key] = value
+        with pytest.raises(Stop):
+            field_run.measure(cfg, None, benches)  # type: ignore[arg-type]
+        assert built == so_far and len(benches) == 1, "one at a time"
+        (bench,) = benches.values()
+        assert bench.training_seconds == 0.0, "of this run's method"
+        bench.training_seconds = 7.0
+
+
+def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
+    assert compose(["task=topic", "++task.name=mine", "method=log_odds"]).name == "mine-log_odds"
+    assert compose(["task=topic", "+task.name='mine'"]).name == "mine-bare"
+    assert compose(["task=topic", "++name=own"]).name == "own"
 
 
 def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
 from lit_ctg.field.command import compose
 from lit_ctg.field.run import build_bench
-from lit_ctg.field.task import SPLITS, Task, class_counts, clean, log_odds_words, passages
+from lit_ctg.field.task import SPLITS, Example, Task, class_counts, clean, log_odds_words, passages, words_of
 
 
 class Reviews:
@@ -52,6 +53,77 @@ def test_no_split_sees_a_text_of_another() -> None:
     assert len(set.union(*texts)) == 40
     assert task().texts("train") == task().texts("train"), "the shuffle hangs on nothing"
     assert task(split_seed=1).texts("train") != task().texts("train")
+    assert len({task().checksum(split) for split in SPLITS}) == 4
+
+
+def test_the_identity_changes_with_whatever_the_texts_hang_on() -> None:
+    class Limited(Reviews):
+        max_documents = 7
+
+    class Optioned(Reviews):
+        def options(self) -> dict[str, int]:
+            return {"minimum": 3}
+
+    shares = dict(zip(SPLITS, (0.4, 0.2, 0.2, 0.2), strict=True))
+    changes: list[dict[str, object]] = [
+        {}, {"labels": {"bad": [1], "good": [5]}}, {"shares": shares}, {"per_label": 9}, {"passage_words": 7},
+        {"split_seed": 1}, {"unit_words": 9}, {"column": "words"}, {"data": Reviews(41)}, {"data": Limited()},
+        {"data": Optioned()},
+    ]  # fmt: skip
+    found = [task(**changed).identity() for changed in changes]
+    assert all(one != other for place, one in enumerate(found) for other in found[:place])
+    assert task(name="other", prompt_words=2).identity() == found[0], "the same texts, whatever is asked of them"
+
+
+def test_words_are_in_lower_case_with_what_an_apostrophe_joins() -> None:
+    assert words_of("Don't STOP, it's_3 o' 'em") == ["don't", "stop", "it's", "3", "o", "em"]
+
+
+class Pages(Reviews):
+    """Documents with a heading, of given lengths in words, good ones first."""
+
+    def __init__(self, good: list[int], bad: list[int]) -> None:
+        self.lengths = {5: good, 1: bad}
+
+    def documents(self, split: str) -> list[Document]:
+        return [
+            Document(f" = Heading = \n{' '.join([f's{stars}n{number}'] * length)}", "yelp", {"stars": stars})
+            for stars, lengths in self.lengths.items()
+            for number, length in enumerate(lengths)
+        ]
+
+
+def test_no_text_has_its_heading() -> None:
+    shares = {"data": Pages([6] * 20, [6] * 20), "shares": dict.fromkeys(SPLITS, 0.25)}
+    for paged in (task(**shares), task(**shares, unit_words=6)):
+        texts = [text for split in SPLITS for text in paged.texts(split)]
+        texts += [example.text for split in SPLITS for example in paged.examples(split)]
+        assert len(texts) == 80 and all(len(text.split()) == 6 and "Heading" not in text for text in texts)
+
+
+def held_out_of(good: list[int], bad: list[int], **changed: object) -> Task:
+    """A task whose held-out documents are all that there are."""
+    made = task(data=Pages(good, bad), passage_words=20, **changed)
+    made._documents = dict.fromkeys(SPLITS, made.data.documents("train"))
+    return made
+
+
+def test_prompts_are_of_passages_twice_as_long_and_the_rarer_class_ends_first() -> None:
+    made = held_out_of([6, 5, 6, 9, 7], [6, 5])
+    prompts = made.prompts(5)
+    assert [example.label for _, example in prompts] == ["bad", "good", "good", "good", "good"]
+    assert {prompt for prompt, _ in prompts} == {
+        " ".join([word] * 3) for word in ("s1n0", "s5n0", "s5n2", "s5n3", "s5n4")
+    }
+    with pytest.raises(UserError, match="5 held-out passages for 6 prompts"):
+        made.prompts(6)
+    orders = {tuple(held_out_of([6] * 9, [6] * 9, split_seed=seed).prompts(8)) for seed in range(3)}
+    assert len(orders) == 3, "drawn by the seed, not the first ones"
+
+
+def test_a_class_that_a_split_lacks_is_told() -> None:
+    with pytest.raises(UserError, match=r"task stars: the split (fluency|judge|held_out|train) got no document of bad"):
+        task(data=Pages([6] * 20, [6])).texts("train")
 
 
 def test_stars_are_classes_and_three_stars_none() -> None:
@@ -76,10 +148,13 @@ def test_books_are_dealt_by_units() -> None:
 
 
 def test_a_word_is_a_class_of_passages() -> None:
-    words = task(column="words", labels={"lovely": ["lovely"], "dreadful": ["dreadful"]})
+    words = task(column="words", labels={"praise": ["lovely", "fine"], "blame": ["dreadful"]})
     assert words.exact
-    for example in words.examples("train"):
-        assert example.label in example.text
+    found = words.examples("train")
+    assert {example.label for example in found} == {"praise", "blame"}
+    for example in found:
+        assert {"praise": "lovely", "blame": "dreadful"}[str(example.label)] in example.text
+    assert words.label_of_passage("dreadful but fine", None) == "praise", "the first of the task's order"
 
 
 def test_a_rule_is_a_class_of_passages_and_two_are_none() -> None:
@@ -123,8 +198,11 @@ def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
     ("changed", "line"),
     [
         ({"shares": {"train": 1.0}}, "a share above 0 each"),
+        ({"shares": dict(zip(SPLITS, (0.5, 0.5, 0.0, 0.0), strict=True))}, "a share above 0 each"),
+        ({"shares": dict.fromkeys(SPLITS, 0.2)}, "which sum to 1"),
+        ({"shares": dict.fromkeys(SPLITS, 0.3)}, "which sum to 1"),
         ({"labels": {"bad": [1]}}, "two classes or more"),
-        ({"labels": {"bad": [1], "best": [6]}}, "no document of best"),
+        ({"labels": {"bad": [1], "best": [6]}}, "task stars: no document of best: give another corpus"),
     ],
 )
 def test_what_cannot_be_is_one_line(changed: dict[str, object], line: str) -> None:
@@ -136,6 +214,7 @@ def test_headings_go_and_passages_are_consecutive() -> None:
     assert clean(" = Acid = \n\nAn  acid\nburns.\n == Uses == \n Many.") == "An acid burns. Many."
     assert list(passages("a b c d e f g", 3)) == ["a b c", "d e f"]  # one word is less than half of three
     assert list(passages("a b c d e", 3)) == ["a b c", "d e"]
+    assert list(passages("a b c d e f", 4)) == ["a b c d", "e f"] and list(passages("a", 4)) == ["a"]
 
 
 def test_telling_words_are_those_of_the_slow_formula() -> None:
@@ -151,6 +230,31 @@ def test_telling_words_are_those_of_the_slow_formula() -> None:
         scores[word] = delta / math.sqrt(1 / y + 1 / z)
     assert scores["acid"] > 0 > scores["gold"]
     assert log_odds_words({"a": own, "b": rest}, "a", 5) == ["acid"]
+
+
+def test_telling_words_are_ordered_by_their_z_score_and_rare_or_short_ones_left_out() -> None:
+    generator = np.random.default_rng(0)
+    words = [*(f"word{letter}" for letter in "abcdefghijkl"), "abc", "ab", "c3po"]
+    counts = {label: dict(zip(words, generator.integers(1, 30, len(words)).tolist(), strict=True)) for label in "xyz"}
+    counts["x"] |= {"five": 5, "four": 4, "ab": 40, "c3po": 40, "abc": 60}
+    own, whole = Counter(counts["x"]), sum(map(Counter, counts.values()), Counter())
+    rest = whole - own
+    size = {name: sum(part.values()) for name, part in (("own", own), ("rest", rest), ("whole", whole))}
+
+    def score(word: str) -> float:
+        y, z = own[word] + whole[word], rest[word] + whole[word]
+        odds = math.log(y / (size["own"] + size["whole"] - y)) - math.log(z / (size["rest"] + size["whole"] - z))
+        return odds / math.sqrt(1 / y + 1 / z)
+
+    expected = sorted((word for word in whole if word not in ("ab", "c3po", "four") and score(word) > 0),
+                      key=score, reverse=True)  # fmt: skip
+    assert len(expected) > 4 and {"five", "abc"} <= set(expected)
+    assert log_odds_words(counts, "x", 99) == expected and log_odds_words(counts, "x", 3) == expected[:3]
+
+
+def test_words_are_counted_by_class() -> None:
+    found = class_counts([Example("A b a", "x"), Example("b", "y"), Example("a", None), Example("b", "x")])
+    assert found == {"x": {"a": 2, "b": 2}, "y": {"b": 1}}
 
 
 def test_the_departments_of_a_shop_are_even_on_files_of_ones_own(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,10 +33,44 @@ def test_training_lowers_the_loss_and_draws_by_step() -> None:
     assert told["loss"] == same["loss"] and told["seconds"] > 0
 
 
-def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lit_ctg.field.tune.EVERY", 4)
+def test_the_loop_is_adamw_restated() -> None:
+    """Warm-up, cosine, the gradient's norm cut to 1, weight decay, draws of each step's own, the mean of the last."""
+    steps, peak = 40, 0.3
 
-    def run(checkpoint: Path | None, stop: int | None) -> torch.Tensor:
+    def run(seed: int) -> tuple[list[np.ndarray], torch.Tensor, float]:
+        weight, drawn = torch.nn.Parameter(torch.tensor([3.0, -2.0], dtype=torch.float64)), []
+
+        def loss_of(generator: np.random.Generator) -> torch.Tensor:
+            aim = torch.from_numpy(generator.normal(size=2)) + torch.rand(2, dtype=torch.float64)
+            drawn.append(aim.numpy())
+            return 3 * ((weight - aim) ** 2).sum()
+
+        told = optimise([weight], loss_of, steps=steps, learning_rate=peak, seed=seed)
+        return drawn, weight.detach(), told
+
+    aims, weight, told = run(5)
+    w, first, second, costs = np.array([3.0, -2.0]), np.zeros(2), np.zeros(2), []
+    for step, aim in enumerate(aims):
+        costs.append(3 * ((w - aim) ** 2).sum())
+        gradient = 6 * (w - aim)
+        gradient /= max(1.0, np.linalg.norm(gradient))
+        rate = peak * min(1.0, (step + 1) / 2) * (1 + math.cos(math.pi * step / steps)) / 2  # two of 40 steps warm up
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        t = step + 1
+        w = w * (1 - 0.01 * rate) - rate * first / (1 - 0.9**t) / (np.sqrt(second / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(weight, w, rtol=1e-4)
+    assert told == pytest.approx(np.mean(costs[-4:]), rel=1e-4)
+    assert len({aim[0] for aim in aims}) == steps
+    other = run(6)[0]
+    # numpy's draws, which choose batches, and torch's, which drop out, hang on the seed
+    rest = [aim - np.random.default_rng([seed, 0]).normal(size=2) for seed, aim in ((5, aims[0]), (6, other[0]))]
+    assert all(((part > 0) & (part < 1)).all() for part in rest) and (rest[0] != rest[1]).all()
+
+
+def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lit_ctg.field.tune.EVERY", 19)
+
+    def run(checkpoint: Path | None, stop: int | None) -> tuple[list[float], float]:
         weight, steps = torch.nn.Parameter(torch.zeros(3)), []
 
         def loss_of(generator: np.random.Generator) -> torch.Tensor:
@@ -43,19 +79,85 @@ def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest
                 raise KeyboardInterrupt
             return ((weight - torch.from_numpy(generator.random(3))) ** 2).sum()
 
-        optimise([weight], loss_of, steps=12, learning_rate=0.1, seed=1, checkpoint=checkpoint)
-        return weight.detach()
+        told = optimise([weight], loss_of, steps=40, learning_rate=0.1, seed=1, checkpoint=checkpoint)
+        return weight.tolist(), told
 
     whole, file = run(None, None), tmp_path / "ckpt"
     with pytest.raises(KeyboardInterrupt):
-        run(file, 7)
+        run(file, 39)
     assert file.is_file()
-    assert torch.equal(run(file, 8), whole), "four steps were kept, eight are left"
+    assert run(file, 2) == whole, "38 steps were kept with their losses, of which the mean needs two; two are left"
     assert not file.exists()
+
+
+class Tiny(torch.nn.Module):
+    """Scores the next id by the present one, through dropout; one of its weights is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 10)
+        self.frozen = torch.nn.Parameter(torch.zeros(10), requires_grad=False)
+        self.modes: list[bool] = []
+
+    def forward(self, input_ids: torch.Tensor) -> SimpleNamespace:
+        self.modes.append(self.training)
+        return SimpleNamespace(logits=self.table(input_ids) + self.frozen)
+
+
+def test_a_model_is_trained_in_its_mode_and_what_is_frozen_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lit_ctg.field.tune.EVERY", 1)
+    kept = []
+
+    class Windows(Stream):
+        def __init__(self) -> None: ...
+
+        def windows(self, generator: np.random.Generator, rows: int) -> torch.Tensor:
+            kept.append((tmp_path / "ckpt").is_file())
+            return torch.from_numpy(generator.integers(0, 10, (rows, 4)))
+
+    model = Tiny().eval()
+    before = model.table.weight.detach().clone()
+    options = {"steps": 3, "batch": 2, "learning_rate": 0.1, "seed": 0}
+    train_model(model, Windows(), **options, checkpoint=tmp_path / "ckpt")  # type: ignore[arg-type]
+    assert model.modes == [True] * 3 and not model.training
+    assert not torch.equal(model.table.weight, before) and not model.frozen.any()
+    assert kept == [False, True, True]
+
+
+def test_a_stream_has_an_end_after_each_text_and_its_windows_begin_anywhere() -> None:
+    class Numbers:
+        eos_token_id = 9
+
+        def __call__(self, texts: list[str], **options: bool) -> dict[str, list[list[int]]]:
+            assert options["add_special_tokens"] is False
+            return {"input_ids": [[int(letter) for letter in text] for text in texts]}
+
+    stream = Stream(Numbers(), ["12", "3", "4"], 2)
+    assert stream.ids.tolist() == [9, 1, 2, 9, 3, 9, 4, 9]
+    found = {tuple(row) for row in stream.windows(np.random.default_rng(0), 200).tolist()}
+    assert found == {tuple(stream.ids[start : start + 3].tolist()) for start in range(6)}
+    assert Stream(Numbers(), ["12", "3", "4"], 6).length == 6
+    with pytest.raises(UserError, match="8 tokens of text for windows of 7"):
+        Stream(Numbers(), ["12", "3", "4"], 7)
+
+
+def test_a_network_of_random_weights_is_of_its_seed() -> None:
+    shape = {"layers": 1, "dim": 8, "heads": 2, "positions": 11, "end": 5}
+    torch.manual_seed(1)
+    one, same, other = (make_gpt2(20, **shape, seed=seed) for seed in (0, 0, 1))
+    weights = [model.get_input_embeddings().weight for model in (one, same, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    config = one.config
+    assert (config.vocab_size, config.n_positions, config.n_embd, config.n_layer, config.n_head) == (20, 11, 8, 1, 2)
+    assert config.eos_token_id == config.bos_token_id == 5
 
 
 def test_what_cannot_be_trained_is_one_line() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(UserError, match="steps=0: train for at least one"):
+        optimise([weight], lambda generator: weight.sum(), steps=0, learning_rate=0.1, seed=0)
     with pytest.raises(UserError, match="diverged at step 0 of 2: lower the learning rate"):
         optimise([weight], lambda generator: (weight / 0).sum(), steps=2, learning_rate=0.1, seed=0)
     with pytest.raises(UserError, match="tokens of text for windows of 800: give more text"):

@@ -1,0 +1,262 @@
+"""The report's lines and pictures, from records whose numbers are counted by hand."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lit_ctg.errors import UserError
+from lit_ctg.field import page
+from lit_ctg.field.page import (
+    about,
+    area_picture,
+    cost_table,
+    curve_picture,
+    judge_line,
+    judge_seed_lines,
+    pair_lines,
+    report,
+    sample_lines,
+    task_page,
+    tasks_page,
+    unranked_table,
+)
+from lit_ctg.field.rank import Ranking, Sweep, bench_key, ranking, sweeps
+from lit_ctg.results.record import RunRecord
+
+JUDGES = ("bag", "neural")
+# method -> strength -> (texts of four that succeed, nats a token above the bare model's 4)
+SWEPT = {
+    "bare": {1.0: (1, 0.0)},
+    "good": {1.0: (2, 0.2), 2.0: (4, 0.4), 4.0: (4, 1.0)},
+    "idle": {0.5: (0, 0.1), 1.0: (1, 0.3)},
+}
+
+
+def record(
+    method: str, seed: int = 0, *, size: str = "small", task: str = "pets", perplexity: float = 10.0
+) -> RunRecord:
+    rows: list[dict[str, Any]] = []
+    for strength, (right, above) in SWEPT[method].items():
+        for number in range(4):
+            place, target = divmod(number, 2)
+            hit = int(number < right)
+            rows.append({"text": f" {method} {strength:g} {number}", "prompt": f"p{place}", "place": place, "copy": 0,
+                         "target": "ab"[target], "strength": strength, "bag": hit, "neural": hit, "tokens": 2,
+                         "nats": 2 * (4 + above)})  # fmt: skip
+    if method == "bare":
+        rows += [{"text": "human", "prompt": "p0", "place": 0, "copy": 0, "target": "a", "strength": 0.0,
+                  "kind": "human", "bag": hit, "neural": 1, "tokens": tokens, "nats": 6.0, "repetition": 0.1 * tokens,
+                  "overlap": 0.25, "attribute_words": 0.5} for hit, tokens in ((1, 1), (0, 3))]  # fmt: skip
+    metrics: dict[str, Any] = {}
+    for judge in JUDGES:
+        metrics[f"judge/{judge}/accuracy"] = {"value": 0.9, "n": 50}
+        metrics[f"judge/{judge}/balanced_accuracy"] = {"value": 0.85}
+    for place, (strength, (right, _)) in enumerate(SWEPT[method].items(), start=1):
+        own = {"success/bag": right / 4, "success/neural": right / 4, "perplexity": perplexity * place,
+               "distinct_2": 0.1 * place, "repetition": 0.2, "overlap": 0.3, "attribute_words": 0.4}  # fmt: skip
+        metrics |= {f"{name}@{strength:g}": {"value": value} for name, value in own.items()}
+    metrics |= {f"cost/{name}": {"value": value + 2 * seed} for name, value in
+                (("seconds_ratio", 1.5), ("parameters", 1200), ("training_seconds", 30))}  # fmt: skip
+    config = {
+        "decode": {"prompts": 2, "samples": 1, "new_tokens": 6}, "data": {"source": "sample"}, "model": None,
+        "base": {"layers": 1, "dim": 8, "vocabulary": 99, "steps": 7}, "judges": {"least_accuracy": 0.7},
+        "task": {"name": task, "column": "source"}, "method": {"strengths": list(SWEPT[method])}, "seed": seed,
+    }  # fmt: skip
+    return RunRecord(paper="field", name=f"{task}-{method}", experiment="", regime="corrected", size=size, seed=seed,
+                     config=config, config_hash="", git={}, versions={}, started_at="", status="DONE", metrics=metrics,
+                     samples=rows)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def records() -> list[RunRecord]:
+    return [record(method, seed, perplexity=10.0 + 10 * seed) for method in SWEPT for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def found(records: list[RunRecord]) -> dict[str, Sweep]:
+    return sweeps(records, JUDGES)
+
+
+@pytest.fixture(scope="module")
+def ranked(found: dict[str, Sweep]) -> Ranking:
+    return ranking(found, resamples=100)
+
+
+def test_the_ranking_has_one_row_a_method_with_its_best_affordable_strength(records: list[RunRecord]) -> None:
+    text, pictures = task_page("pets", records)
+    lines = text.splitlines()
+    # 0.2 nats at the bare model's quarter, 0.2 at a half, 0.1 at all
+    (good,) = [line for line in lines if line.startswith("| good |") and " [" in line]
+    assert good.startswith("| good | 0.500 [") and "| 1 [1, 1] | 2 | 1.000 | +0.400 |" in good
+    assert [line.split("|")[1].strip() for line in lines if " [" in line and line.startswith("|")] == [
+        "good", "bare", "idle",
+    ]  # fmt: skip
+    assert all(
+        "| bare | 0.250 | 0.000 |" in line
+        for line in lines
+        if line.startswith(("| idle |", "| bare |")) and "[" in line
+    )
+    assert "bootstrap over 2 prompts, their texts and 2 seeds]." in text
+    assert "training seeds 0, 1." in text and "were not run" not in text
+    assert "Judge bag: balanced accuracy 0.850 on 50 held-out human texts, decides." in lines
+    assert set(pictures) == {"pets.svg", "pets_curves.svg"}
+    one = task_page("pets", [each for each in records if each.seed == 0])[0]
+    assert "bootstrap over 2 prompts, their texts]." in one and "training seeds 0." in one
+
+
+def test_a_seed_that_a_method_lacks_is_told(records: list[RunRecord]) -> None:
+    three = [*records, record("bare", 2)]
+    without = [each for each in three if (each.name, each.seed) != ("pets-good", 0)]
+    text = task_page("pets", without)[0]
+    assert "Training seeds that were not run: good 0, 2; idle 2." in text.splitlines()
+    assert "their texts and 3 seeds]." in text
+
+
+def test_runs_that_are_no_seeds_of_one_method_are_not_averaged(records: list[RunRecord]) -> None:
+    with pytest.raises(UserError, match=r"good: two runs of seed 1, .* give records= with one of them"):
+        sweeps([*records, record("good", 1)], JUDGES)
+    other = record("good", 2)
+    other.config["method"] = {**other.config["method"], "rank": 4}
+    with pytest.raises(UserError, match="good: seeds 1 and 2 were run with other settings of the method"):
+        sweeps([*records, other], JUDGES)
+
+
+def test_the_other_measures_are_means_over_seeds_at_that_strength(ranked: Ranking, found: dict[str, Sweep]) -> None:
+    lines = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]]
+             for line in cost_table(ranked, found)}  # fmt: skip
+    # perplexities 20 and 40 of the second strength; costs 1.5 and 3.5, 1200 and 1202, 30 and 32
+    assert lines["good 2"] == ["1.000", "1.000", "30.0", "0.200", "0.200", "0.300", "0.400", "2.50", "1,201", "31"]
+    assert lines["idle 0.5"][:4] == ["0.000", "0.000", "15.0", "0.100"], "one that gains nothing, at its lowest"
+    # two human texts of 1 and 3 tokens, 6 nats each, with either seed
+    assert lines["human text"] == ["0.500", "1.000", f"{math.exp(3):.1f}", "", "0.200", "0.250", "0.500", "", "", ""]
+
+
+def test_judges_that_decide_nothing_leave_a_table_without_ranks(records: list[RunRecord]) -> None:
+    lines = unranked_table(records, ["bag"])
+    assert [line for line in lines if line.startswith("| good 2")] == [
+        "| good 2, seed 0 | 1.000 | 20.0 |", "| good 2, seed 1 | 1.000 | 40.0 |",
+    ]  # fmt: skip
+    assert "| idle 0.5 | 0.000 | 10.0 |" in unranked_table([record("idle")], ["bag"])
+    without = [each for each in records if not each.name.endswith("bare")]
+    assert "The bare model was not run, so nothing can be ranked." in task_page("pets", without)[0]
+
+
+def test_only_sure_differences_are_told(ranked: Ranking) -> None:
+    told = pair_lines(Ranking((), {("a", "b"): 0.01, ("a", "c"): 0.049, ("b", "c"): 0.05, ("a", "d"): 0.01}, 2, 1))
+    assert told[0].startswith("4 pairs, ") and told[2:] == ["- a above b, d (0.010); c (0.049)"]
+    (none,) = pair_lines(Ranking((), {("a", "b"): 0.05}, 2, 1))
+    assert none.endswith("Below 0.05: none.")
+
+
+def test_the_texts_shown_are_the_first_prompts_at_the_best_strength(ranked: Ranking, found: dict[str, Sweep]) -> None:
+    rows = [line for line in sample_lines(ranked, found) if line.startswith("| ") and "| class |" not in line]
+    assert rows == [
+        "| good | a | p0 good 2 0 |", "| good | b | p0 good 2 1 |", "| bare | a | p0 bare 1 0 |",
+        "| bare | b | p0 bare 1 1 |", "| idle | a | p0 idle 0.5 0 |", "| idle | b | p0 idle 0.5 1 |",
+    ]  # fmt: skip
+    long, exact = record("bare"), record("bare")
+    long.samples[0]["text"], exact.samples[0]["text"] = "|" + "x" * 160, "x" * 158
+    for each, end in ((long, "x…"), (exact, "xx")):
+        own = sweeps([each], JUDGES)
+        (shown,) = [line for line in sample_lines(ranking(own, resamples=2), own) if line.startswith("| bare | a |")]
+        text = shown.removeprefix("| bare | a | ").removesuffix(" |")
+        assert len(text.replace("\\|", "|")) == 160 and text.endswith(end)
+
+
+def test_how_the_ranking_holds_under_other_judges(records: list[RunRecord], ranked: Ranking) -> None:
+    told = {"task": "pets", "bench": bench_key(records[0]), "seed": 3, "balanced_accuracy": {"bag": 0.9},
+            "areas": {"good": 0.2, "bare": 0.7, "other": 0.5}}  # fmt: skip
+    elsewhere = [{**told, "task": "cars"}, {**told, "bench": "of others"}]
+    lines = judge_seed_lines("pets", records, ranked, [told, *elsewhere, {**told, "areas": {}}])
+    assert lines == [
+        "Judges of seed 3 (bag 0.900) on the same texts: bare 0.700, good 0.200; Kendall's tau with the table -1.00.",
+        "Judges of seed 3 (bag 0.900): none decides.",
+        "",
+    ]
+    assert judge_seed_lines("pets", records, ranked, elsewhere) == []
+
+
+def test_what_a_record_says_of_its_bench() -> None:
+    made = record("bare")
+    (line,) = about([made])
+    assert "Size small, texts: sample, base model trained here (1 layers of 8, 99 tokens, 7 steps); 2 prompts" in line
+    assert "1 texts of 6 tokens for each prompt, class and strength" in line
+    made.config["model"] = "a/b"
+    assert "base model a/b;" in about([made])[0]
+    made.config["task"] = {"rules": {"bag": {}, "neural": {}}}
+    assert judge_line(made, "bag") == "the rule that defines the task, no check of it"
+    assert judge_line(made, "neural").startswith("balanced accuracy 0.850 on 50")
+    made.metrics["judge/exact/accuracy"] = made.metrics["judge/bag/accuracy"]
+    made.config["task"] = {}
+    assert judge_line(made, "exact").startswith("the rule that defines")
+
+
+def test_tasks_are_joined_by_mean_ranks(found: dict[str, Sweep]) -> None:
+    assert tasks_page({"one": found}) == ("", {})
+    text, pictures = tasks_page({"one": found, "two": {name: found[name] for name in ("bare", "good")}})
+    rows = [line for line in text.splitlines() if line.startswith(("| good", "| bare", "| idle"))]
+    assert "among the 2 methods that every task has" in text and "| method | mean rank | one | two |" in text
+    assert rows == ["| good | 1.00 [1.00, 1.00] | 1 | 1 |", "| bare | 2.00 [2.00, 2.00] | 2 | 2 |"]
+    assert set(pictures) == {"over_tasks.svg"}
+
+
+def test_pictures_show_areas_with_intervals_and_curves_over_perplexity(
+    ranked: Ranking, found: dict[str, Sweep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(page, "sheet", lambda *given: "<svg")
+    monkeypatch.setattr(page, "bar_chart", lambda title, groups, **options: drawn.update(bars=groups))
+    monkeypatch.setattr(page, "line_chart", lambda title, lines, **options: drawn.update(lines=lines))
+    area_picture("pets", ranked)
+    curve_picture("pets", ranked, found)
+    bars = drawn["bars"]
+    for each, group in zip(ranked.standings, bars, strict=True):
+        (bar,) = group.bars
+        assert (group.label, bar.value, bar.interval) == (each.method, each.area, each.interval)
+        assert (bar.kind == "neutral") == (each.method == "bare")
+    lines = {line.name: line.points for line in drawn["lines"]}
+    assert list(lines) == ["good", "idle", "bare"]
+    assert lines["good"] == [
+        pytest.approx((math.exp(4 + cost), share)) for cost, share in ((0.2, 0.5), (0.4, 1), (1, 1))
+    ]
+
+
+def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small = [record(method, task=task) for method in ("bare", "good") for task in ("pets", "cars")]
+    smoke = [record(method, size="smoke") for method in ("bare", "idle")]
+    failed, other = record("good", 1), record("good", 1)
+    failed.status, other.paper = "FAILED", "nslm"
+    monkeypatch.setattr(page, "load_records", lambda places: [*smoke, failed, other, *small])
+
+    def told(**given: str) -> str:
+        console = Console(file=StringIO(), width=10_000)
+        assert report(str(tmp_path), console=console, **given) == 0
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    text = told()
+    assert "Size small" in text and "Size smoke" not in text and "seeds 0." in text
+    assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Over tasks", "## cars", "## pets"]
+    text = told(size="smoke")
+    assert "Size smoke" in text and "| idle |" in text and "Over tasks" not in text
+    with pytest.raises(UserError, match="no record of the field of size=paper"):
+        told(size="paper")
+    told(out=str(tmp_path / "out"))
+    pictures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert pictures == {
+        "over_tasks.svg",
+        *(f"{task}{kind}.svg" for task in ("cars", "pets") for kind in ("", "_curves")),
+    }
+    # a task whose judges decide nothing is none of those that are joined
+    for each in small:
+        if each.name.startswith("cars"):
+            for judge in JUDGES:
+                each.metrics[f"judge/{judge}/balanced_accuracy"]["value"] = 0.69
+    assert "Over tasks" not in told()
