@@ -198,3 +198,29 @@ def test_a_long_list_against_a_dictionary(tmp_path):
             last = re.search(r"\w+$", tokenizer.decode(ids[:end]))
             expected = last[0] if last and last[0] in listed else None
             assert (lexicon.words[numbers[end - 1]] if numbers[end - 1] >= 0 else None) == expected
+
+
+def test_vader_s_lexicon_without_emoticons_and_a_fifth_of_it_held_out() -> None:
+    made = Lexicon(path="vader")
+    polarity, kinds = (
+        dict(zip(made.words, made.column("polarity"), strict=True)),
+        dict(zip(made.words, made.classes, strict=True)),
+    )
+    assert len(made.words) > 7000 and all(word.isalpha() for word in made.words) and not made.held_out
+    assert (polarity["superb"], polarity["dreadful"]) == (3.1 / 4, -1.9 / 4), "its grades are from -4 to 4"
+    assert (kinds["superb"], kinds["dreadful"]) == ("praise", "blame")
+    held = [Lexicon(path="vader", held_out_share=0.2, held_out=["superb"]).held_out for _ in range(2)]
+    assert held[0] == held[1] and "superb" in held[0]
+    assert abs(len(held[0]) - 0.2 * len(made.words)) <= 2
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_is_from_0_to_1(share: float) -> None:
+    with pytest.raises(UserError, match=r"held_out_share=.* is outside \[0, 1\]"):
+        Lexicon(path="reviews", held_out_share=share)
+
+
+def test_vader_without_its_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"lexicon vader needs vaderSentiment: pip install 'lit-ctg\[vader\]'"):
+        Lexicon(path="vader")
