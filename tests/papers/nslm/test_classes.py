@@ -17,6 +17,7 @@ from lit_ctg.papers.nslm.classes import (
     PatternRecogniser,
     PlaceRecogniser,
     UnitTable,
+    before_others,
     class_table,
     make_recogniser,
     number_value,
@@ -118,6 +119,31 @@ def test_places_have_coordinates() -> None:
     assert city.attributes("New_York_City") is not None and city.attributes("France") is None
 
 
+def test_cities_are_as_large_as_asked() -> None:
+    places = [PlaceRecogniser(kind="city", minimum_population=size, **OPTIONS).places for size in (500_000, 5_000_000)]
+    assert "Tokyo" in places[1] and set(places[1]) < set(places[0])
+
+
+def test_settings_of_a_class_have_defaults_and_reach_its_members() -> None:
+    plain = make_recogniser("number", {"pattern": r"\d+"})
+    assert (plain.metrics, plain.densities, plain.context, plain.unit) == (("frequency",), ("unigram",), None, None)
+    rare = make_recogniser("rare", {"pattern": "zz"})
+    told = make_recogniser(
+        "verb", {"members": {"mix": 1}, "metrics": ["value"], "densities": ["gaussian"], "unit": "s"}
+    )
+    # a class without members is left out, and the numbers of those behind it follow
+    table = class_table(["the", "7", "mix"], [rare, plain, told])
+    assert table.names == ("number", "verb") and table.class_of_SV.tolist() == [[-1, 0, 1]]
+    verb = table.classes[1]
+    assert (verb.metrics, verb.densities, verb.unit, verb.tokens) == (("value",), ("gaussian",), "s", ("mix",))
+
+
+def test_classes_of_one_s_own_come_first_or_replace_those_of_their_name() -> None:
+    own = {name: make_recogniser(name, {"pattern": name}) for name in ("new", "year")}
+    others = {name: make_recogniser(name, {"pattern": "x"}) for name in ("day", "year")}
+    assert before_others(own, others) == [own["new"], others["day"], own["year"]]
+
+
 def test_bad_classes_are_named() -> None:
     with pytest.raises(UserError, match=r"'x'.*regular expression"):
         PatternRecogniser(pattern="(", **OPTIONS)
@@ -148,6 +174,8 @@ def states(text, sentence: str) -> dict[int, str]:
         ("weigh 5 – 6 kg ( 11 – 13 lb )", {3: "range", 6: "convert", 8: "convert"}),
         ("in May ( 24 )", {2: "after_month"}),
         ("three miles ( 5 km )", {}),
+        ("at 12 – 14 @-@ metres per second ( 27 – 31 mph )", {3: "range", 5: "range", 9: "convert", 11: "convert"}),
+        ("weigh 5 – 6 kg ( about – 13 lb )", {3: "range", 6: "convert"}),
     ],
 )
 def test_states(text, sentence: str, found: dict[int, str]) -> None:
@@ -202,6 +230,14 @@ def test_a_class_is_available_with_all_members_or_none(text) -> None:
     numbers = {"1987", "2015", "30", "1,200", "7", "3.5", ".5", "2,001", "5"}
     made = text(WORDS)
     assert {token for token, inside in zip(made.tokens, made.table.any_class_V, strict=True) if inside} == numbers
+
+
+def test_a_class_bound_to_a_context_takes_its_tokens_there() -> None:
+    bound = make_recogniser("day", {"pattern": r"\d+", "context": "after_month"})
+    table = class_table(["May", "4", "77"], [make_recogniser("number", {"pattern": r"\d+"}), bound])
+    assert table.states == ("plain", "after_month") and table.names == ("number", "day")
+    assert table.class_of_SV.tolist() == [[-1, 0, 0], [-1, 1, 1]]
+    assert table.available_SC.tolist() == [[True, False], [False, True]]
 
 
 def test_a_class_that_is_cut_in_two_is_an_error() -> None:

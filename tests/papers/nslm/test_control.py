@@ -14,7 +14,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.base import NO_TOKEN
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.classes import class_table, make_recogniser
+from lit_ctg.papers.nslm.classes import ClassTable, class_table, make_recogniser
 from lit_ctg.papers.nslm.control import DealtOut, MicroModels, WordReader, carried
 from lit_ctg.papers.nslm.micro_model import Blend, Difference, Frequency, Gaussian, MicroModel, Repeat, Unigram
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
@@ -32,7 +32,7 @@ def micro_models() -> MicroModels:
     text = "in 1914 was 1918 . it was 1939 in New_York was 19 . 1914 in New_Jersey in New_York was 1918 . 1,234"
     ids = np.array([WORDS.index(word) for word in text.split()])
     found = Occurrences.from_documents(ids, np.array([0]), table)
-    inner = MicroModel(Difference(), Gaussian()).fit(found.of(0), table.classes[0])
+    inner = MicroModel(Difference(), Gaussian(), base="unigram").fit(found.of(0), table.classes[0])
     repeat = Repeat(inner).fit(found.of(0))
     places = MicroModel(Frequency(), Unigram()).fit(found.of(1), table.classes[1])
     again = MicroModel(Frequency(), Unigram(3.0), base="unigram").fit(found.of(1), table.classes[1])
@@ -145,10 +145,11 @@ def test_prefixes_are_read_on_and_in_any_order(tokenizer: Any, reader: WordReade
 
 
 def test_bundle_keeps_the_models(tmp_path: Path, tokenizer: Any) -> None:
-    control = micro_models()
+    control = MicroModels(micro_models().classes, weight=0.75)
     control.save_pretrained(tmp_path / "bundle")
     again = Control.from_pretrained(tmp_path / "bundle")
-    assert isinstance(again, MicroModels)
+    assert isinstance(again, MicroModels) and again.settings[0].default == 0.75
+    assert [each.count for each in again.classes] == [7.0, 3.0]
     evidence = Evidence.of_previous([-1, 0, 1])
     for one, other in zip(control.classes, again.classes, strict=True):
         assert np.allclose(one.model.log_prob(evidence), other.model.log_prob(evidence), atol=1e-12)
@@ -169,6 +170,88 @@ def test_a_tokenizer_that_spells_no_member_is_told(tokenizer: Any) -> None:
         micro_models().bind(plain)
 
 
+def unigrams(table: ClassTable) -> dict[str, MicroModel]:
+    """A unigram of each class that has seen its first member three times and its second once."""
+    models = {}
+    for number, members in enumerate(table.classes):
+        found = Occurrences(np.arange(4), np.full(4, number), np.array([0, 0, 0, 1]), Evidence.of_previous([-1] * 4))
+        models[members.name] = MicroModel(Frequency(), Unigram()).fit(found, members)
+    return models
+
+
+def test_classes_that_begin_alike_share_their_tokens_by_their_counts(tokenizer: Any) -> None:
+    long = make_recogniser("long", {"members": {"1914": 1, "1918": 2, "19,5": 3}})
+    short = make_recogniser("short", {"members": {"19": 1, "234": 2}})
+    table = class_table(["in", "1914", "1918", "19,5", "19", "234"], [long, short])
+    models = unigrams(table)
+    control = MicroModels(carried(table, models, {"long": 6.0, "short": 2.0}))
+    reader, size = WordReader(control, HuggingFaceTokenizer.of(tokenizer)), len(tokenizer)
+    rule, ids = DealtOut(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in").input_ids
+    first = [tokenizer(text).input_ids[0] for text in (" 19", " 234")]
+    rare = 0.25 * float(np.exp(models["short"].log_prob(Evidence.of_previous([-1]))[0, 0]))  # of "19"
+    begun_2 = log_probs(rule, ids, size)[first].softmax(0)
+    assert begun_2.tolist() == pytest.approx([0.75 + rare, 0.25 - rare])
+    # after "19" it goes on (by a mark too), or ends; the shares of what ends it stay
+    ids = [*ids, first[0]]
+    log_V, plain_V = log_probs(rule, ids, size), log_probs(DealtOut(reader, torch.zeros(1)), ids, size)
+    onward, ends = [tokenizer(text).input_ids[0] for text in ("1", ",")], ~reader.tries[0].continuing(size)
+    ends[onward] = False
+    shares_2 = torch.stack([log_V[onward].logsumexp(0), log_V[ends].logsumexp(0)]).softmax(0)
+    assert shares_2.tolist() == pytest.approx([0.75 / (0.75 + rare), rare / (0.75 + rare)])
+    assert float(log_V.exp().sum()) == pytest.approx(1)
+    others = [tokenizer(text).input_ids[0] for text in (".", " in")]
+    torch.testing.assert_close(log_V[others].softmax(0), plain_V[others].softmax(0))
+
+
+def test_what_goes_on_with_a_member_is_not_dealt_out_again(tokenizer: Any) -> None:
+    """Behind "New", "York" is the rest of a member, though it is a member of its own too."""
+    place = make_recogniser("place", {"members": {"New_York": 1, "New_Jersey": 2, "York": 3}})
+    table = class_table(["in", "New_York", "New_Jersey", "York"], [place])
+    models = unigrams(table)
+    reader = WordReader(MicroModels(carried(table, models, {})), HuggingFaceTokenizer.of(tokenizer))
+    rule, ids = DealtOut(reader, torch.ones(1, dtype=torch.float64)), tokenizer("in New").input_ids
+    log_V = log_probs(rule, ids, len(tokenizer))
+    onward = [tokenizer(text).input_ids[0] for text in (" York", " Jersey")]
+    share_2 = torch.from_numpy(models["place"].log_prob(Evidence.of_previous([-1]))[0, :2]).softmax(0)
+    torch.testing.assert_close(log_V[onward].softmax(0), share_2)
+    assert float(log_V.exp().sum()) == pytest.approx(1)
+
+
+def test_all_words_of_what_is_written_together_are_read(tokenizer: Any, reader: WordReader) -> None:
+    reading = reader.read(torch.tensor([tokenizer("in 1914th").input_ids]))[0]
+    assert tokenizer.decode(reading.pending) == " 1914th"
+    assert reading.next_contexts.previous_BTC[0, -1, 0] == YEARS.index("1914")
+
+
+def test_what_is_carried_knows_its_contexts_and_counts() -> None:
+    day = make_recogniser("day", {"pattern": r"\d\d?", "context": "after_month"})
+    year = make_recogniser("year", {"pattern": r"\d{4}"})
+    table = class_table(["May", "4", "12", "1914", "1918"], [day, year])
+    models = unigrams(table)
+    found = carried(table, models, {"day": 5.0})
+    assert [(each.name, each.texts, each.states, each.count) for each in found] == [
+        ("day", ("4", "12"), ("after_month",), 5.0),
+        ("year", ("1914", "1918"), ("plain", "after_month"), 1.0),
+    ]
+    assert [each.name for each in carried(table, {"year": models["year"]}, {})] == ["year"]
+    with pytest.raises(UserError, match="micro-models without a class"):
+        MicroModels([])
+
+
+def test_strength_mixes_and_nothing_begins_inside_a_word(tokenizer: Any, reader: WordReader) -> None:
+    scores_3V = torch.randn(1, len(tokenizer), generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    scores_3V = scores_3V.expand(3, -1)
+    rule, begun = DealtOut(reader, torch.tensor([0.25, 1, 0], dtype=torch.float64)), reader.below(1, 0).ids_J.tolist()
+    plain_V = scores_3V[0].log_softmax(0)
+    for text, inside in (("it", True), ("it.", False)):
+        found_3V = rule(torch.tensor([tokenizer(text).input_ids] * 3), scores_3V)
+        torch.testing.assert_close(found_3V.exp().sum(1), torch.ones(3, dtype=torch.float64))
+        torch.testing.assert_close(found_3V[0].exp(), 0.25 * found_3V[1].exp() + 0.75 * plain_V.exp())
+        assert torch.equal(found_3V[2], plain_V) and not torch.allclose(found_3V[1], plain_V)
+        # what has no space before it goes on with the word, or begins one
+        assert torch.allclose(found_3V[1, begun], plain_V[begun], atol=1e-9) is inside
+
+
 def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
     import transformers
 
@@ -181,6 +264,25 @@ def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
     assert control.settings[0].default == found["strength"]
     with pytest.raises(UserError, match="the texts hold no member"):
         control.fit_strength(model, tokenizer, ["in"])
+    # against a search over all mixtures, token by token
+    text = "in 1914 was 1918 in 1914 in 1918 was 1914 in 19"
+    found, ids = control.fit_strength(model, tokenizer, [text]), tokenizer(text).input_ids
+    rule, pairs = DealtOut(control.reader, torch.ones(1, dtype=torch.float64)), []
+    for place in range(1, len(ids)):
+        with torch.no_grad():
+            plain_V = model(torch.tensor([ids[:place]])).logits[0, -1].double().log_softmax(0)
+        both = rule(torch.tensor([ids[:place]]), plain_V[None])[0, ids[place]], plain_V[ids[place]]
+        if abs(both[0] - both[1]) > 1e-9:
+            pairs.append(torch.stack(both).exp())
+    share_G, (dealt_N, own_N) = torch.linspace(0, 1, 1001, dtype=torch.float64), torch.stack(pairs, 1)
+    gain_G = (share_G[:, None] * dealt_N + (1 - share_G[:, None]) * own_N).log().mean(1) - own_N.log().mean()
+    assert found["strength"] == pytest.approx(float(share_G[gain_G.argmax()]), abs=0.02) and len(pairs) > 5
+    assert (found["nats"], found["places"]) == (pytest.approx(float(gain_G.max()), abs=1e-3), len(pairs))
+    # what is longer than the model's positions is cut off
+    small = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**config.to_dict(), "n_positions": 20})).eval()
+    cut = tokenizer.decode(ids[:20])
+    assert tokenizer(cut).input_ids == ids[:20] and len(ids) > 20
+    assert control.fit_strength(small, tokenizer, [text]) == control.fit_strength(small, tokenizer, [cut])
 
 
 def test_on_a_model_alone_equals_in_a_batch(tokenizer: Any) -> None:

@@ -14,6 +14,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import class_table, make_recogniser
 from lit_ctg.papers.nslm.decode import MicroModelRule, NSLMDecoding, TextGenerator, word_texts
+from lit_ctg.papers.nslm.micro_model import Frequency, MicroModel, Unigram
 from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import select
@@ -73,6 +74,36 @@ def test_only_class_tokens_move_and_strength_zero_is_the_bare_model(rule: MicroM
     others = ~torch.from_numpy(rule.table.any_class_V)
     assert torch.allclose(full[:, others], scores.log_softmax(1)[:, others], atol=1e-6)
     assert not torch.allclose(full[:, ~others], scores.log_softmax(1)[:, ~others], atol=1e-2)
+
+
+def test_each_row_has_the_classes_of_its_own_context(scores: Tensor) -> None:
+    """After a month the numbers are days, elsewhere not; the class of the largest mass is told first."""
+    year = make_recogniser("year", {"pattern": r"19\d\d"})
+    day = make_recogniser("day", {"pattern": r"\d\d?", "context": "after_month"})
+    table = class_table(WORDS, [day, year])
+    rng, models = np.random.default_rng(1), {}
+    for number, members in enumerate(table.classes):
+        index_N = rng.integers(0, len(members), 30) ** 2 % len(members)
+        found = Occurrences(np.arange(30), np.full(30, number), index_N, Evidence.of_previous([-1] * 30))
+        models[members.name] = MicroModel(Frequency(), Unigram()).fit(found, members)
+    rule, texts = MicroModelRule(table, models), ("in", "in May", "of")
+    found_BV, given_BV = rule(prefixes(*texts), scores).exp(), scores.softmax(1)
+    inside = {name: np.exp(model.log_prob(Evidence.of_previous([-1]))[0]) for name, model in models.items()}
+    for row, names in enumerate((["year"], ["day", "year"], ["year"])):
+        expected_V = given_BV[row].clone()
+        for name in names:
+            ids_K = torch.from_numpy(table.classes[table.names.index(name)].ids_K)
+            expected_V[ids_K] = given_BV[row, ids_K].sum() * torch.from_numpy(inside[name]).float()
+        torch.testing.assert_close(found_BV[row], expected_V)
+        fired = rule.explain(prefixes(*texts), scores)[row]
+        mass = {name: float(given_BV[row, table.classes[table.names.index(name)].ids_K].sum()) for name in names}
+        assert [entry.class_name for entry in fired] == sorted(names, key=lambda name: -mass[name])
+    # a class without a micro-model keeps its scores
+    log_BV = scores.log_softmax(1)
+    only = [MicroModelRule(table, {name: models[name]})(prefixes(*texts), scores) for name in ("day", "year")]
+    torch.testing.assert_close(only[0][0], log_BV[0])
+    days_K = torch.from_numpy(table.classes[table.names.index("day")].ids_K)
+    torch.testing.assert_close(only[1][:, days_K], log_BV[:, days_K])
 
 
 def test_rows_do_not_depend_on_the_batch(rule: MicroModelRule, scores: Tensor) -> None:
@@ -215,6 +246,16 @@ def test_a_control_sets_the_mixture_and_goes_away(generator: TextGenerator) -> N
     assert mixed == [texts[row % 2][row] for row in range(8)]
     (default,) = generator.generate(1, seed=1)
     assert default.control == {"mixture_weight": before}
+
+
+def test_texts_are_drawn_from_the_nucleus_at_the_temperature(generator: TextGenerator) -> None:
+    shaped = NSLMDecoding(temperature=0.5, top_p=0.6, max_new_tokens=1)
+    rules = TextGenerator(generator.module, shaped).rules([{}], (), None)
+    scores_1V = torch.full((1, 30), -9.0)
+    scores_1V[0, 3:7] = torch.tensor([0.05, 0.5, 0.15, 0.3]).log() / 2  # over the temperature: .05 .5 .15 .3
+    shaped_V = rules(torch.zeros(1, 1, dtype=torch.long), scores_1V)[0]
+    assert shaped_V.isfinite().nonzero().flatten().tolist() == [4, 6]  # .5 alone is less than .6
+    torch.testing.assert_close(shaped_V.softmax(0)[[4, 6]], torch.tensor([0.625, 0.375]))
 
 
 def test_class_tokens_are_explained(generator: TextGenerator) -> None:

@@ -282,6 +282,23 @@ def test_bad_input() -> None:
         OutputHeads(dim=2, table=class_table(("a", "b"), recognisers(month=False)), init_range=0.1)
     with pytest.raises(UserError, match="samples=0"):
         make(samples=0)
+    table = class_table(TOKENS, recognisers())
+    with pytest.raises(UserError, match=r"model\.fast=atuo: use one of auto, off; did you mean 'auto'"):
+        OutputHeads(dim=6, table=table, init_range=0.1, fast="atuo")
+
+
+def test_the_heads_are_made_as_asked() -> None:
+    options = {"dim": 16, "table": class_table(TOKENS, recognisers()), "init_range": 0.25}
+    plain = make_heads(samples=None, cutoffs=None, sparse=False, **options)
+    assert isinstance(plain, OutputHeads) and (plain.samples, plain.sparse, plain.fast) == (None, False, "auto")
+    sampled = make_heads(samples=5, cutoffs=None, sparse=True, fast="off", **options)
+    assert isinstance(sampled, OutputHeads) and (sampled.samples, sampled.sparse, sampled.fast) == (5, True, "off")
+    clusters = make_heads(samples=None, cutoffs=[4, 8], sparse=False, **options)
+    assert isinstance(clusters, AdaptiveHeads)
+    # a quarter of the width in each cluster (Grave et al. 2017)
+    assert [network[0].out_features for network in clusters.words.tail] == [4, 1]
+    for heads in (plain, sampled, clusters):
+        assert 0.2 < float(heads.within_RD.detach().abs().max()) <= 0.25
 
 
 # clusters from "1914" and from "12": the second is all numbers, so the tagged vocabulary has it in no state

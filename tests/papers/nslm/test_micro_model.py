@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ PLACES = members(["Paris", "Rome", "Suva", "Apia"], [(48.9, 2.3), (41.9, 12.5), 
 
 
 @pytest.mark.parametrize("name", ["difference", "value", "frequency", "euclidean", "great_circle"])
-def test_values_and_single_values_agree(name: str) -> None:
+def test_values_and_single_values_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_model, "BLOCK", 4)  # one key at a time
     class_members = PLACES if METRICS[name].attributes == 2 else NUMBERS
     metric = METRICS[name]().fit(class_members, np.array([0, 0, 1]))
     keys_NJ = metric.keys(Evidence.of_previous([0, 1, 2, 3, 2]))
@@ -63,6 +65,14 @@ def test_difference_value_frequency() -> None:
     assert found["difference"].values(keys_NJ[:1]).tolist() == [[0, 1, 0, -1987.5]]
     assert found["value"].values(np.zeros((1, 1))).tolist() == [[1990, 1991, 1990, 2.5]]
     assert found["frequency"].values(np.zeros((1, 1))).tolist() == [[2, 1, 0, 0]]
+
+
+def test_equal_differences_of_decimals_are_equal() -> None:
+    metric = Difference().fit(members(["a", "b", "c", "d"], [(0.1,), (0.2,), (0.3,), (0.4,)]), np.array([0]))
+    values_UK = metric.values(np.arange(4.0)[:, None])
+    assert np.unique(values_UK).tolist() == pytest.approx([-0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3])
+    single_N = metric.value_of(np.repeat(np.arange(4.0), 4)[:, None], np.tile(np.arange(4), 4))
+    assert np.array_equal(single_N, values_UK.ravel())
 
 
 def test_euclidean_is_negative_squared_degrees_and_wraps() -> None:
@@ -87,15 +97,15 @@ def test_last_digit(token: str, step: float) -> None:
 
 
 def test_convert_accepts_rounded_amounts_in_other_units_only() -> None:
-    tokens = ["24", "23.6", "23", "60", "600", "0.60", "2.0", "100"]
+    tokens = ["24", "23.6", "23", "60", "600", "0.60", "2.0", "100", "20"]
     metric = Convert().fit(members(tokens, [(float(token),) for token in tokens]), np.array([0]))
     cm = [unit.name for unit in UnitTable().units].index("cm")
     evidence = Evidence(np.array([-1, -1]), np.array([60.0, np.nan]), np.array([cm, -1]))
     keys_NJ = metric.keys(evidence)
     assert np.isnan(keys_NJ[1]).any()
     correct = dict(zip(tokens, metric.values(keys_NJ[:1])[0].tolist(), strict=True))
-    # 60 cm: 23.6 in, 600 mm, 0.6 m, 1.97 ft; not 60 itself; "100" would need an error above 5%
-    assert correct == {"24": 1, "23.6": 1, "23": 0, "60": 0, "600": 1, "0.60": 1, "2.0": 1, "100": 0}
+    # 60 cm: 23.6 in, 600 mm, 0.6 m, 1.97 ft; not 60 itself; "20" is 23.6 to a whole ten, but off by more than 5%
+    assert correct == {"24": 1, "23.6": 1, "23": 0, "60": 0, "600": 1, "0.60": 1, "2.0": 1, "100": 0, "20": 0}
 
 
 ZERO = np.zeros(4)
@@ -154,6 +164,23 @@ def test_mixture_is_a_sum_of_components_normalised_one_by_one(kind: str) -> None
     assert found.sum() == pytest.approx(1)
 
 
+def test_components_of_distances_are_a_ladder_and_others_are_found_again() -> None:
+    """No more components than values, none narrower than half a unit to each side; the same at every fit."""
+    far = GaussianMixtureDensity(3).fit(training([-2.0, -50.0, 0.0], "distance"))
+    assert far.variance_G.tolist() == pytest.approx(np.geomspace(LEAST_VARIANCE, 50, 3)) and not far.mean_G.any()
+    near = GaussianMixtureDensity(2).fit(training([-0.01, -0.02], "distance"))
+    assert near.variance_G.tolist() == pytest.approx([LEAST_VARIANCE] * 2)
+    assert len(GaussianMixtureDensity(3).fit(training([3.0, 3.0, 3.0])).mean_G) == 1
+    two = GaussianMixtureDensity(2).fit(training([0.0] * 50 + [100.0] * 50))
+    assert sorted(two.mean_G) == pytest.approx([0, 100]) and two.variance_G == pytest.approx([LEAST_VARIANCE] * 2)
+    values, found = np.random.default_rng(3).normal(0, 3, 200).tolist(), []
+    for seed in (1, 2):
+        micro_model._gaussians.cache_clear()
+        np.random.seed(seed)
+        found.append(GaussianMixtureDensity(4).fit(training(values)).mean_G)
+    assert np.array_equal(*found)
+
+
 def test_mixture_weights_are_at_the_maximum_of_the_exact_likelihood() -> None:
     rng = np.random.default_rng(1)
     probs_NG, count_N = rng.uniform(0.01, 1, (50, 2)), rng.integers(1, 5, 50).astype(float)
@@ -164,6 +191,16 @@ def test_mixture_weights_are_at_the_maximum_of_the_exact_likelihood() -> None:
 
     grid = np.linspace(0, 1, 1001)
     assert weight_G[0] == pytest.approx(grid[np.argmax([likelihood(first) for first in grid])], abs=5e-3)
+
+
+def test_a_pair_that_occurs_often_counts_often() -> None:
+    x_K, once = np.array([0.0, 1.0, 10.0, 30.0]), np.ones(2, dtype=int)
+    x_N = np.array([0.0] * 9 + [30.0])
+    together = Training(x_N, "scalar", x_K[None], 0 * once, np.array([0, 3]), np.array([9, 1]), ZERO)
+    chosen = np.array([0] * 9 + [3])
+    apart = Training(x_N, "scalar", x_K[None], np.zeros(10, int), chosen, np.ones(10), ZERO)
+    weights = [GaussianMixtureDensity(2).fit(training).weight_G for training in (together, apart)]
+    assert weights[0] == pytest.approx(weights[1]) and np.ptp(weights[0]) > 0.5
 
 
 def test_mixture_finds_a_peak_that_one_gaussian_cannot() -> None:
@@ -191,6 +228,26 @@ def test_binary_shares_both_sides() -> None:
     assert weights[1].tolist() == pytest.approx([2 / 3, 0.6 / 3.8 / 3, 1.2 / 3.8 / 3, 2 / 3.8 / 3])
     with pytest.raises(UserError, match="0 and 1"):
         Binary().fit(training([2]))
+
+
+def test_parameters_say_what_was_fitted() -> None:
+    x = [1.0, 2, 4, 9]
+    found = Gaussian().fit(training(x)).parameters()
+    assert found == {"mean": 4.0, "deviation": pytest.approx(math.sqrt(9.5)), "planar": False}
+    assert Multinomial(0.25).fit(training([1, 1, 2])).parameters() == {
+        "smoothing": 0.25,
+        "values": 2,
+        "observations": 3,
+    }
+    mixture = GaussianMixtureDensity(2).fit(training(x))
+    told = mixture.parameters()
+    assert told["deviation"] == pytest.approx(np.sqrt(mixture.variance_G)) and sum(told["weight"]) == pytest.approx(1)
+    assert fitted("difference", "multinomial").describe()["observations"] > 200
+    model = fitted("difference", "gaussian", "unigram")
+    assert model.describe() == {
+        "class": "year", "metric": "difference", "density": "gaussian", "base": "unigram", "fallback_smoothing": 0.1,
+        **model.density.parameters(),
+    }  # fmt: skip
 
 
 def test_parameters_are_plain() -> None:
@@ -286,6 +343,28 @@ def test_same_as_previous_of_one_member_or_a_sure_model_is_finite(monkeypatch: p
     assert np.isfinite(found).all() and found[0, 3] == math.log(sure.repeat)
 
 
+def test_a_density_is_fitted_to_whole_rows_of_a_sample_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_model, "FIT_CELLS", 5 * 40)
+    model, train = fitted("difference", "gaussian"), occurrences()
+    later = train.where(train.evidence.previous_N >= 0)
+    keys_NJ = model.metric.keys(later.evidence)
+    found = model._training(model.metric.value_of(keys_NJ, later.index_N), keys_NJ, later.index_N)
+    assert found.x_UK.shape == (5, 40) and len(found.x_N) == len(later)
+    previous_U = -found.x_UK[:, 0]  # the first member's value minus that of the member before
+    pairs = zip(later.evidence.previous_N.tolist(), later.index_N.tolist(), strict=True)
+    counts = Counter(pair for pair in pairs if pair[0] in previous_U)
+    rows = zip(previous_U[found.row_M].astype(int).tolist(), found.index_M.tolist(), strict=True)
+    assert dict(zip(rows, found.count_M.tolist(), strict=True)) == counts
+
+
+def test_a_model_that_is_fitted_again_forgets_its_rows() -> None:
+    model, evidence, other = fitted("difference", "multinomial"), Evidence.of_previous([3, -1]), occurrences(200, 9)
+    before = model.log_prob(evidence)
+    again = model.fit(other, YEARS).log_prob(evidence)
+    assert np.array_equal(again, MicroModel(Difference(), Multinomial()).fit(other, YEARS).log_prob(evidence))
+    assert not np.allclose(again[0], before[0]) and not np.allclose(again[1], before[1])
+
+
 def test_difference_gaussian_against_the_equation() -> None:
     model, train = fitted("difference", "gaussian"), occurrences()
     later = train.where(train.evidence.previous_N >= 0)
@@ -331,7 +410,7 @@ def test_only_first_occurrences_leave_the_unigram_everywhere() -> None:
     first = Occurrences(train.position_N, train.class_N, train.index_N, Evidence.of_previous(np.full(300, -1)))
     model = MicroModel(Difference(), Gaussian()).fit(first, YEARS)
     rows = model.log_prob(Evidence.of_previous([-1, 5]))
-    assert np.array_equal(rows[0], rows[1])
+    assert np.array_equal(rows[0], rows[1]) and "mean" not in model.describe()
 
 
 def test_kept_rows_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +433,9 @@ def test_blend_is_the_weighted_sum() -> None:
     # dropped below a thousandth, kept from there on
     for weight, kept in ((0.0, 1), (0.0009, 1), (0.001, 2), (0.005, 2)):
         assert len(Blend(models, np.array([weight, 1 - weight])).models) == kept
+    # what is dropped leaves its weight to the others
+    alone = Blend(models, np.array([0.0009, 0.9991]))
+    assert np.allclose(alone.log_prob(evidence), models[1].log_prob(evidence))
     assert blend.describe()["blend"][0]["share"] == 0.25
 
 
@@ -364,3 +446,7 @@ def test_bad_input_is_named() -> None:
         MicroModel(Frequency(), Unigram()).fit(occurrences(0), YEARS)
     with pytest.raises(UserError, match="'difference' needs 1 numbers"):
         MicroModel(Difference(), Multinomial()).fit(occurrences(), MICRO_MODEL_PLACES)
+    words = ClassMembers("year", np.arange(40), YEARS.tokens, np.array([[math.nan], *[[1.0]] * 39]), (), ())
+    with pytest.raises(UserError, match="'difference' needs 1 numbers for every member"):
+        MicroModel(Difference(), Multinomial()).fit(occurrences(), words)
+    MicroModel(Frequency(), Unigram()).fit(occurrences(), words)

@@ -81,6 +81,34 @@ def test_corpora_depend_on_the_seed_only_and_are_separate_streams() -> None:
     assert not np.array_equal(rows(one, "val"), rows(one, "test"))
 
 
+def test_no_two_splits_share_their_draws() -> None:
+    nothing = {"positive": [], "negative": []}  # then all splits have the same words
+    data = make(size="smoke", held_out=nothing, train_size=200, val_size=200)
+    for one, other in itertools.combinations(("train", "val", "test"), 2):
+        assert (rows(data, one) == rows(data, other)).all(1).mean() < 0.1, (one, other)
+
+
+def test_a_fingerprint_is_of_all_sentences_and_words() -> None:
+    data, changes = make(size="smoke"), {"val_size": 65, "train_size": 255, "seed": 112}
+    assert make(size="smoke").fingerprint() == data.fingerprint()
+    for name, value in changes.items():
+        found = make(**{"size": "smoke", name: value}).fingerprint()
+        assert found["text"] != data.fingerprint()["text"] and found["vocabulary"] == data.fingerprint()["vocabulary"]
+    for word in ("superb", "lovely"):
+        other = make(size="smoke", words={"positive": [word]}).fingerprint()
+        assert other["vocabulary"] not in (data.fingerprint()["vocabulary"], changes.get("seen"))
+        changes["seen"] = other["vocabulary"]
+
+
+def test_facts_and_texts_are_those_of_their_split() -> None:
+    data = make(size="smoke")
+    for split in ("train", "val", "test"):
+        ids_NT, lengths_N = data.corpus(split)
+        counted = sum(int((row > 1).sum()) for row in ids_NT)  # words, marks and <eos>
+        assert data.facts()[split] == f"{len(lengths_N)} sentences, {counted:,} predicted tokens"
+        assert data.texts(3, split) == [data.vocabulary.decode(row) for row in ids_NT[:3]]
+
+
 def test_batches_of_a_split() -> None:
     data = make(size="small")
     data.setup("fit")
@@ -92,6 +120,11 @@ def test_batches_of_a_split() -> None:
     expected = rows(data, "train")[batch["sentence_index_B"].numpy()]
     assert np.array_equal(batch["input_ids_BT"], expected[:, :18])
     assert np.array_equal(batch["target_ids_BT"], expected[:, 1:19])
+    # a cap of the longest sentence takes nothing from a batch: its input ends with <eos>, its target with padding
+    for tight, loose in zip(
+        *(batches(make(size="smoke", max_length=cap).val_dataloader()) for cap in (18, 28)), strict=True
+    ):
+        assert all(torch.equal(tight[name], loose[name]) for name in loose) and tight["input_ids_BT"].shape[1] == 18
     wide = make(size="smoke", crop=False)
     assert batches(wide.val_dataloader())[0]["input_ids_BT"].shape == (64, 27)
 
@@ -207,6 +240,7 @@ def test_about_a_hundred_validation_sentences_occur_in_training() -> None:
     ("changes", "message"),
     [
         ({"train_size": 0}, "train_size=0"),
+        ({"train_size": True}, "train_size=True"),
         ({"val_size": -1}, "val_size=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 1.5}, "batch_size=1.5"),
@@ -311,6 +345,15 @@ def test_sentence_probabilities_are_those_of_the_configuration(coupled: ClauseCo
     for row, length, nats in zip(ids_NT, lengths_N, coupled.sentence_nats(ids_NT).sum(1), strict=True):
         words = [coupled.vocabulary.tokens[i] for i in row[1 : length - 1]]
         assert nats == pytest.approx(-math.log(probability(words)), abs=1e-9)
+
+
+def test_tables_do_not_hang_on_the_order_of_their_entries() -> None:
+    def turned(table: Any) -> Any:
+        return {name: turned(table[name]) for name in reversed(table)} if isinstance(table, dict) else table
+
+    one, other = coupled_tables(**coupled_numbers()), coupled_tables(**turned(coupled_numbers()))
+    for name, table in vars(one).items():
+        assert np.array_equal(table, getattr(other, name)), name
 
 
 def test_every_conditional_sums_to_one_and_every_slot_is_coupled(coupled: ClauseCoupledDataModule) -> None:
