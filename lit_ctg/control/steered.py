@@ -34,6 +34,7 @@ FOREIGN = {
     "guidance_scale": "classifier-free guidance",
     "inputs_embeds": "embeddings in place of ids",
     "past_key_values": "a cache of one's own",
+    "prefill_chunk_size": "a prompt read in chunks",
 }
 HARMLESS = {"guidance_scale": (None, 1, 1.0), "num_beam_groups": (None, 1)}
 

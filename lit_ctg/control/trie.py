@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -132,15 +133,15 @@ class TokenTrie:
 
     def sums(self, values_WC: Tensor) -> Tensor:
         """Return for each node the sum of the values of the spellings that end at or below it, [U, C]."""
-        own_UC = torch.zeros(len(self), values_WC.shape[1], dtype=values_WC.dtype)
+        sums_UC, values = np.zeros((len(self), values_WC.shape[1])), values_WC.double().numpy()
         for node, words in enumerate(self.ends):
             for word in words:
-                own_UC[node] += values_WC[word]
+                sums_UC[node] += values[word]
         # children have larger indices than their parents
         for node in range(len(self) - 1, -1, -1):
             for following in self._children[node].values():
-                own_UC[node] += own_UC[following]
-        return own_UC
+                sums_UC[node] += sums_UC[following]
+        return torch.from_numpy(sums_UC).to(values_WC.dtype)
 
     def own(self, values_WC: Tensor) -> Tensor:
         """Return for each node the mean value of the words that end there, [U, C]; 0 where none does."""

@@ -244,6 +244,25 @@ class Bench:
         counts = class_counts(self.task.examples("train"))
         return {label: log_odds_words(counts, label, WORDS) for label in self.task.targets}
 
+    @cached_property
+    def graded_words(self) -> dict[str, dict[str, float]]:
+        """Class -> word -> grade in (0, 1]: of the task's lexicon, otherwise 1 for the words of ``word_lists``."""
+        lexicon = self.task.lexicon
+        if lexicon is None:
+            return {label: dict.fromkeys(words, 1.0) for label, words in self.word_lists.items()}
+        grades = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
+        signs = self.task.lexicon_signs
+        return {
+            label: {word: signs[label] * grade for word, grade in grades.items() if signs[label] * grade > 0}
+            for label in self.task.targets
+        }
+
+    @cached_property
+    def held_out_words(self) -> dict[str, frozenset[str]]:
+        """Class -> its words that no method may learn to steer by; empty for a task without a lexicon."""
+        kept = set() if self.task.lexicon is None else set(self.task.lexicon.held_out)
+        return {label: frozenset(kept & set(words)) for label, words in self.graded_words.items()}
+
     # judging ---------------------------------------------------------------------------------------------------------
 
     @cached_property

@@ -37,6 +37,7 @@ from lit_ctg.run.train import Outcome, new_record
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
 HUMAN = "human"
+HELD_OUT = "held_out_words"  # whether a text has a held-out word of its class
 
 
 def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
@@ -189,6 +190,8 @@ def measured(bench: Bench, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "overlap": round(bench.overlap(row["text"]), 4),
             "attribute_words": round(word_share(row["text"], lists[row["target"]]), 4),
         }
+        if bench.task.lexicon is not None:
+            row[HELD_OUT] = int(word_share(row["text"], bench.held_out_words[row["target"]]) > 0)
     return rows
 
 
@@ -200,13 +203,14 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
     # per class: texts that are the same for two classes (the bare model's) do not count as repeated
     groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
     names = [*(f"success/{judge}" for judge in judges), "repetition", "overlap", "attribute_words"]
+    names += [HELD_OUT] if all(HELD_OUT in row for row in rows) else []
     found = {name: sum(row[name.removeprefix("success/")] for row in rows) / count for name in names}
     found["perplexity"] = math.exp(min(cost, 700.0)) if tokens else math.nan
     for order in (1, 2, 3):
         found[f"distinct_{order}"] = sum(distinct(group, order) for group in groups) / len(groups)
 
     def better(name: str) -> Direction:
-        if name == "attribute_words":
+        if name in ("attribute_words", HELD_OUT):
             return "none"
         return "lower" if name in ("repetition", "overlap", "perplexity") else "higher"
 

@@ -56,10 +56,13 @@ class Task:
             class); None deals whole documents.
         rules: name of a judge -> class -> rule, a callable that says of a text whether it is of the class and whose
             ``repr`` says all that it depends on; with ``column=rules``. The first judge's tell the truth of passages.
+        lexicon: graded words for methods that steer by words, with ``words``, ``column("polarity")`` and ``held_out``;
+            None: those that most set a class apart in its training texts.
+        lexicon_signs: class -> 1 or -1: a word is of the class with the sign of its polarity.
 
     Raises:
-        UserError: classes without documents, shares that are no shares, rules that are not for the classes, or a name
-            that is no word.
+        UserError: classes without documents, shares that are no shares, rules that are not for the classes, a lexicon
+            without a sign for every class, or a name that is no word.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Task:
         split_seed: int = 0,
         unit_words: int | None = None,
         rules: Mapping[str, Mapping[str, Rule]] | None = None,
+        lexicon: Any = None,
+        lexicon_signs: Mapping[str, int] | None = None,
     ) -> None:
         if set(shares) != set(SPLITS) or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-9:
             raise UserError(f"task.shares: give {', '.join(SPLITS)} a share above 0 each, which sum to 1")
@@ -89,6 +94,10 @@ class Task:
         self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
         if (column == "rules") != bool(self.rules) or any(list(own) != list(labels) for own in self.rules.values()):
             raise UserError("task.rules: give each judge a rule of every class of task.labels, with task.column=rules")
+        signs = dict(lexicon_signs or {})
+        if lexicon is not None and (set(signs) != set(labels) or not set(signs.values()) <= {1, -1}):
+            raise UserError(f"task.lexicon_signs={signs}: give 1 or -1 for each of {', '.join(map(str, labels))}")
+        self.lexicon, self.lexicon_signs = lexicon, signs
         self.name, self.data, self.column = name, data, column
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}
         self.shares, self.per_label, self.split_seed = dict(shares), per_label, split_seed

@@ -140,7 +140,7 @@ def test_a_prompt_and_its_text_read_as_one(model: Any, tokenizer: Any) -> None:
         assert len((prompt + text).split()) == len(prompt.split()) + 4
 
 
-def test_static_cache_streaming_and_chunks(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
+def test_static_cache_and_streaming(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
     chosen = ["idea_gate", "feature_channel", "neuron_codes", "graphmax", "lora"]
     steered = Steered(model, [all_controls[name] for name in chosen], tokenizer=tokenizer)
     expected = steered.generate(list(PROMPTS), flat(chosen), max_new_tokens=5)
@@ -226,6 +226,7 @@ def test_a_soft_prompt_equals_embeddings_in_front(model: Any, tokenizer: Any) ->
         ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens: controls cannot follow prompt lookup"),
         ({"guidance_scale": 2.0}, "guidance_scale: controls cannot follow classifier-free guidance"),
         ({"penalty_alpha": 0.6}, "penalty_alpha: controls cannot follow contrastive search"),
+        ({"prefill_chunk_size": 2}, "prefill_chunk_size: controls cannot follow a prompt read in chunks"),
         ({"attention_mask": torch.ones(1, 2)}, "attention_mask: give the prompts as the first argument"),
         ({"max_new_tokens": 100}, "the model has 64 positions: shorten the prompt or max_new_tokens"),
         ({"max_new_tokens": None, "max_length": 100}, "the model has 64 positions: shorten the prompt or max_length"),

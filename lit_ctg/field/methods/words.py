@@ -45,17 +45,17 @@ class LogOdds(Method):
 
 
 class WordList(Method):
-    """Steers by the words that distinguish the class, with semantic fusion's lexicon control (``kind="lexicon"``)."""
+    """Steers by the words that distinguish the class, or by the task's lexicon, with semantic fusion's lexicon control
+    (``kind="lexicon"``); a word of grade 1 gains the strength, in nats."""
 
     def fit(self, bench: Bench) -> None:
         """Learn nothing more: the bench has counted the words."""
 
     def arm(self, bench: Bench, target: str) -> Arm:
-        words = bench.word_lists[target]
-        if not words:
+        grades = bench.graded_words[target]
+        if not grades:
             raise UserError(f"no word sets {target} apart in the training texts: give more text")
-        lexicon = {"words": words, "columns": {"polarity": [0.0] * len(words), "strength": [0.0] * len(words)},
-                   "classes": [target] * len(words)}  # fmt: skip
+        lexicon = {"words": list(grades), "columns": {target: list(grades.values())}, "classes": [""] * len(grades)}
         control = kind_named("lexicon").restore({"lexicon": lexicon, "gain": 1.0}, {})
         return Arm(bench.model, [control], lambda s: {"lexicon.strength": s, f"lexicon.to_{target}": 1})
 

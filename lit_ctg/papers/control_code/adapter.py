@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lit_ctg.control.base import row_values
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import check_backbone
@@ -149,10 +150,12 @@ class CodeAdapterModule(LitLanguageModel):
         known = dict(self.backbone.model.named_modules())
         with ExitStack() as stack:
             for path, weight in zip(self.paths, self.code_weights, strict=True):
-                added_B1O = F.linear(state.code_BC, weight).unsqueeze(1)
+                added_BO = F.linear(state.code_BC, weight)
 
-                def add(_module: nn.Module, _inputs: Any, output: Tensor, added: Tensor = added_B1O) -> Tensor:
-                    return output + (added if output.dim() == 3 else added.squeeze(1))
+                def add(_module: nn.Module, _inputs: Any, output: Tensor, added_BO: Tensor = added_BO) -> Tensor:
+                    # some layers (OPT's) see the positions as rows, those of a row next to each other: [B T, O]
+                    added_NO = row_values(added_BO, len(output))
+                    return output + (added_NO.unsqueeze(1) if output.dim() == 3 else added_NO)
 
                 stack.callback(known[path].register_forward_hook(add).remove)
             yield

@@ -124,13 +124,14 @@ class _Added:
         self._for_rows: tuple[Any, Tensor, Tensor] | None = None
 
     def __call__(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        # some layers (not GPT-2's) may see the positions of all rows as one row
-        like = (len(output), output.dtype, output.device)
+        # some layers (OPT's) see the positions as rows, those of a row next to each other: [N T, O]
+        like = (len(output), output.dim(), output.dtype, output.device)
         if self._for_rows is None or self._for_rows[0] != like:
-            added_N1O = row_values(self.added_BO, len(output)).unsqueeze(1).to(output)
-            self._for_rows = like, added_N1O, row_values(self.off_B, len(output)).view(-1, 1, 1).to(output.device)
-        _, added_N1O, off_N11 = self._for_rows
-        return torch.where(off_N11, output, output + added_N1O) if self.some_off else output + added_N1O
+            wide = (len(output), *[1] * (output.dim() - 2), -1)
+            added = row_values(self.added_BO, len(output)).view(wide).to(output)
+            self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
+        _, added, off = self._for_rows
+        return torch.where(off, output, output + added) if self.some_off else output + added
 
 
 class SoftPrompt(_Codes):

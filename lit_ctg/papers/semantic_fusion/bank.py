@@ -41,9 +41,14 @@ class Reading:
     def word_BT(self) -> Tensor:
         return self.finder(self.ids_BT)
 
-    def of_words(self, values: Sequence[float]) -> Tensor:
-        """Return at each position the value (one per lexicon word) of the word that ends there, or 0."""
-        return table_of(values).to(self.ids_BT.device)[self.word_BT]
+    def of_words(self, values: Sequence[float] | Tensor) -> Tensor:
+        """Return at each position the value (one per lexicon word) of the word that ends there, or 0.
+
+        Args:
+            values: numbers, or once and for all what ``table_of`` makes of them.
+        """
+        table = values if isinstance(values, Tensor) else table_of(values)
+        return table.to(self.ids_BT.device)[self.word_BT]
 
     def before(self, values_BT: Tensor) -> Tensor:
         """Return the values one position earlier, 0 at the first."""
@@ -97,7 +102,7 @@ class Graded(Feature):
         self.column, self.sign = column, sign
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
-        self.graded = [max(self.sign * value, 0.0) for value in lexicon.column(self.column)]
+        self.graded = table_of([max(self.sign * value, 0.0) for value in lexicon.column(self.column)])
 
     def values(self, reading: Reading) -> Tensor:
         return reading.of_words(self.graded)
@@ -117,7 +122,7 @@ class WordClass(Feature):
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
         members = set(lexicon.of_class(self.word_class))
-        self.member = [float(word in members) for word in lexicon.words]
+        self.member = table_of([float(word in members) for word in lexicon.words])
 
     def values(self, reading: Reading) -> Tensor:
         return reading.of_words(self.member)

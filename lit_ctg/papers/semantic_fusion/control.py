@@ -52,6 +52,7 @@ class FeatureChannel(Control):
         super().__init__(name=name)
         self.fuse, self.bank = fuse.eval().requires_grad_(False), bank
         self.bound = hasattr(bank, "finder")
+        self._tokenizer: Any = None
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -59,8 +60,10 @@ class FeatureChannel(Control):
         return (ControlSetting("strength", meaning, 1.0, low=0.0, high=1.0), *self.bank.settings)
 
     def bind(self, tokenizer: Any) -> None:
+        if tokenizer is self._tokenizer:
+            return  # spelling thousands of words takes seconds
         self.bank.bind(HuggingFaceTokenizer.of(tokenizer))
-        self.bound = True
+        self.bound, self._tokenizer = True, tokenizer
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         if not self.bound:
@@ -250,6 +253,7 @@ class LexiconSteering(Control):
         self.lexicon, self.gain = lexicon, gain
         self.parts = (*lexicon.columns, *sorted(set(lexicon.classes) - {"", "strength", *lexicon.columns}))
         self.trie: TokenTrie | None = None
+        self._tokenizer: Any = None
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -275,6 +279,8 @@ class LexiconSteering(Control):
         return torch.stack(columns, dim=1)
 
     def bind(self, tokenizer: Any) -> None:
+        if tokenizer is self._tokenizer:
+            return
         speller = Speller(HuggingFaceTokenizer.of(tokenizer))
         spellings = [speller.spell(word) for word in self.lexicon.words]
         if not any(spellings):
@@ -283,11 +289,15 @@ class LexiconSteering(Control):
         self.trie = TokenTrie.of(
             spellings, None if by_word else speller.begins_V, None if by_word else speller.ends_open_V
         )
+        grades_WC = self.grades()
+        self._worth_UC, self._own_UC = self.trie.means(grades_WC), self.trie.own(grades_WC)
+        self._tokenizer = tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         if self.trie is None:
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
-        return _Gains(self.trie, self.grades(), values["strength"].unsqueeze(1) * self._weights(values))
+        weights_BC = values["strength"].unsqueeze(1) * self._weights(values)
+        return _Gains(self.trie, self._worth_UC, self._own_UC, weights_BC)
 
     def config(self) -> dict[str, Any]:
         return {"lexicon": _lexicon_config(self.lexicon), "gain": self.gain}
@@ -302,14 +312,14 @@ class _Gains(ScoreRule):
 
     Args:
         trie: spellings of the words.
-        grades_WC: see ``LexiconSteering.grades``.
+        worth_UC: of each node, the mean grade (``LexiconSteering.grades``) of the words that begin so.
+        own_UC: of each node, the grade of the word that ends there.
         weights_BC: of the columns, one row per prompt.
     """
 
-    def __init__(self, trie: TokenTrie, grades_WC: Tensor, weights_BC: Tensor) -> None:
+    def __init__(self, trie: TokenTrie, worth_UC: Tensor, own_UC: Tensor, weights_BC: Tensor) -> None:
         self.trie, self.weights_BC = trie, weights_BC
-        # a partial word is worth the mean of the words that begin so; a complete word its own grade
-        self.worth_UC, self.own_UC, self.is_end_U = trie.means(grades_WC), trie.own(grades_WC), trie.is_end
+        self.worth_UC, self.own_UC, self.is_end_U = worth_UC, own_UC, trie.is_end
         self.begins_K, self.first_K = trie.children(0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ Shape letters: B rows, T positions, W words of the lexicon, L ids of a spelling,
 from __future__ import annotations
 
 import csv
+import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,8 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
 
 FOLDER = Path(__file__).parent / "words"
+VADER = "vader"  # the lexicon of the package vaderSentiment (Hutto and Gilbert, 2014)
+VADER_MOST = 4.0  # its grades are from -4 to 4
 NO_WORD = -1
 # range of a column; further graded columns have that of polarity
 _RANGES = {"strength": (0.0, 1.0)}
@@ -35,16 +39,18 @@ _BASE = 1_000_003
 
 
 def names() -> str:
-    """Return the names of the included lexicons."""
-    return ", ".join(sorted(path.stem for path in FOLDER.glob("*.csv")))
+    """Return the names of the included lexicons, and of the one in a package."""
+    return ", ".join([*sorted(path.stem for path in FOLDER.glob("*.csv")), VADER])
 
 
 class Lexicon:
     """Words, each with graded columns and a class.
 
     Args:
-        path: a CSV or YAML file, or the name of one of ours (``reviews``).
+        path: a CSV or YAML file, the name of one of ours (``reviews``), or ``vader``: the words of VADER's lexicon with
+            their mean grade as polarity, the classes ``praise`` and ``blame`` (pip install 'lit-ctg[vader]').
         held_out: words kept out of training.
+        held_out_share: this share of the words too, from 0 to 1, chosen by a fixed shuffle.
 
     Attributes:
         words: lower case, in the order of the file.
@@ -57,14 +63,17 @@ class Lexicon:
                 word that is not in the file; names file and line or word.
     """
 
-    def __init__(self, *, path: str, held_out: Iterable[str] = ()) -> None:
+    def __init__(self, *, path: str, held_out: Iterable[str] = (), held_out_share: float = 0.0) -> None:
+        if not 0 <= held_out_share <= 1:
+            raise UserError(f"lexicon {path}: held_out_share={held_out_share} is outside [0, 1]")
         ours = FOLDER / f"{path}.csv"
-        self.path = ours if ours.is_file() else Path(path).expanduser()
+        self.path = _vader_file() if path == VADER else ours if ours.is_file() else Path(path).expanduser()
         if not self.path.is_file():
             raise UserError(
                 f"lexicon {path}: no such file; give a CSV or YAML file of words, or one of ours ({names()})"
             )
-        rows = _read_yaml(self.path) if self.path.suffix in (".yaml", ".yml") else _read_csv(self.path)
+        readers = {".yaml": _read_yaml, ".yml": _read_yaml, ".txt": _read_vader if path == VADER else _read_csv}
+        rows = readers.get(self.path.suffix, _read_csv)(self.path)
         if not rows:
             raise UserError(f"lexicon {path}: no word in it")
         columns = list(dict.fromkeys(["polarity", "strength", *(name for _, row in rows for name in row)]))
@@ -91,6 +100,8 @@ class Lexicon:
                     f"lexicon {path}: '{word}' is to be held out, but not there{hint}; set model.bank.lexicon.held_out "
                     "([] for none)"
                 )
+        order = np.random.default_rng(0).permutation(len(self.words))[: round(held_out_share * len(self.words))]
+        self.held_out = tuple(dict.fromkeys([*self.held_out, *(self.words[place] for place in sorted(order))]))
 
     @classmethod
     def of(
@@ -178,6 +189,32 @@ def _read_csv(path: Path) -> list[Row]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"lexicon {path}: cannot be read as CSV in UTF-8: {error}") from error
     return rows
+
+
+def _vader_file() -> Path:
+    """Return the lexicon's file in the package, which is not imported.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    found = importlib.util.find_spec("vaderSentiment")
+    places = () if found is None else found.submodule_search_locations or ()
+    for place in places:
+        if (Path(place) / "vader_lexicon.txt").is_file():
+            return Path(place) / "vader_lexicon.txt"
+    raise UserError(f"lexicon {VADER} needs vaderSentiment: pip install 'lit-ctg[vader]'")
+
+
+def _read_vader(path: Path) -> list[Row]:
+    """Read the words of VADER's lexicon (token, mean, ...), without its emoticons; of a word's two lines the last."""
+    rows: dict[str, Row] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        word, grade, *_ = [*line.split("\t"), ""]
+        if word.isalpha():
+            polarity = float(grade) / VADER_MOST
+            kind = "praise" if polarity > 0 else "blame"
+            rows[word.lower()] = ((f"line {number}", word), {"polarity": polarity, "class": kind})
+    return list(rows.values())
 
 
 def _read_yaml(path: Path) -> list[Row]:
@@ -268,8 +305,12 @@ class Speller:
         # a vocabulary of words has no token that begins with a space or its stand-in
         marked = [token[:1] in (" ", "\u0120", "\u2581") for token in tokens]
         self.by_word = not any(marked)
-        self.begins_V = torch.tensor([self.by_word or mark for mark in marked])
-        self.ends_open_V = torch.tensor([not self.by_word and _open(token) for token in tokens])
+        # as read, not as stored (a line end of a byte-level tokenizer is stored as a letter)
+        texts = list(tokens) if self.by_word else [vocabulary.decode([number]) for number in range(len(tokens))]
+        # a mark such as "." neither continues a word nor lets one continue after it
+        begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
+        self.begins_V = torch.tensor(begins)
+        self.ends_open_V = torch.tensor([not self.by_word and text[-1:].isalnum() for text in texts])
         self.unknown = getattr(vocabulary, "unknown_id", None)
 
     def spell(self, word: str) -> tuple[tuple[int, ...], ...]:
@@ -282,11 +323,6 @@ class Speller:
                 if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
                     found.append(ids)
         return tuple(dict.fromkeys(found))
-
-
-def _open(token: str) -> bool:
-    """Say whether a word may continue after a token: it ends in a letter or digit."""
-    return token[-1:].isalnum()
 
 
 def _hash(ids: Tensor) -> Tensor:

@@ -34,12 +34,12 @@ def folder(tmp_path: Path, word_model: Any, word_tokenizer: Any) -> Path:
 def make(folder: Path, word_tokenizer: Any) -> Callable[..., CodeAdapterModule]:
     """Return a maker of adapters on the tiny model, with sources bound."""
 
-    def build(injection: str, **changes: Any) -> CodeAdapterModule:
+    def build(injection: str, sources: tuple[str, ...] = ("news", "blog"), **changes: Any) -> CodeAdapterModule:
         module = CodeAdapterModule(
-            vocabulary=word_tokenizer, injection=injection,
-            **{"backbone": HuggingFaceBackbone(path=str(folder)), **SETTINGS, **changes},
+            injection=injection,
+            **{"vocabulary": word_tokenizer, "backbone": HuggingFaceBackbone(path=str(folder)), **SETTINGS, **changes},
         )  # fmt: skip
-        module.bind(["news", "blog"])
+        module.bind(sources)
         return module.eval()
 
     return build
@@ -120,14 +120,80 @@ def test_layers_and_options_are_checked(make: Callable[..., CodeAdapterModule], 
     }  # fmt: skip
     with pytest.raises(UserError, match="no layer whose name ends so"):
         code_layers(word_model, ["nowhere"], False)
+    with pytest.raises(UserError, match="no layer whose name ends so"):
+        code_layers(word_model, ["proj"], False)  # the end of a word is not that of a name
     with pytest.raises(UserError, match="a Dropout is no linear layer"):
         code_layers(word_model, ["drop"], False)
     with pytest.raises(UserError, match=r"model\.injection=neurons: use neuron or prompt; did you mean 'neuron'"):
         make("neurons")
+    with pytest.raises(UserError, match="the backbone has 14 tokens, the corpus 15"):
+        make("neuron", vocabulary=range(15))
     with pytest.raises(UserError, match="the corpus has 3 sources"):
         make("neuron").bind(["a", "b", "c"])
     with pytest.raises(UserError, match="this model cannot run on GPT2Backbone"):
         make("neuron", backbone=GPT2Backbone(dim=8, layers=1, heads=1, context=8, dropout=0.0, attention_dropout=0.0))
+
+
+def test_sizes_and_beginnings_are_of_the_settings_and_the_seed(make: Callable[..., CodeAdapterModule]) -> None:
+    """As many places as fit the neuron arm's parameters, rounded, at least one; the global stream is left alone."""
+    small = {"layers": ["mlp.c_proj"], "output": False}
+    code = make("neuron", code_dim=3, **small)
+    assert code.code.shape == (2, 3) and [w.shape for w in code.code_weights] == [(16, 3)]
+    # 2 * 5 + 5 * 16 parameters in rows of 2 * 16: 2.8
+    assert make("prompt", code_dim=5, **small).places == 3
+    wide = make("prompt", codes=4, code_dim=1, sources=("a", "b", "c", "d"), **small)  # 20 parameters, rows of 64
+    assert wide.places == 1 and wide.prompts.shape == (4, 1, 16)
+    prompt = make("prompt")
+    assert prompt.context == 64 - prompt.places == 58 and make("neuron").context == 64
+    rows_VD = prompt.backbone.model.get_input_embeddings().weight
+    assert all(bool((rows_VD == row_D).all(1).any()) for row_D in prompt.prompts.detach().flatten(0, 1))
+    for arm, name in (("neuron", "code"), ("prompt", "prompts")):
+        own, same, other = (getattr(make(arm, seed=seed), name) for seed in (7, 7, 8))
+        assert torch.equal(own, same) and not torch.equal(own, other)
+    following = set()
+    for changes in ({"injection": "neuron"}, {"injection": "prompt"}, {"injection": "neuron", "seed": 3}):
+        backbone = make("neuron").backbone
+        torch.manual_seed(1)
+        make(backbone=backbone, **changes)
+        following.add(float(torch.rand(())))
+    assert len(following) == 1
+
+
+def test_padding_costs_nothing_and_codes_may_be_mixed(make: Callable[..., CodeAdapterModule]) -> None:
+    module = learned(make("neuron"))
+    data = {**batch(), "mask_target_BT": torch.tensor([[True] * 3, [True, False, False]])}
+    nats = -module(data).scores_BTV.detach().double().log_softmax(-1)
+    counted = [nats[row, place, data["target_ids_BT"][row, place]] for row, place in ((0, 0), (0, 1), (0, 2), (1, 0))]
+    assert float(module.losses(data)["loss"].detach()) == pytest.approx(float(torch.stack(counted).mean()), rel=1e-5)
+    halves = {**data, "control_weights_BS": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}
+    state = module.start(2, halves["control_weights_BS"])
+    assert torch.allclose(state.code_BC[0], module.code.mean(0))
+    mixed_BTV = module(halves).scores_BTV
+    assert not torch.allclose(mixed_BTV[0], module(data).scores_BTV[0], atol=1e-3)
+    assert torch.allclose(mixed_BTV[1], module(data).scores_BTV[1], atol=1e-5)
+    with pytest.raises(UserError, match="needs a code for every sequence"):
+        module.start(2)
+    with pytest.raises(UserError, match="a pretrained model cannot see what comes after"):
+        module.hidden(data["input_ids_BT"], state, causal=False)
+
+
+@torch.no_grad()
+def test_layers_that_see_positions_as_rows_take_the_code_of_their_row(
+    make: Callable[..., CodeAdapterModule], tmp_path: Path, word_tokenizer: Any
+) -> None:
+    """The feed-forward parts of OPT run on [B T, D]."""
+    import transformers
+
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 1}
+    config = transformers.OPTConfig(vocab_size=14, num_attention_heads=2, max_position_embeddings=32, **sizes)
+    transformers.OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
+    module = learned(make("neuron", backbone=HuggingFaceBackbone(path=str(tmp_path / "opt"))))
+    together_BTV, data = module(batch()).scores_BTV, batch()
+    for row in range(2):
+        alone_1TV = module({name: value[row : row + 1] for name, value in data.items()}).scores_BTV
+        assert torch.allclose(alone_1TV[0], together_BTV[row], atol=1e-5)
+    assert not torch.allclose(module(batch(code=1)).scores_BTV[0], together_BTV[0], atol=1e-2)
 
 
 @pytest.mark.parametrize("arm", ["neuron", pytest.param("prompt", marks=pytest.mark.slow)])

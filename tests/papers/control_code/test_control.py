@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
+from lit_ctg.control.base import Prefix
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, of_run
 from lit_ctg.papers.control_code.portable import portable
@@ -61,8 +62,14 @@ def test_layers_and_sources_are_checked(word_model: Any) -> None:
         NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(5, 3)}).check_model(word_model)
     with pytest.raises(UserError, match="weights of another code size"):
         NeuronCodes(["a", "b"], codes, {"lm_head": torch.randn(14, 2)})
-    with pytest.raises(UserError, match="give each a name of its own"):
-        NeuronCodes(["a", "a"], codes, {"lm_head": torch.randn(14, 3)})
+    for wrong, layers in (((codes[:1]), {"lm_head": torch.randn(14, 3)}), (codes, {})):
+        with pytest.raises(UserError, match="codes for 2 sources"):
+            NeuronCodes(["a", "b"], wrong, layers)
+    for sources in (["a", "a"], ["a", "strength"], []):
+        with pytest.raises(UserError, match="give each a name of its own"):
+            NeuronCodes(sources, codes[: len(sources)], {"lm_head": torch.randn(14, 3)})
+    with pytest.raises(UserError, match="soft prompts of shape"):
+        SoftPrompt(["a", "b"], torch.randn(1, 3, 16))
     with pytest.raises(UserError, match=r"soft prompts of shape \(2, 3\) for 2 sources"):
         SoftPrompt(["a", "b"], codes)
 
@@ -72,3 +79,67 @@ def test_without_a_weight_the_codes_are_off(word_model: Any) -> None:
     values = control.values({"a": [None, 0, 2], "strength": [1, 1, 1]}, 3)
     assert control.off(values).tolist() == [True, True, False]
     assert control.weights(values)[2].tolist() == [1.0, 0.0]
+
+
+@torch.no_grad()
+def test_a_layer_gains_strength_times_the_mean_code(word_model: Any) -> None:
+    """y + strength (c W_c), rows of a prompt next to each other; the hook goes on when the number of rows changes."""
+    torch.manual_seed(4)
+    codes_SC, weight_OC = torch.randn(2, 3), torch.randn(14, 3)
+    control = NeuronCodes(["a", "b"], codes_SC, {"lm_head": weight_OC})
+    settings = {"a": [1, 3, None], "b": [None, 1, None], "strength": [2, 0.5, 1]}
+    head = word_model.get_output_embeddings()
+    hidden_NTD = torch.randn(6, 2, 16)
+    bare_NTV = head(hidden_NTD)
+    codes_BC = torch.stack([2 * codes_SC[0], 0.5 * (0.75 * codes_SC[0] + 0.25 * codes_SC[1]), torch.zeros(3)])
+    added_BV = (codes_BC.double() @ weight_OC.double().T).float()
+    with control.attach(word_model, settings, rows=3):
+        three_BTV, six_NTV = head(hidden_NTD[:3]), head(hidden_NTD)
+    torch.testing.assert_close(three_BTV, bare_NTV[:3] + added_BV.unsqueeze(1))
+    torch.testing.assert_close(six_NTV, bare_NTV + added_BV.repeat_interleave(2, 0).unsqueeze(1))
+    assert torch.equal(three_BTV[2], bare_NTV[2]) and torch.equal(head(hidden_NTD), bare_NTV)
+
+
+@torch.no_grad()
+def test_layers_that_see_positions_as_rows_take_the_code_of_their_row() -> None:
+    """The feed-forward parts of OPT run on [B T, D]."""
+    import transformers
+
+    torch.manual_seed(5)
+    sizes = {"hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 24, "num_hidden_layers": 1}
+    config = transformers.OPTConfig(vocab_size=14, num_attention_heads=2, max_position_embeddings=32, **sizes)
+    model = transformers.OPTForCausalLM(config).eval()
+    layers = {"model.decoder.layers.0.fc1": torch.randn(24, 2), "model.decoder.layers.0.fc2": torch.randn(16, 2)}
+    control = NeuronCodes(["a", "b"], torch.randn(2, 2), layers)
+    ids_BT, asked = torch.randint(2, 14, (3, 5)), {"a": [1, 0, 1], "b": [0, 1, 1], "strength": [1, 1, 0]}
+    with control.attach(model, asked, rows=3):
+        together_BTV = model(ids_BT).logits
+    for row in range(3):
+        with control.attach(model, {name: values[row] for name, values in asked.items()}):
+            torch.testing.assert_close(model(ids_BT[row : row + 1]).logits[0], together_BTV[row], rtol=0, atol=1e-5)
+    assert not torch.allclose(together_BTV[1], model(ids_BT).logits[1], atol=1e-2)
+    torch.testing.assert_close(together_BTV[2], model(ids_BT).logits[2])
+
+
+@torch.no_grad()
+def test_soft_prompts_take_their_places_in_any_number_of_steps(word_model: Any) -> None:
+    torch.manual_seed(6)
+    prompts_SPD = torch.randn(2, 3, 16)
+    control = SoftPrompt(["a", "b"], prompts_SPD)
+    settings = {"a": [1, 1], "b": [None, 3], "strength": [2, 1]}
+    assert control.columns(settings, 2) == 3 and control.columns({"a": [0, None]}, 2) == 0
+    with pytest.raises(UserError, match="all have a code in front or none"):
+        control.columns({"a": [1, None]}, 2)
+    table, ids_BT = word_model.get_input_embeddings(), torch.randint(1, 14, (2, 5))
+    prefix = Prefix()
+    prefix.hidden = 3
+    given_BPD = torch.stack([2 * prompts_SPD[0], 0.25 * prompts_SPD[0] + 0.75 * prompts_SPD[1]])
+    expected_BTD = torch.cat([given_BPD, table(ids_BT)[:, 3:]], dim=1)
+    with control.attach(word_model, settings, rows=2, prefix=prefix):
+        prefix.take(ids_BT, None)
+        whole_BTD, parts = table(ids_BT), []
+        for start, end in ((0, 2), (2, 4), (4, 5)):
+            prefix.ids_NT = ids_BT[:, :end]
+            parts.append(table(ids_BT[:, start:end]))
+    torch.testing.assert_close(whole_BTD, expected_BTD)
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected_BTD)

@@ -39,15 +39,16 @@ def vocabulary() -> TrainedBPETokenizer:
 
 @pytest.fixture
 def make(tmp_path: Path, vocabulary):
-    """Return a factory: ``make(hugging_face=False, held_out=(), **changes)``."""
+    """Return a factory: ``make(hugging_face=False, held_out=(), room=<tokens of the model>, **changes)``."""
     path = tmp_path / "words.csv"
     rows = [f"{word},{value},{'praise' if value > 0 else 'blame'}" for word, value in WORDS.items()]
     path.write_text("word,polarity,class\n" + "\n".join(rows) + "\n")
 
-    def build(hugging_face: bool = False, held_out=(), **changes: Any) -> TextFusionModule:
+    def build(hugging_face: bool = False, held_out=(), room: int | None = None, **changes: Any) -> TextFusionModule:
         torch.manual_seed(0)
         if hugging_face:
-            config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, vocab_size=len(vocabulary))
+            size = room or len(vocabulary)
+            config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, vocab_size=size)
             transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
             backbone: Any = HuggingFaceBackbone(path=str(tmp_path / "model"))
         else:
@@ -246,8 +247,12 @@ def test_bad_controls_and_settings_are_one_line(make, vocabulary):
         make(uniformizer_words="some")
     with pytest.raises(UserError, match=r"model.feature_dropout=1.5 is outside \[0, 1\]"):
         make(feature_dropout=1.5)
-    with pytest.raises(UserError, match="must be above 0"):
-        TextDecoding(temperature=0.0, top_p=1.0, max_new_tokens=4)
+    for wrong in ({"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.1}, {"max_new_tokens": 0}):
+        with pytest.raises(UserError, match="must be above 0"):
+            TextDecoding(**{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 4, **wrong})
+    with pytest.raises(UserError, match=f"the backbone has {len(vocabulary) - 1} tokens, the corpus {len(vocabulary)}"):
+        make(hugging_face=True, room=len(vocabulary) - 1)
+    make(hugging_face=True, room=len(vocabulary) + 1)
 
 
 @torch.no_grad()
@@ -267,5 +272,142 @@ def test_a_stock_gpt2_with_the_channel_is_the_model_of_text(make, vocabulary):
         fused_BTV = made.model(ids_BT).logits
     torch.testing.assert_close(fused_BTV, module(whole).scores_BTV, rtol=0, atol=1e-4)
     assert float((fused_BTV - bare_BTV).abs().max()) > 0.1
+    # under requests, as the module's own steps under the same ones
+    asked = [{}, {"pos_high": 1.0}, {"neg_med": 0.7, "pos_low": 0.1}]
+    state, ours = module.start(3, asked), []
+    for ids_B1 in ids_BT.split(1, dim=1):
+        scores_BV, state = module.step(ids_B1, state)
+        ours.append(scores_BV)
+    names = ("pos_high", "neg_med", "pos_low")
+    settings = {f"feature_channel.{name}": [row.get(name) for row in asked] for name in names}
+    with Steered(made.model, [control]).attached(settings, len(ids_BT)):
+        asked_BTV = made.model(ids_BT).logits
+    torch.testing.assert_close(asked_BTV, torch.stack(ours, dim=1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(asked_BTV[0], fused_BTV[0])
+    assert bool(((asked_BTV - fused_BTV)[1:].abs().amax((1, 2)) > 0.1).all())
     with pytest.raises(UserError, match="lit-ctg export"):
         portable(make(hugging_face=True), None)
+    with pytest.raises(UserError, match="a baseline without a channel"):
+        of_run(make(fusion=False), None, None)
+
+
+def test_weights_are_of_the_seed_and_the_global_stream_is_left_alone(make):
+    one, same, other = make(seed=3), make(seed=3), make(seed=4)
+    for name, weight in one.named_parameters():
+        if not name.startswith("backbone"):
+            assert torch.equal(weight, same.state_dict()[name]), name
+            assert not torch.equal(weight, other.state_dict()[name]), name
+    assert float(one.embedding.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+    following = set()
+    for changes in ({"seed": 3}, {"seed": 4}, {"fusion": False}):
+        make(**changes)
+        following.add(float(torch.rand(())))
+    assert len(following) == 1
+
+
+def test_the_loss_is_equation_5_over_the_counted_targets(make, vocabulary):
+    """Each part written out in float64; nothing is counted at padding or from a held-out word on."""
+    weights = {"auxiliary_weight": 0.5, "uniformizer_weight": 0.25, "label_smoothing": 0.1}
+    module = make(held_out=["lousy"], feature_dropout=1.0, **weights).eval()
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.3)
+    batch = batch_of(
+        vocabulary, ["the food was superb and nice.", "the music was lousy and nice.", "the view was poor."]
+    )
+    batch["mask_target_BT"] = batch["mask_target_BT"].clone()
+    batch["mask_target_BT"][2, 3:] = False
+    # of several words each, which are said here
+    ends = [[vocabulary.encode(f" {word}")[-1] for word in words] for words in (("was", "and"), ("food", "music"))]
+    module.classes = [torch.tensor(sorted(ids)) for ids in ends]
+    with torch.no_grad():
+        losses, output = module.losses(batch), module(batch)
+    log_BTV, smoothed, apart = output.scores_BTV.double().log_softmax(-1), 0.1, {0: [], 1: []}
+    token, auxiliary = [], []
+    for row, ids in enumerate(batch["target_ids_BT"].tolist()):
+        shown = vocabulary.decode(ids).find("lousy")
+        for place, target in enumerate(ids):
+            hidden = 0 <= shown <= len(vocabulary.decode(ids[: place + 1])) - 1
+            if hidden or not batch["mask_target_BT"][row, place]:
+                continue
+            log_V = log_BTV[row, place]
+            token.append(-(1 - smoothed) * float(log_V[target]) - smoothed * float(log_V.mean()))
+            p_F, y_F = output.aux_BTF[row, place].double(), output.features_BTF[row, place].double()
+            assert bool(((p_F > 0) & (p_F < 1)).all())
+            auxiliary.append(float(-(y_F * p_F.log() + (1 - y_F) * (1 - p_F).log()).mean()))
+            for number, ids_C in enumerate(module.classes):
+                if target in ids_C.tolist():
+                    share_C = log_V[ids_C].softmax(0)
+                    apart[number].append(float((share_C * (share_C * len(ids_C)).log()).sum()))
+    means = {"token_loss": token, "auxiliary_loss": auxiliary}
+    found = {name: sum(values) / len(values) for name, values in means.items()}
+    seen = [sum(values) / len(values) for values in apart.values() if values]
+    found["uniformizer_loss"] = sum(seen) / len(seen)
+    found["loss"] = found["token_loss"] + 0.5 * found["auxiliary_loss"] + 0.25 * found["uniformizer_loss"]
+    assert len(token) < 45 and found["uniformizer_loss"] > 0.01
+    assert {name: float(loss) for name, loss in losses.items()} == pytest.approx(found, rel=1e-4)
+
+
+def test_training_asks_for_what_comes_as_often_as_features_are_not_dropped(make, vocabulary):
+    """A group of a row is all its own features, or all hindsight (of the whole row) times one value in [0.6, 1]."""
+    module, fed = make(feature_dropout=0.5).eval(), []
+    module.fuse.register_forward_pre_hook(lambda _, inputs: fed.append(inputs[1].detach()))
+    scored = []
+    module.auxiliary.register_forward_hook(lambda _, inputs, output: scored.append(output.detach()))
+    texts = [*TEXTS, *(f"so {one} but {other}." for one in WORDS for other in WORDS)]
+    batch = batch_of(vocabulary, texts)
+    losses = []
+    for seed in (5, 5, 6):
+        module.channel_generator.manual_seed(seed)
+        losses.append(module.losses(batch)["auxiliary_loss"].detach())
+    assert torch.equal(fed[0], fed[1]) and not torch.equal(fed[0], fed[2])
+    whole_BT = torch.cat([batch["input_ids_BT"], batch["target_ids_BT"][:, -1:]], dim=1)
+    own_BTF, coming_BTF = module.bank(batch["input_ids_BT"]), module.bank.hindsight(whole_BT)[:, :-1]
+    kept = [torch.equal(fed[0][row], own_BTF[row]) for row in range(len(texts))]
+    assert 0.2 < sum(kept) / len(kept) < 0.8
+    for row, same in enumerate(kept):
+        if not same:
+            value = float(fed[0][row].max())
+            assert 0.6 <= value <= 1
+            torch.testing.assert_close(fed[0][row], value * coming_BTF[row])
+    # what the auxiliary head is asked for stays the text's own features
+    target_NF = own_BTF[module.trained_mask(batch)]
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(scored[0], target_NF)
+    torch.testing.assert_close(losses[0], expected)
+
+
+def test_what_a_text_says_begins_behind_its_prompt(make, vocabulary):
+    module = make()
+    generator = TextGenerator(module, TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
+    prompt = [vocabulary.bos_id, *vocabulary.encode("the food was superb")]
+    ids = [*prompt, *vocabulary.encode(" and nice, poor, superb"), vocabulary.eos_id]
+    text = generator.text(ids, len(prompt), {})
+    assert text.text == "the food was superb and nice, poor, superb" and text.ids == tuple(ids)
+    assert text.hits == ("nice", "poor", "superb") and text.polarity == pytest.approx(1.0)
+    assert text.note() == "nice, poor, superb (+1.00)" and generator.text(prompt, len(prompt), {}).note() == ""
+
+
+def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocabulary, tmp_path):
+    decoding = TextDecoding(temperature=0.5, top_p=0.6, max_new_tokens=4)
+    generator = TextGenerator(make(), decoding, vocabulary)
+    scores_1V = torch.full((1, len(vocabulary)), -9.0)
+    scores_1V[0, :4] = torch.tensor([0.5, 0.3, 0.15, 0.05]).log() / 2  # over the temperature: .5 .3 .15 .05
+    shaped_V = generator.rules([{}], (), None)(torch.zeros(1, 1, dtype=torch.long), scores_1V)[0]
+    assert shaped_V.isfinite().nonzero().flatten().tolist() == [0, 1]  # .5 alone is less than .6
+    torch.testing.assert_close(shaped_V.softmax(0)[:2], torch.tensor([0.625, 0.375]))
+    path = tmp_path / "two.yaml"
+    path.write_text("start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [praise, blame], next: END}\n")
+    follow = TextGenerator(
+        make(), TextDecoding(temperature=1.0, top_p=0.1, max_new_tokens=9, grammar=str(path)), vocabulary
+    )
+    ids = follow.prompt_ids(" the")
+    assert ids[0] == vocabulary.bos_id and ids[1:] == vocabulary.encode(" the")
+    assert generator.prompt_ids("the") == vocabulary.encode("the") and generator.prompt_ids("") == [vocabulary.bos_id]
+    with pytest.raises(UserError, match="does not fit the grammar"):
+        follow.prompt_ids(" superb")
+    mark = vocabulary.encode("?")[0]
+    scores_1V = torch.zeros(1, len(vocabulary))
+    scores_1V[0, mark] = 50.0  # likely, but not allowed here
+    shaped_V = follow.rules([{}], (), None)(torch.tensor([ids]), scores_1V)[0]
+    assert bool(shaped_V.isfinite().any()) and not shaped_V[mark].isfinite()

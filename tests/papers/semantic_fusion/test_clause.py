@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import (
@@ -198,6 +199,22 @@ def test_proportions_fit_the_weights(sentences: list[list[str]]) -> None:
     assert fits([words[7] for words in two], {"and": 1, "but": 1})
 
 
+def test_slots_of_the_paper_s_corpus_are_independent(sentences: list[list[str]]) -> None:
+    """All pairs of slots, and each slot of the first clause and the number of clauses, by chi-square at 1e-5."""
+    two = [words for words in sentences if len(words) == 16]
+
+    def alike(rows: list[list[str]], first: int, second: int) -> float:
+        counts = Counter((words[first], words[second]) for words in rows)
+        names = [sorted({pair[side] for pair in counts}) for side in (0, 1)]
+        return chi2_contingency([[counts[a, b] for b in names[1]] for a in names[0]], correction=False).pvalue
+
+    chosen = (0, 1, 3, 5, 6, 7, 9, 11, 13, 14, 15)
+    shares = {pair: alike(two, *pair) for pair in itertools.combinations(chosen, 2)}
+    longer = [[*words[:7], str(len(words))] for words in sentences]
+    shares |= {(slot, -1): alike(longer, slot, -1) for slot in (0, 1, 3, 5, 6)}
+    assert min(shares.values()) > 1e-5, sorted(shares.items(), key=lambda entry: entry[1])[:3]
+
+
 def test_proportions_of_any_tables_fit_their_conditionals() -> None:
     tables = random_tables()
     words = draw(40000, 1, tables)
@@ -257,6 +274,7 @@ def test_same_seed_same_sentences_and_a_smaller_corpus_is_the_start_of_a_larger_
         ({".": 8, "!": 3}, "no weight for '\\?'"),
         ({".": 8, "!": 3, "?": "x"}, "weight 'x' of '\\?'"),
         ({".": 8, "!": float("nan"), "?": 1}, "weight nan"),
+        ({".": 8, "!": True, "?": 1}, "weight True of '!'"),
         ({".": 8, "!": 3, "?": 1, ";": 1}, "unknown ';'"),
     ],
 )
@@ -277,6 +295,8 @@ def test_tables_that_do_not_sum_to_one_are_refused() -> None:
         dataclasses.replace(tables, verb_SV=tables.verb_SV * 1.01)
     with pytest.raises(ValueError, match="polarity_P"):
         dataclasses.replace(tables, polarity_P=tables.intensifier_I)
+    with pytest.raises(ValueError, match="polarity_P"):
+        dataclasses.replace(tables, polarity_P=np.array([1.5, -0.5]))
 
 
 # words beyond the paper's
@@ -327,6 +347,9 @@ def test_a_corpus_with_added_words_is_drawn_and_scored_by_its_own_tables():
         ({"positive": {"superb": 1}}, "give a list of words"),
         ({"intensifier": ["incredibly"]}, "give a mapping from each word to its strength"),
         ({"intensifier": {"incredibly": 1.5}}, "incredibly=1.5: give its strength, above 0 and at most 1"),
+        ({"intensifier": {"incredibly": 0}}, "incredibly=0: give its strength"),
+        ({"intensifier": {"incredibly": True}}, "incredibly=True: give its strength"),
+        ({"positive": ["superb"], "negative": ["Superb"]}, "has 'Superb' already"),
         ({"intensifier": {"incredibly": float("nan")}}, "incredibly=nan: give its strength"),
         ({"subject": {"Frank": "they"}}, "Frank='they': give its pronoun, she or he"),
         ({"adverb": ["well"]}, "unknown 'adverb'"),

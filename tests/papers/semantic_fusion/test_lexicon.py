@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,14 @@ import torch
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.data.tokenizer import SpacyTokenizer, WordTokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller, WordFinder
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller, WordFinder, table_of
 
 CSV = "word,polarity,strength,class,warmth\nsuperb,1,,praise,0.5\nlousy,-0.8,,blame,\nvery,0,0.8,intensifier,0\n"
-TEXTS = ["the food was very superb but lousy", "Superb food, lousy music!", "unsuperb supers and very-very lousy?"] * 8
+TEXTS = [
+    "the food was very superb but VERY lousy",
+    "Superb food, lousy music!",
+    "unsuperb supers and very-very lousy? 2superb",
+] * 8
 
 
 def write(folder: Path, text: str, name: str = "words.csv") -> str:
@@ -36,8 +41,15 @@ def test_csv_and_yaml_say_the_same(tmp_path, lexicon):
         assert one.words == ("superb", "lousy", "very")
         assert one.column("polarity") == (1.0, -0.8, 0.0) and one.column("strength") == (0.0, 0.0, 0.8)
         assert one.column("warmth") == (0.5, 0.0, 0.0) and one.of_class("praise") == ("superb",)
-    short = Lexicon(path=write(tmp_path, "good: 0.6\nbad: -0.6\n", "short.yaml"))
-    assert short.column("polarity") == (0.6, -0.6)
+    short = Lexicon(path=write(tmp_path, "good: 0.6\nbad: {polarity: -0.6, warmth: -1}\n", "short.yaml"))
+    assert short.column("polarity") == (0.6, -0.6) and short.column("warmth") == (0.0, -1.0)
+    marked = Lexicon(path=write(tmp_path, "\N{BYTE ORDER MARK}" + CSV, "marked.csv"), held_out=["Superb", "lousy"])
+    assert marked.words == lexicon.words and marked.held_out == ("superb", "lousy")
+    again = Lexicon.of(lexicon.words, lexicon.columns, lexicon.classes, lexicon.held_out)
+    assert {**vars(again), "path": None} == {**vars(lexicon), "path": None}
+    for columns, classes in (({"polarity": [1, 2]}, [""]), ({"polarity": [1]}, [])):
+        with pytest.raises(UserError, match="lexicon of 1 words: give each its grades and a class"):
+            Lexicon.of(["good"], columns, classes)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +124,46 @@ def test_words_are_found_where_their_last_token_stands(lexicon, index):
             last = re.search(r"^[a-z]+$" if index == 0 else r"[a-z0-9]+$", prefix)
             expected = last[0] if last and last[0] in lexicon.words else None
             assert (lexicon.words[numbers[end - 1]] if numbers[end - 1] >= 0 else None) == expected, prefix
+
+
+def test_words_stand_alone_behind_line_ends_marks_and_padding_but_not_within_words(lexicon):
+    """Of a byte-level tokenizer, whose stored tokens show a line end or a curly quote as letters."""
+    tokenizer = tokenizers()[2]
+    finder = WordFinder(lexicon, tokenizer)
+
+    def found(ids: list[int]) -> list[str]:
+        return [lexicon.words[number] for number in finder(torch.tensor([ids]))[0].tolist() if number >= 0]
+
+    text = "so\nsuperb\tlousy \N{LEFT DOUBLE QUOTATION MARK}very\N{RIGHT DOUBLE QUOTATION MARK} (superb) unlousy 7very"
+    assert found(tokenizer.encode(text)) == ["superb", "lousy", "very", "superb"]
+    # a word that is the whole text; an id beyond the tokens (a model's head may have more rows); padding
+    ids = tokenizer.encode("superb")
+    assert found(ids) == ["superb"] and found([len(tokenizer) + 7, *tokenizer.encode(" superb")]) == ["superb"]
+    finder.ends_open_V[0] = True  # that padding is not read as the token 0
+    assert found([-1, *ids]) == ["superb"] and found([0, *ids]) == []
+    word_BT, length_BT = finder.spans(torch.tensor([tokenizer.encode("the lousy food")]))
+    ends = (word_BT[0] >= 0).nonzero().flatten().tolist()
+    assert length_BT[0, ends].tolist() == [len(tokenizer.encode(" lousy"))] and int(length_BT.count_nonzero()) == 1
+    assert table_of([0.5, 0.25])[torch.tensor([1, -1, 0])].tolist() == [0.25, 0.0, 0.5]
+
+
+class Pieces:
+    """Three tokens of SentencePiece, of which any text is the first."""
+
+    tokens = ("\u2581good", "ness", ".")
+
+    def encode(self, text: str) -> list[int]:
+        return [0]
+
+    def decode(self, ids: Any) -> str:
+        return "".join(self.tokens[number] for number in ids).replace("\u2581", " ").strip()
+
+
+def test_what_begins_and_ends_a_word_is_read_from_the_text_of_its_tokens():
+    speller = Speller(Pieces())
+    assert not speller.by_word and speller.spell("good") == ((0,),)
+    assert speller.spell("superb") == ()  # what is encoded is not the word
+    assert speller.begins_V.tolist() == [True, False, True] and speller.ends_open_V.tolist() == [True, True, False]
 
 
 def test_a_spelling_that_is_not_the_word_is_none(lexicon):

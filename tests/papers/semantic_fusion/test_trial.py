@@ -18,12 +18,15 @@ from lit_ctg.config import config_folder, register
 from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
+from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.trial import (
     NAME,
     ControlTrial,
     EntropyFloorCallback,
+    LexiconTrial,
     MembershipRecord,
     PrefixEvaluation,
+    is_last_validation,
     prefix_scores,
 )
 from lit_ctg.statistics import newcombe_interval, wilson_interval
@@ -185,8 +188,10 @@ def test_samples_are_kept_by_path_and_setting():
         ("off", name) for name in ("positive", "negative_question", "negative") for _ in range(2)
     ]
     run(callback, Toy(), prefix="untrained/")
-    run(callback, Toy())  # a second run replaces its own samples only
-    assert len(callback.samples) == 2 * 4 * 3 * 2
+    for prefix in ("", "untrained/"):  # another run replaces its own samples only
+        run(callback, Toy(), prefix=prefix)
+        untrained = [s["path"].startswith("untrained/") for s in callback.samples]
+        assert (sum(untrained), len(untrained)) == (4 * 3 * 2, 2 * 4 * 3 * 2)
     hard = [s["text"] for s in callback.samples if s["path"] == "hard" and s["setting"] == "negative_question"]
     assert all(text.endswith("?") for text in hard)
 
@@ -203,9 +208,54 @@ def test_a_few_samples_continue_the_prompt():
     assert len(asked) == 2 and all(text.endswith("?") for text in asked)
 
 
-def test_training_tries_the_untrained_and_the_trained_model(tmp_path):
-    callback = trial()
+class Clerk:
+    """A generator that keeps what it is asked for; its texts end in "." and "?" by turns."""
+
+    has_channel = True
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def generate(self, n, prompt="", *, control, routes, seed, rows):
+        self.asked.append(SimpleNamespace(n=n, prompt=prompt, control=control, routes=routes, seed=seed, rows=rows))
+        return [
+            SimpleNamespace(
+                text=f"{prompt}{row}", polarity="positive", adjective_id=V.id("good"), punctuation=".?"[row % 2]
+            )
+            for row in rows
+        ]
+
+
+def test_every_path_has_its_own_draws_and_the_requests_of_its_settings():
+    clerk, one, two = Clerk(), {"pos_high": 1.0}, {"neg_high": 1.0}
+    settings = {"one": {"control": one, "adjective": "positive"}, "two": {"control": two, "punctuation": "?"}}
+    paths = {"hard": {"hard": True, "channel": False}, "off": {"hard": False, "channel": False}}
+    callback = ControlTrial(
+        n=2, settings=settings, confusion=["one"], paths=paths, prompt="Eve", samples_prompted=3, seed=9,
+        decoding=SimpleNamespace(generator=lambda module, data: clerk),
+    )  # fmt: skip
+    results = run(callback, None)
+    trials = [asked for asked in clerk.asked if not asked.prompt]
+    # off comes first, wherever it is listed: the gains are relative to it
+    assert [(list(asked.routes), list(asked.control), asked.n) for asked in trials] == [
+        ([], [{}] * 4, 4), (["hard"], [one, one, two, two], 4),
+    ]  # fmt: skip
+    assert not set(trials[0].rows) & set(trials[1].rows) and {asked.seed for asked in clerk.asked} == {9}
+    prompted = [asked for asked in clerk.asked if asked.prompt]
+    assert [(asked.prompt, asked.control, list(asked.routes)) for asked in prompted] == [
+        ("Eve", {}, []), ("Eve", {}, []), ("Eve", one, ["hard"]), ("Eve", two, ["hard"]),
+    ]  # fmt: skip
+    assert all((asked.n, list(asked.rows)) == (3, [0, 1, 2]) for asked in prompted)
+    assert results["control/hard/two/punctuation"]["value"] == 0.5
+    assert results["control/hard/one/adjective_gain"]["value"] == results["control/hard/two/punctuation_gain"]["value"]
+
+
+def test_training_tries_the_untrained_and_the_trained_model(tmp_path, monkeypatch):
+    callback, runs = trial(), []
+    plain = ControlTrial.run
+    monkeypatch.setattr(ControlTrial, "run", lambda *a, prefix="": (runs.append(prefix), plain(*a, prefix=prefix))[1])
     _, model = fit(tmp_path, callback)
+    assert runs == ["untrained/", ""]
     untrained = {name.removeprefix("untrained/") for name in callback.results if name.startswith("untrained/")}
     assert untrained == {name for name in callback.results if not name.startswith("untrained/")} != set()
     fresh, trained = trial(), trial()
@@ -222,13 +272,16 @@ def test_trials_do_not_touch_training(tmp_path):
     assert with_trials.training
 
 
-def test_a_resumed_run_keeps_what_the_untrained_model_did(tmp_path):
+def test_a_resumed_run_keeps_what_the_untrained_model_did(tmp_path, monkeypatch):
     whole = trial()
     fit(tmp_path, whole, epochs=2)
     stopped, resumed = trial(), trial()
     trainer, _ = fit(tmp_path, stopped, epochs=1)
     trainer.save_checkpoint(tmp_path / "one.ckpt")
+    runs, plain = [], ControlTrial.run
+    monkeypatch.setattr(ControlTrial, "run", lambda *a, prefix="": (runs.append(prefix), plain(*a, prefix=prefix))[1])
     fit(tmp_path, resumed, epochs=2, ckpt_path=tmp_path / "one.ckpt")
+    assert runs == [""]
     untrained = {name: r for name, r in whole.results.items() if name.startswith("untrained/")}
     assert untrained and untrained.items() <= resumed.results.items()
     assert set(resumed.results) == set(whole.results)
@@ -249,6 +302,8 @@ def test_validate_runs_the_trials_once(tmp_path):
 def test_wrong_settings_are_refused():
     with pytest.raises(UserError, match="needs 'off'"):
         ControlTrial(n=1, settings={}, confusion=[], paths={"hard": {"hard": True}}, decoding=None, seed=0)
+    with pytest.raises(UserError, match="needs 'off' with every path off"):
+        ControlTrial(n=1, settings={}, confusion=[], paths={"off": {"hard": True}}, decoding=None, seed=0)
     with pytest.raises(UserError, match="setting 'nothing' asks for no adjective"):
         ControlTrial(n=1, settings={}, confusion=["nothing"], paths={"off": {}}, decoding=None, seed=0)
 
@@ -331,7 +386,8 @@ def by_hand(model: Fixed) -> tuple[float, int]:
 @pytest.mark.parametrize("looks_ahead", [False, True])
 def test_equals_one_prefix_at_a_time(looks_ahead):
     model, callback = Fixed(looks_ahead), PrefixEvaluation()
-    trainer_with(callback).validate(model, DataLoader(batches(), batch_size=None), verbose=False)
+    for _ in range(2):  # the second is not added to the first
+        trainer_with(callback).validate(model, DataLoader(batches(), batch_size=None), verbose=False)
     expected, count = by_hand(model)
     assert callback.results[NAME]["value"] == pytest.approx(expected, rel=1e-5)
     assert callback.results[NAME]["n"] == count
@@ -358,6 +414,26 @@ def test_runs_on_the_last_validation_of_a_training_run_only(options, monkeypatch
     assert float(trainer.callback_metrics[NAME]) == pytest.approx(callback.results[NAME]["value"], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        ({}, False),
+        ({"fn": "validate"}, True),
+        ({"fn": "validate", "sanity_checking": True}, False),
+        ({"should_stop": True}, True),
+        ({"max_epochs": 3}, True),
+        ({"max_epochs": 4}, False),
+        ({"max_epochs": -1, "max_steps": 20}, True),
+        ({"max_epochs": None, "max_steps": 21}, False),
+    ],
+)
+def test_the_last_validation_is_told(changes, last):
+    """In the third epoch, after 20 steps."""
+    plain = {"sanity_checking": False, "should_stop": False, "max_epochs": 9, "max_steps": -1, "fn": "fit"} | changes
+    state = SimpleNamespace(fn=plain.pop("fn"))
+    assert bool(is_last_validation(SimpleNamespace(state=state, current_epoch=2, global_step=20, **plain))) is last
+
+
 def test_a_module_that_cannot_generate_is_named():
     class Mute(Fixed):
         start = step = property(lambda self: (_ for _ in ()).throw(AttributeError()))
@@ -371,8 +447,13 @@ def test_floors_of_the_data_module_go_into_the_record(tiny, trainer_of) -> None:
     data.entropy_floor = lambda split: SimpleNamespace(
         metrics=lambda: {"floor/perplexity": 2.5 if split == "val" else 0}
     )
+    data.floor_given_polarity_unknown = lambda split: SimpleNamespace(metrics=lambda: {"perplexity": 3.5})
     callback = EntropyFloorCallback()
     trainer_of(callback).validate(module, data, verbose=False)
+    assert {name: entry["value"] for name, entry in callback.results.items()} == {
+        "floor/perplexity": 2.5,
+        "floor_polarity_unknown/perplexity": 3.5,
+    }
     entry = callback.results["floor/perplexity"]
     assert (entry["value"], entry["direction"], entry["ci95"]) == (2.5, "none", None)
 
@@ -385,10 +466,68 @@ def test_real_text_has_no_floor(tiny, trainer_of) -> None:
 
 
 def test_learned_memberships_go_into_the_record_and_a_baseline_is_refused(make_module):
-    callback = MembershipRecord()
-    callback.on_validation_end(None, make_module(learnable_memberships=True))
+    callback, module = MembershipRecord(), make_module(learnable_memberships=True)
+    callback.on_validation_end(None, module)
     values = {name: result["value"] for name, result in callback.results.items()}
     assert values["membership/strength/med"] == pytest.approx(0.6) and len(values) == 12
     assert values["membership/positive/temperature"] == pytest.approx(0.35)
+    with torch.no_grad():
+        for parameter in module.memberships.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    callback.on_validation_end(None, module)
+    centres_33, temperature_31 = module.memberships.centres_33, module.memberships.temperature_31
+    for row, scalar in enumerate(("positive", "negative", "strength")):
+        own = {name: callback.results[f"membership/{scalar}/{name}"]["value"] for name in ("low", "med", "high")}
+        assert list(own.values()) == pytest.approx(centres_33[row].tolist())
+        temperature = callback.results[f"membership/{scalar}/temperature"]["value"]
+        assert temperature == pytest.approx(float(temperature_31[row]))
+    assert len({round(entry["value"], 4) for entry in callback.results.values()}) == 12
     with pytest.raises(UserError, match="no memberships"):
         MembershipRecord().on_validation_end(None, make_module(fusion=False))
+
+
+def test_texts_are_judged_by_the_sign_of_their_words():
+    """Off, then each setting; a held-out word counts for the sign that it has."""
+    lexicon = Lexicon.of(
+        ["superb", "nice", "lousy", "poor"], {"polarity": [1, 0.5, -1, -0.5]}, [""] * 4, ["superb", "lousy"]
+    )
+    said = {0: [("superb",), (), ("poor",)], 1: [("superb", "nice"), ("superb",), ("lousy", "superb")],
+            2: [("lousy",), ("poor", "nice"), ("poor",)]}  # fmt: skip
+    asked = []
+
+    def generate(n, prompt, controls, *, seed, rows):
+        asked.append((n, prompt, list(controls), seed, list(rows)))
+        polarity = dict(zip(lexicon.words, lexicon.column("polarity"), strict=True))
+        return [
+            SimpleNamespace(text=" ".join(hits), hits=hits, polarity=sum(polarity[word] for word in hits))
+            for hits in said[rows[0] // n]
+        ]
+
+    praise, blame = {"pos_high": 1.0}, {"neg_high": 1.0}
+    trial = LexiconTrial(
+        n=3, settings={"praise": {"control": praise, "sign": 1}, "blame": {"control": blame, "sign": -1}}, seed=8,
+        prompt="so", samples_kept=2,
+        decoding=SimpleNamespace(generator=lambda module, data: SimpleNamespace(generate=generate)),
+    )  # fmt: skip
+    module = SimpleNamespace(has_channel=True, bank=SimpleNamespace(lexicon=lexicon))
+    for _ in range(2):
+        asked.clear()
+        trial.run(module, None)
+    assert asked == [
+        (3, "so", [{}] * 3, 8, [0, 1, 2]),
+        (3, "so", [praise] * 3, 8, [3, 4, 5]),
+        (3, "so", [blame] * 3, 8, [6, 7, 8]),
+    ]
+    found = {name.removeprefix("control/"): round(3 * entry["value"]) for name, entry in trial.results.items()}
+    assert found == {
+        "off/praise/polarity": 1, "off/praise/held_out": 1, "off/blame/polarity": 1, "off/blame/held_out": 0,
+        "channel/praise/polarity": 2, "channel/praise/held_out": 3, "channel/praise/polarity_gain": 1,
+        "channel/praise/held_out_gain": 2, "channel/blame/polarity": 2, "channel/blame/held_out": 1,
+        "channel/blame/polarity_gain": 1, "channel/blame/held_out_gain": 1,
+    }  # fmt: skip
+    told = [(sample["path"], sample["setting"], sample["text"]) for sample in trial.samples]
+    assert told == [
+        ("off", "praise", "superb"), ("off", "praise", ""), ("channel", "praise", "superb nice"),
+        ("channel", "praise", "superb"), ("channel", "blame", "lousy"), ("channel", "blame", "poor nice"),
+    ]  # fmt: skip
+    trial.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)  # nothing to do in training

@@ -1,0 +1,71 @@
+"""Guidance: what the controls before it change in the scores, more strongly (Sanchez et al., 2023, Eq. 7).
+
+With controls on and off: log p_on + strength (log p_on - log p_off). Theirs has the weight gamma = 1 + strength and a
+prompt for the control; here any control that stands before this one, such as the feature channel or codes in layers.
+
+Shape letters: B prompts, N rows, T prefix tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.class_models import Reader
+from lit_ctg.core.generation import ControlSetting
+from lit_ctg.decoding.rule import ScoreRule
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+
+class Guidance(Control):
+    """Exaggerates what the network's controls, and those on scores given before it, change.
+
+    A second forward pass of the same weights gives the scores without them: a step costs about twice the model's.
+    """
+
+    kind, stage = "guidance", Stage.LOGITS
+    of_ids = False
+    excludes = frozenset({"guidance"})
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        meaning = "how often the change that the controls before this one make is made once more; 0: not again"
+        return (ControlSetting("strength", meaning, 1.0, low=0.0),)
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        """Take the model without hooks; the network's controls are attached before (their stage is earlier)."""
+        self._bare = without_hooks(model)
+        return ()
+
+    def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
+        return _Exaggerated(self._bare, values["strength"])
+
+
+def without_hooks(model: Any) -> Any:
+    """Return a copy of a model that shares its weights and has no hooks, so it is the model without any control."""
+    shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    bare = copy.deepcopy(model, shared)
+    bare.__dict__.pop("prepare_inputs_for_generation", None)  # that of a watched decoding (``Prefix.watch``)
+    for module in bare.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+    return bare
+
+
+class _Exaggerated(ScoreRule):
+    def __init__(self, bare: Any, strength_B: Tensor) -> None:
+        self.reader, self.strength_B = Reader(bare), strength_B
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        off_NV = self.reader(input_ids)[0].to(scores)
+        on_NV = scores.log_softmax(-1)
+        strength_N1 = row_values(self.strength_B, len(scores)).unsqueeze(1).to(scores)
+        # what is forbidden already stays so
+        return torch.where(on_NV.isneginf(), on_NV, on_NV + strength_N1 * (on_NV - off_NV))
