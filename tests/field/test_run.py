@@ -91,6 +91,7 @@ class Fixed:
     word_lists = {"x": ["good"], "y": ["bad"]}
     overlap = Overlap(["one two three four five"])
     model = None
+    task = SimpleNamespace(lexicon=None)
     judges = ([SimpleNamespace(name="last", judge=lambda texts: [text[-1] for text in texts])], [])
 
     def __init__(self) -> None:
