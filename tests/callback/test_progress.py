@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
 import io
+from itertools import pairwise
 from types import SimpleNamespace
 
+import pytest
 import rich.progress
 from lightning import Callback
 from rich.console import Console
@@ -16,10 +19,17 @@ def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) 
     module, data = tiny()
     progress = Progress(title="tiny run")
     metric = MetricCallback({"perplexity": Perplexity(mask="target")})
-    trainer_of(metric, progress, max_epochs=2, enable_progress_bar=True).fit(module, data)
+    trainer = trainer_of(metric, progress, max_epochs=2, enable_progress_bar=True)
+    trainer.fit(module, data)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny run")]
     assert len(lines) == 2
     assert lines[0].startswith("tiny run epoch 1/2") and "val/perplexity" in lines[0]
+    assert lines[1].startswith("tiny run epoch 2/2")
+    # the last number is the one that the trainer has
+    (value,) = (word for before, word in pairwise(lines[1].split()) if before == "val/perplexity")
+    assert value == f"{float(trainer.callback_metrics['val/perplexity']):.4f}"
+    trainer.validate(module, data)
+    assert "tiny run" not in capsys.readouterr().out, "the validation that ends a run is none of its epochs"
 
 
 def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatch, capsys) -> None:
@@ -33,6 +43,11 @@ def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatc
             seen.append((item, bars.tasks[0].completed, bars.tasks[0].total))
     assert seen == [("a", 0, 3), ("b", 1, 3), ("c", 2, 3)]
     assert "texts of a trial" in terminal.getvalue() and not bars.tasks
+    with bars, pytest.raises(RuntimeError):
+        for _ in steps([1, 2], "texts"):
+            raise RuntimeError
+    gc.collect()
+    assert not bars.tasks, "what broke off leaves no bar"
     monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, progress=bars))
     assert list(steps([1, 2], "texts")) == [1, 2] and not bars.tasks
 

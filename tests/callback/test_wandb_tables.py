@@ -61,6 +61,31 @@ def test_every_table_is_there() -> None:
     assert len(tables["samples"].data) == len(record().samples)
 
 
+def test_rows_of_a_table_keep_their_columns() -> None:
+    given = record()
+    entry = given.metrics["val/perplexity"]
+    given.metrics = {"b": {**entry, "value": 2.0, "ci95": [1.0, 3.0], "n": 7}, "a": {**entry, "ci95": None}}
+    names = ["name", "value", "unit", "direction", "n", "low", "high", "version"]
+    tables = record_tables(given, [{"text": "x", "ids": [1, 2]}, {"text": "y", "prompt": "p"}])
+    assert tables["metrics"].columns == names
+    assert [row[0] for row in tables["metrics"].data] == ["a", "b"]
+    assert tables["metrics"].data[1] == ["b", 2.0, entry["unit"], "lower", 7, 1.0, 3.0, entry["version"]]
+    assert tables["samples"].columns == ["text", "ids", "prompt"]
+    assert tables["samples"].data == [["x", "[1, 2]", None], ["y", None, "p"]]
+    assert "samples" not in record_tables(given, [])
+
+
+def test_a_confusion_has_what_was_asked_before_what_came() -> None:
+    cells = {"t/confusion/a/b": 3.0, "t/confusion/b/a": 1.0, "u/confusion/a/a": 2.0, "confusion/a/b": 9.0, "x": 1.0}
+    found = confusions({name: {"value": value} for name, value in cells.items()})
+    assert found == {"t/confusion": {("a", "b"): 3, ("b", "a"): 1}, "u/confusion": {("a", "a"): 2}}
+    given = record()
+    made = record_tables(given, [])["control/hard/confusion"]
+    assert made.table.columns == ["Actual", "Predicted", "nPredictions"]
+    counts = confusions(given.metrics)["control/hard/confusion"]
+    assert {(row[0], row[1]): row[2] for row in made.table.data} == counts
+
+
 def test_every_number_is_in_the_summary_for_a_sweep_to_optimise() -> None:
     class Logger(WandbLogger):
         def __init__(self) -> None:
@@ -85,14 +110,22 @@ def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path
             return self
 
         def generate(self, n, **options):
+            asked.append((n, options))
+            assert not modes[-1].training, "without dropout"
             return [SimpleNamespace(text=f"text {row}") for row in range(n)]
+
+    asked, modes = [], []
 
     def fit(epochs: int) -> None:
         module, data = tiny()
-        callback = WandbGenerations(Decoding(), tmp_path, prompt="", seed=0, n=2)
-        trainer_of(callback, max_epochs=epochs).fit(module, data)
+        callback = WandbGenerations(Decoding(), tmp_path, prompt="the", seed=5, n=2)
+        modes.append(module)
+        trainer = trainer_of(callback, max_epochs=epochs)
+        trainer.fit(module, data)
+        trainer.validate(module, data)
 
     fit(3)
     fit(2)  # as after a kill that came before the checkpoint of the first epoch
     rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(row["epoch"], row["row"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert asked == [(2, {"prompt": "the", "control": {}, "seed": 5})] * 5, "not in the validation that ends a run"

@@ -54,6 +54,7 @@ def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) ->
 
 def test_tuning_reads_its_class_with_the_benchs_seed(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, seen = make_bench("seed=1"), []
+    assert bench.base_folder is not None, "trained before training is noted"
 
     def train(model: Any, stream: Any, **options: Any) -> dict[str, float]:
         seen.append((stream.ids.tolist(), options))

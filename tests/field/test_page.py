@@ -138,7 +138,8 @@ def test_the_other_measures_are_means_over_seeds_at_that_strength(ranked: Rankin
 
 
 def test_judges_that_decide_nothing_leave_a_table_without_ranks(records: list[RunRecord]) -> None:
-    lines = unranked_table(records, ["bag"])
+    lines = unranked_table(records[::-1], ["bag"])
+    assert [line.split("|")[1].split()[0] for line in lines[2:]] == ["bare"] * 2 + ["good"] * 6 + ["idle"] * 4
     assert [line for line in lines if line.startswith("| good 2")] == [
         "| good 2, seed 0 | 1.000 | 20.0 |", "| good 2, seed 1 | 1.000 | 40.0 |",
     ]  # fmt: skip
@@ -242,7 +243,7 @@ def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(
         return console.file.getvalue()  # type: ignore[attr-defined]
 
     text = told()
-    assert "Size small" in text and "Size smoke" not in text and "seeds 0." in text
+    assert "Size small" in text and "Size smoke" not in text and "seeds 0." in text and "seeds 0, 1" not in text
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Over tasks", "## cars", "## pets"]
     text = told(size="smoke")
     assert "Size smoke" in text and "| idle |" in text and "Over tasks" not in text

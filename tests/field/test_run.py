@@ -92,7 +92,9 @@ class Fixed:
     task = SimpleNamespace(lexicon=None)
     overlap = Overlap(["one two three four five"])
     model = None
-    judges = ([SimpleNamespace(name="last", judge=lambda texts: [text[-1] for text in texts])], [])
+    task = SimpleNamespace(lexicon=None)
+    judges = ([SimpleNamespace(name="last", judge=lambda texts: [text[-1] for text in texts]),
+               SimpleNamespace(name="always", judge=lambda texts: ["y" for _ in texts])], [])  # fmt: skip
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, float]] = []
@@ -116,6 +118,7 @@ def test_every_text_is_measured_beside_its_prompt_and_class() -> None:
     for row in rows:
         text, words = row["text"], {"x": ["good"], "y": ["bad"]}[row["target"]]
         assert row["last"] == int(text[-1] == row["target"]) and row["strength"] == 0.5
+        assert row["always"] == int(row["target"] == "y")
         assert row["nats"] == round(len(row["prompt"]) + len(text) / 3, 4) and row["tokens"] == len(text.split())
         assert row["attribute_words"] == round(word_share(text, words), 4)
         assert row["overlap"] == (0.5 if text.startswith("one") else 0.0), "one of its two 5-grams"
@@ -135,6 +138,8 @@ def test_a_summary_is_counted_by_hand() -> None:
         "perplexity", "repetition", "overlap",
     }  # fmt: skip
     assert found["attribute_words"].direction == "none" and all(result.n == 4 for result in found.values())
+    dear = [{**row, "nats": 20.0 * row["tokens"]} for row in rows]
+    assert field_run.summary(dear, ["bag"])["perplexity"].value == pytest.approx(math.exp(20))
     silent = [{**row, "tokens": 0} for row in rows]
     assert math.isnan(field_run.summary(silent, ["bag"])["perplexity"].value)
 

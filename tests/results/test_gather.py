@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.gather import gather, results_for, tables_for
+from lit_ctg.results.gather import gather, results_for, tables_for, twins
 from lit_ctg.results.publish import table_command
+from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
@@ -178,6 +179,80 @@ def test_gaps_keep_what_is_printed_apart_by_reason_and_join_whole_sections() -> 
     ], "the same labels twice would not tell the rows apart"  # fmt: skip
     assert shown(*whole[:3], row("impossible one", "S", a, IMPOSSIBLE))[1] == ("S", "impossible one")
     assert shown(*whole[:2]) == [("S", "S0"), ("S", "S1")]
+
+
+def test_notes_say_by_what_rows_were_judged(make_record, tmp_path: Path) -> None:
+    folder = tmp_path / "experiments" / "mine"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "paper.yaml").write_text("title: mine\n")
+    (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,a,x,2.0,,\n")
+    row = "printed: {row: a, column: x}, metric: m, regimes: [corrected]"
+    rows = [
+        f"{{label: A, {row}, margin: {{relative: 0.1, why: one}}, any_size: a property of the corpus}}",
+        f"{{label: B, {row}, margin: {{relative: 0.2, why: two}}, repeats: Table 9}}",
+        "{label: C, metric: m, regimes: [corrected], combine: difference, terms: [{}, {experiment: gone}], "
+        "claim: less, too_small: {below: 0.02, why: one n-gram}}",
+        *(f"{{label: D{n}, metric: m, experiment: gone{n}}}" for n in range(7)),
+        "{label: E, metric: m, experiment: nobody, not_run: no weights}",
+    ]
+    (folder / "tables" / "t.yaml").write_text("title: T\ntable: 1\nrows:\n" + "".join(f"  - {one}\n" for one in rows))
+    record = make_record("main", "corrected", 1)
+    record.paper, record.metrics = "mine", {"m": {**record.metrics["val/perplexity"], "value": 2.0}}
+    found = results_for("mine", tmp_path / "experiments", [], "paper", extra=[record])
+    notes = found.tables[0].notes
+    assert notes[0] == "Margin: (a) 10% of the number (one); (b) 20% of the number (two)."
+    assert notes[1:] == (
+        "Too small to tell below 0.02: one n-gram.",
+        "Judged at any size: a property of the corpus.",
+        "Some rows repeat Table 9 and are not counted again.",
+    )
+    (missing,) = [note for note in found.notes if note.startswith("Missing runs")]
+    assert ": gone, gone0, gone1, gone2, gone3, gone4 and 2 more. lit-ctg" in missing and "nobody" not in missing
+    assert found.origin == "" and results_for("mine", tmp_path / "experiments", []).size == "small"
+
+
+def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "experiments"
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    for size, status in (("smoke", "DONE"), ("small", "DONE"), ("paper", "FAILED")):
+        record = make_record("main", "corrected", 7, size)
+        record.status, record.error = status, None if status == "DONE" else "why"
+        write_record(record, tmp_path / "runs" / size / "run.json")
+    folder = [tmp_path / "runs"]
+    assert [one.size for one in gather(PAPER, records=folder, root=root)[0]] == ["small"]
+    assert [one.size for one in gather(PAPER, "all", records=folder, root=root)[0]] == ["small"]
+    write_record(make_record("main", "corrected", 8, "paper"), tmp_path / "runs" / "more" / "run.json")
+    assert [one.size for one in gather(PAPER, "all", records=folder, root=root)[0]] == ["paper", "small"]
+    assert [one.size for one in gather(PAPER, "smoke", records=folder, root=root)[0]] == ["smoke"]
+    # one's own runs go first where they have the size that is asked for
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").rename(tmp_path / "outputs")
+    assert results_for(PAPER, root).origin.startswith("your own runs in outputs")
+    assert results_for(PAPER, root, size="small").pool.records()[0].size == "small"
+    for path in (tmp_path / "outputs").glob("*/run.json"):
+        if path.parent.name == "small":
+            path.unlink()
+    assert results_for(PAPER, root, size="small").origin == "the committed records"
+
+
+def test_a_run_is_held_against_the_committed_one_of_its_seed(make_record, tmp_path: Path) -> None:
+    committed = tmp_path / "experiments" / PAPER / "results"
+    for seed in (1, 2, 3):
+        write_record(make_record("main", "corrected", seed), committed / "main" / f"corrected-paper-seed{seed}.json")
+    own = [make_record("main", "corrected", seed) for seed in (1, 2, 9)]
+
+    def told() -> list[str]:
+        return twins(RecordPool(own, PAPER, "paper"), committed, None)
+
+    count = 2 * len(own[0].metrics)
+    start = "2 of 3 runs have a committed one of the same seed beside them: "
+    assert told() == [f"{start}all {count} numbers are the same."]
+    own[0].metrics["val/perplexity"]["value"] *= 1.25
+    own[1].metrics["floor/perplexity"]["value"] *= 0.5
+    own[1].metrics["val/semantic_mse"]["value"] *= 1 + 1e-7
+    assert told() == [f"{start}2 of {count} numbers differ, most of all floor/perplexity (50%)."]
+    assert twins(RecordPool(own[2:], PAPER, "paper"), committed, None) == []
+    assert twins(RecordPool(load_records([committed]), PAPER, "paper"), committed, None) == [], "not with themselves"
 
 
 def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path, write_records) -> None:

@@ -159,6 +159,35 @@ def test_a_run_is_a_document_of_the_schema(make_record) -> None:
     assert evaluation(record) == found, "the same record gives the same document"
 
 
+def test_a_document_names_its_text_and_bounds_and_no_folder_of_ones_own(make_record) -> None:
+    record = make_record("main", "corrected", 111)
+    record.config |= {"data": {"source": "local", "root": "/home/me/mine"}, "model": {"scene": {"source": "sample"}}}
+    entry = record.metrics["val/perplexity"]
+    record.metrics = {"gain": {**entry, "unit": "nats", "direction": "higher", "n": 0, "ci95": [-math.inf, 1.0]}}
+    found = evaluation(record)
+    (result,) = found["evaluation_results"]
+    assert result["source_data"]["dataset_name"] == "made-up sample text, mine" and "/home/me" not in json.dumps(found)
+    assert "uncertainty" not in result["score_details"], "neither a count nor finite ends"
+    config = result["metric_config"]
+    assert (config["min_score"], config["max_score"], config["lower_is_better"]) == ("-Infinity", "Infinity", False)
+    assert "seed111" in found["evaluation_id"] and found["retrieved_timestamp"] in found["evaluation_id"]
+    other = evaluation(make_record("main", "corrected", 112))
+    assert other["evaluation_id"] != found["evaluation_id"]
+
+
+def test_curves_of_one_kind_and_unit_share_a_panel(make_record, tmp_path: Path) -> None:
+    record = make_record("main", "corrected", 111)
+    record.history = {name: [[1, 2.0]] for name in ("train/loss", "val/ce/b", "val/ce/a", "val/perplexity", "odd/x")}
+    record.metrics = {name: {**record.metrics["val/perplexity"], "unit": unit} for name, unit in
+                      (("val/ce/a", "nats"), ("val/ce/b", "nats"), ("val/perplexity", "perplexity"))}  # fmt: skip
+    assert metric_panels(results_for("semantic_fusion", record_dirs=[], size="paper", extra=[record])) == {
+        "training": {"loss in nats": ["train/loss"]},
+        "odd": {"x": ["odd/x"]},
+        "train": {"loss": ["train/loss"]},
+        "val": {"ce, nats": ["val/ce/a", "val/ce/b"], "perplexity, perplexity": ["val/perplexity"]},
+    }
+
+
 def test_the_packages_own_schema_holds(make_record) -> None:
     schemas = pytest.importorskip("every_eval_ever.schemas", reason="every-eval-ever asks for Python 3.12")
     jsonschema = pytest.importorskip("jsonschema")

@@ -57,7 +57,8 @@ def simple_record(**changes: object) -> RunRecord:
 
 
 def test_record_survives_the_file(tmp_path: Path) -> None:
-    record = simple_record()
+    record = simple_record(corpus={"text": "12ab"}, device="cpu", processor="P", threads=2, wall_time_s=1.5)
+    record.metrics["val/perplexity"]["folds"] = [4.0, 5.0]
     path = tmp_path / "deep" / "run.json"
     write_record(record, path)
     again = load_record(path)
@@ -65,6 +66,7 @@ def test_record_survives_the_file(tmp_path: Path) -> None:
     assert again.history == record.history
     assert again.config == {"seed": 0, "clip": "inf"}
     assert (again.seed, again.status, again.error, again.source) == (0, "DONE", None, path)
+    assert {**vars(again), "source": None, "config": record.config} == vars(record)
     assert list(path.parent.iterdir()) == [path], "a temporary file was left behind"
 
 
@@ -73,6 +75,7 @@ def test_values_that_are_not_finite_survive_strict_json(tmp_path: Path, value: f
     record = simple_record()
     record.metrics["val/perplexity"] |= {"value": value, "ci95": (value, 1.0)}
     record.history["val/perplexity"].append([3, value])
+    record.tokens_per_s = record.wall_time_s = record.peak_memory_mb = value
     path = tmp_path / "run.json"
     write_record(record, path)
 
@@ -86,6 +89,7 @@ def test_values_that_are_not_finite_survive_strict_json(tmp_path: Path, value: f
     assert str(again.metrics["val/perplexity"]["value"]) == str(value)
     assert again.metrics["val/perplexity"]["ci95"] is None
     assert math.isnan(again.history["val/perplexity"][2][1])
+    assert again.tokens_per_s is again.wall_time_s is again.peak_memory_mb is None
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,14 @@ def test_values_that_are_not_finite_survive_strict_json(tmp_path: Path, value: f
         (lambda data: data["metrics"]["val/perplexity"].update(ci95=[1.0]), "metrics.val/perplexity.ci95"),
         (lambda data: data["history"].update({"val/perplexity": [[1]]}), "history.val/perplexity"),
         (lambda data: data.update(samples=[{"prompt": ""}]), "samples[0].text"),
+        (lambda data: data.update(size="huge"), "size"),
+        (lambda data: data.update(status="done"), "status"),
+        (lambda data: data.update(corpus={"text": 3}), "corpus.text"),
+        (lambda data: data["metrics"]["val/perplexity"].update(folds=[1.0, "2"]), "metrics.val/perplexity.folds"),
+        (lambda data: data["metrics"]["val/perplexity"].update(folds=1.0), "metrics.val/perplexity.folds"),
+        (lambda data: data["metrics"]["val/perplexity"].update(ci95=[1.0, None]), "metrics.val/perplexity.ci95"),
+        (lambda data: data["metrics"]["val/perplexity"].update(n=1.5), "metrics.val/perplexity.n"),
+        (lambda data: data["metrics"]["val/perplexity"].update(n=None), "metrics.val/perplexity.n"),
     ],
 )
 def test_damage_is_named(tmp_path: Path, damage, field: str) -> None:
@@ -155,6 +167,8 @@ def test_folders_are_searched_for_records_only(tmp_path: Path) -> None:
     write_record(simple_record(seed=9), tmp_path / "outputs" / "evaluate" / "a" / "run.json")
     (tmp_path / "outputs" / "a" / "run.failed-0.json").write_text("{")
     (tmp_path / "outputs" / "a" / "wandb-seed1.json").write_text("{")
+    (tmp_path / "outputs" / "a" / "corrected-huge-seed1.json").write_text("{")
+    (tmp_path / "outputs" / "a" / "other-smoke-seed1.json").write_text("{")
     records = load_records([tmp_path / "outputs", tmp_path / "results", tmp_path / "missing"])
     assert sorted(record.seed for record in records) == [0, 7]
     assert len(load_records([tmp_path / "outputs", tmp_path / "outputs" / "a"])) == 1, "one file, one record"
@@ -165,6 +179,13 @@ def test_a_committed_record_is_what_its_name_says(tmp_path: Path) -> None:
     write_record(simple_record(seed=7), path)
     with pytest.raises(UserError, match="seed=7: rename"):
         load_record(path)
+
+
+@pytest.mark.parametrize("changes", [{"size": "small"}, {"regime": "as_published"}])
+def test_nor_another_size_or_regime(tmp_path: Path, changes: dict) -> None:
+    write_record(simple_record(seed=8, **changes), tmp_path / "corrected-smoke-seed8.json")
+    with pytest.raises(UserError, match="rename the file"):
+        load_records([tmp_path])
 
 
 def test_missing_record_says_what_to_pass(tmp_path: Path) -> None:
@@ -257,6 +278,12 @@ def test_hash_ignores_what_changes_no_result() -> None:
     assert config_hash({"model": {"n": 1}}) != config_hash({"model": {"n": 2}}), "only the root's n is ignored"
 
 
+def test_hash_sees_a_class_and_not_where_its_module_lies() -> None:
+    one, moved, other = ({"model": {"parts": [{"_target_": name, "n": 1}]}} for name in ("a.b.C", "x.C", "a.b.D"))
+    assert config_hash(one) == config_hash(moved) != config_hash(other)
+    assert config_hash({"a": 1, "b": 2}, without=["b"]) == config_hash({"a": 1})
+
+
 def test_environment_reads_versions_without_importing() -> None:
     code = (
         "import sys; from lit_ctg.results.record import environment; e = environment(); "
@@ -310,11 +337,23 @@ def test_finished_records_are_copied_whole_and_not_overwritten(make_record, tmp_
     assert len(collect(load_records([tmp_path / "outputs"]), tmp_path / "experiments", replace=True)) == 1
 
 
-def test_a_run_of_uncommitted_code_is_refused(make_record, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dirty", [True, None])
+def test_a_run_of_uncommitted_code_is_refused(dirty: bool | None, make_record, tmp_path: Path) -> None:
     record = make_record("main", "corrected", 7)
-    record.git = {"commit": "c" * 40, "dirty": True}
+    record.git = {"commit": "c" * 40, "dirty": dirty}
     with pytest.raises(UserError, match="uncommitted"):
         collect([record], tmp_path)
+
+
+def test_a_diverged_run_is_a_result_too_and_only_replace_writes_over_one(make_record, tmp_path: Path) -> None:
+    record = make_record("main", "corrected", 7)
+    record.status, record.error = "DIVERGED", "loss is nan"
+    (path,) = collect([record], tmp_path)
+    before = path.read_bytes()
+    assert load_record(path).error == "loss is nan"
+    again = make_record("main", "corrected", 7)
+    assert collect([again], tmp_path) == [] and path.read_bytes() == before
+    assert collect([again], tmp_path, replace=True) == [path] and load_record(path).status == "DONE"
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])

@@ -147,6 +147,10 @@ def test_printed_numbers_are_combined_like_the_terms(make_record, tmp_path) -> N
     assert row.cells["corrected"].verdict.label == "supported"
     with pytest.raises(UserError, match=r"claim greater, but .2\.0 is printed"):
         row_of(tmp_path, text.replace("less", "greater"), pool)
+    with pytest.raises(UserError, match=r"claim less, but .2\.0 is printed"):
+        row_of(tmp_path, text.replace("[{row: a, column: x}, {row: b", "[{row: b, column: x}, {row: a"), pool)
+    with pytest.raises(UserError, match="a list of printed numbers needs 'combine' and every number"):
+        row_of(tmp_path, text.replace("row: b", "row: c"), pool)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,41 @@ def test_combinations(make_record, tmp_path, combine, expected) -> None:
     pool = pool_of(make_record, {"main": [1.0], "baseline": [4.0]})
     text = f"metric: m, combine: {combine}, terms: [{{}}, {{experiment: baseline}}]"
     assert row_of(tmp_path, text, pool).cells["corrected"].mean == expected
+
+
+def test_a_ratio_to_nothing_is_no_number_and_decides_no_claim(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0], "baseline": [4.0, 0.0, 1.0]})
+    text = "metric: m, combine: {}, terms: [{{}}, {{experiment: baseline}}]{}"
+    for combine in ("ratio", "percent_change"):
+        cell = row_of(tmp_path, text.format(combine, ""), pool).cells["corrected"]
+        assert math.isnan(cell.values[2]) and cell.interval is None
+    cell = row_of(tmp_path, text.format("percent_change", ", claim: less"), pool).cells["corrected"]
+    assert (cell.verdict.label, cell.verdict.reason) == ("undecided", "ours is nan")
+
+
+def test_a_printed_rate_is_held_against_what_as_many_trials_would_show(make_record, tmp_path) -> None:
+    """The same rates of ours: over fewer printed trials the interval is wider; one seed is enough for it."""
+    pool = pool_of(make_record, {"main": [0.5, 0.52, 0.48]}, n=2000)
+    text = "metric: m, limits: [0, 1], trials: {}"
+    few, many = (row_of(tmp_path, text.format(n), pool).cells["corrected"].interval for n in (20, 2000))
+    # of 20 trials at one half 95% of counts lie from 6 to 14; the spread of the seeds is far smaller
+    assert few == pytest.approx((0.3, 0.7), abs=0.051)
+    assert few[0] < many[0] < 0.48 and 0.52 < many[1] < few[1]
+    one = row_of(tmp_path, f"{text.format(20)}, seeds: [1]", pool).cells["corrected"]
+    assert one.interval == pytest.approx((0.3, 0.7), abs=0.051)
+
+
+def test_two_folds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
+    text = "combine: difference, terms: [{metric: m}, {metric: o}], claim: greater, interval: folds"
+    two = fold_pool(make_record, {"m": [[5.0, 5.1]], "o": [[1.0, 1.1001]]})
+    cell = row_of(tmp_path, text, two).cells["corrected"]
+    assert cell.interval[0] > 0 and (cell.folds, cell.verdict.label) == (2, "undecided")
+    three = fold_pool(make_record, {"m": [[5.0, 5.1, 5.2]], "o": [[1.0, 1.1001, 1.2]]})
+    assert row_of(tmp_path, text, three).cells["corrected"].verdict.label == "supported"
+    broken = fold_pool(make_record, {"m": [[5.0, math.nan, 5.2]], "o": [[1.0, 1.1, 1.2]]})
+    for record in broken.seen:
+        record.metrics["m"]["value"] = 5.0
+    assert row_of(tmp_path, text, broken).cells["corrected"].interval is None
 
 
 def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
@@ -193,6 +232,11 @@ def test_the_recorded_floor_goes_before_the_stated_one(make_record, tmp_path) ->
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.bounds["floor"] == 1.95
     assert cell.verdict.label == "undecided", "2.0 is above the recorded floor"
+    broken = pool_of(make_record, {"main": [1.9]})
+    broken.seen[0].metrics["f"] = {**broken.seen[0].metrics["m"], "value": math.nan}
+    assert row_of(tmp_path, text, broken).cells["corrected"].bounds["floor"] == 2.672, "a broken one is none"
+    at = pool_of(make_record, {"main": [2.672]})
+    assert row_of(tmp_path, text, at).cells["corrected"].finding == "", "at the floor is not below it"
     assert "below the floor 1.95" in cell.finding, "ours is not: something leaks"
 
 
@@ -211,6 +255,8 @@ def test_goals(make_record, tmp_path) -> None:
         "goal at most 1.25: missed"
     )
     assert row_of(tmp_path, "metric: m, goal: {at_least: 0.3}", pool).cells["corrected"].finding.endswith("met")
+    for word in ("at_most", "at_least"):
+        assert row_of(tmp_path, f"metric: m, goal: {{{word}: 1.3}}", pool).cells["corrected"].finding.endswith("met")
 
 
 def test_unknown_printed_number_is_an_error(make_record, tmp_path) -> None:
@@ -234,6 +280,14 @@ def test_texts_are_picked_and_counted(make_record, tmp_path) -> None:
     cell = row_of(tmp_path, text, pool).cells["corrected"]
     assert cell.texts == ("Carol finishes the model, extremely wonderful!",)
     assert cell.finding == "2 of 4 as asked"
+    # shown are those of the lowest seed that has any, each once
+    pool.seen[0].samples, text = [], "samples: {where: {path: hard}, show: 9, expect: 'x'}"
+    pool.seen[1].samples = [{"text": word, "path": "hard"} for word in ("xa", "b", "xa", "c")]
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert (cell.texts, cell.finding, list(cell.values)) == (("xa", "b", "c"), "2 of 4 as asked", [2])
+    pool.seen[0].samples = [{"text": "d", "path": "hard"}]
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert (cell.texts, cell.finding, list(cell.values)) == (("d",), "2 of 5 as asked", [1, 2])
     missing = row_of(tmp_path, "samples: {where: {path: nowhere}}", pool).cells["corrected"]
     assert missing.hole == "not recorded: samples with path='nowhere'"
 
@@ -378,6 +432,11 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
     assert (absent.label, absent.reason) == ("cannot decide", "better than a guess: not measured")
     times = judged(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
     assert times.reason == "better than a guess: 2.000 against 2.500"
+    exact = pool_of(make_record, {"main": [2.0] * 3, "baseline": [3.0, 3.01, 2.98]})
+    for limit, label in (("at_most", "supported"), ("at_least", "supported"), ("below", "cannot decide"),
+                         ("above", "cannot decide")):  # fmt: skip
+        held = judged(tmp_path, text, exact, check(f"{limit}: 2.0", ", experiment: main")).cells["corrected"].verdict
+        assert held.label == label, limit
     with pytest.raises(UserError, match="no check 'god'"):
         judged(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
     with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
@@ -423,6 +482,16 @@ def test_repeatability_stands_beside_a_printed_number(make_record, tmp_path) -> 
     assert cell.spread == pytest.approx((1 + 1 / 12) * 100 * (0.1 / c4) / 2.0)
     assert 0 < cell.spread_printed < cell.spread, "the printed 2.0 lies in the middle"
     assert judged(tmp_path, "metric: m", pool).cells["corrected"].spread is None
+    rates = pool_of(make_record, {"main": [0.2, 0.3, 0.1], "baseline": [0.5, 0.5, 0.6]})
+    for record in rates.seen:
+        record.metrics["m"]["unit"] = "rate"
+    change = (
+        "combine: {}, terms: [{{}}, {{experiment: baseline}}], printed: [{{row: a, column: x}}, {{row: b, column: x}}]"
+    )
+    spreads = {combine: judged(tmp_path, f"metric: m, margin: {{absolute: 9, why: w}}, {change.format(combine)}", rates)
+               .cells["corrected"].spread for combine in ("mean", "difference")}  # fmt: skip
+    assert spreads["mean"] is not None and spreads["difference"] is None, "a difference has no scale to vary on"
+    assert judged(tmp_path, f"{NUMBER}, interval: none", rates).cells["corrected"].spread is None, "nor one number"
 
 
 def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:

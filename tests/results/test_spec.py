@@ -60,6 +60,20 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
             "claim less needs margin: {absolute",
         ),
         ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
+        ("  - {label: A, metric: m, interval: wilson, combine: sum, terms: [{}, {}]}", "wilson for a single rate"),
+        ("  - {label: A, metric: m, combine: interaction, terms: [{}, {}, {}]}", "interaction is of four terms"),
+        ("  - {label: A, metric: m, terms: [{}, {}]}", "belong together"),
+        ("  - {label: A, metric: m, over: {x: [1, 2]}}", "belong together"),
+        (
+            "  - {label: A, metric: m, over: {x: [1]}, combine: sum, terms: [{}, {}], printed: {value: y}}",
+            "over is for",
+        ),
+        ("  - {label: A, metric: m, claim: equal}", "claim equal needs margin: {absolute"),
+        ("  - {label: A, metric: m, claim: not_less, margin: {relative: 0.1, why: x}}", "claim not_less needs margin"),
+        ("  - {label: A, metric: m, limits: [1]}", "limits are two numbers"),
+        ("  - {label: A, metric: m, too_small: {why: x}}", "too_small needs 'below'"),
+        ("  - {label: A, metric: {corrected: m}}", "metric is missing"),
+        ("  - A", "row 1: expected a mapping"),
         ("  - {label: A, metric: m, regimes: [published]}", "regimes are"),
         ("  - {label: A, metric: m, margin: {rel: 1}}", "unknown key 'rel'"),
         ("  - {label: A, metric: m, for: {x: 3}}", "must be a list"),
@@ -72,6 +86,42 @@ def test_mistakes_are_one_clear_line(tmp_path: Path, rows: str, message: str) ->
         load_spec(write(tmp_path, rows), "p")
     assert "table_1.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_claim_of_no_difference_and_a_cell_of_one_regime_are_rows(tmp_path: Path) -> None:
+    rows = """
+  - {label: A, metric: m, claim: equal, margin: {absolute: 0.1, why: w}}
+  - {label: B, metric: {corrected: m}, regimes: [corrected], seeds: {corrected: [3]}}
+  - {label: C, not_run: no weights, printed: {row: a, column: b}}
+  - {label: D, over: {x: [1, 2]}, combine: difference, terms: [{metric: "a{x}"}, {metric: b}], experiment: "e"}
+"""
+    one, two, three, four = load_spec(write(tmp_path, rows), "p").rows
+    assert one.margin.absolute == 0.1 and two.seeds == {"as_published": None, "corrected": [3]}
+    assert three.not_run == "no weights" and three.interval == "seeds" and three.digits == 3
+    assert [[metric["corrected"] for _, metric in cell] for cell in four.over] == [["a1", "b"], ["a2", "b"]]
+    assert len(four.terms) == 4 and {name for name, _ in four.terms} == {"e"}
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        ("{says: s, metric: m}", "needs says, metric and one of at_most"),
+        ("{says: s, metric: m, below: 1, above: 2}", "needs says, metric and one of at_most"),
+        ("{metric: m, below: 1}", "needs says"),
+        ("{says: s, metric: m, below: 1, time: 3}", "unknown key 'time'; did you mean 'times'"),
+        ("3", "check c: expected a mapping"),
+    ],
+)
+def test_a_check_says_what_must_hold(tmp_path: Path, check: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_spec(write(tmp_path, f"  - {ROW}", f"title: T\nchecks: {{c: {check}}}"), "p")
+
+
+def test_a_check_reads_its_limit_by_regime(tmp_path: Path) -> None:
+    head = "title: T\nchecks: {c: {says: s, metric: m, at_most: {corrected: {metric: n, number: 2}}, times: 3}}"
+    made = load_spec(write(tmp_path, f"  - {ROW}", head), "p").checks["c"]
+    assert (made.limit, made.times, made.experiment, made.against["as_published"]) == ("at_most", 3.0, None, None)
+    assert (made.against["corrected"].metric, made.against["corrected"].number) == ("n", 2)
 
 
 def test_printed_numbers_keep_their_characters(tmp_path: Path) -> None:
@@ -162,6 +212,10 @@ def test_a_section_stands_in_one_place() -> None:
         ("title: x\nruns: {tiny: []}", "keys among smoke, small, paper"),
         ("title: x\nsweep: [a]", "'sweep' must be a mapping"),
         ("title: x\nheadline: {summary: y}", "headline: 'rows' is missing"),
+        ("title: x\nheadline: {summary: y, rows: z}", "headline: rows must be a list"),
+        ("title: x\nheadline: {summary: y, rows: [], picture: {table: t}}", "headline picture: 'panel' is missing"),
+        ("title: x\nheadline: {summary: y, rows: [], picture: {curves: {}}}", "headline picture: 'metric' is missing"),
+        ("title: x\nunread: {main: 3}", "'unread' must be a mapping"),
         ("- x", "expected a mapping"),
         ("title: [", "cannot be read"),
         ("title: x\nruns: &r {small: [*r]}", r"\*r stands for nothing that ends before it"),

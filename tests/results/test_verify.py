@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,19 @@ from rich.console import Console
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import papers
-from lit_ctg.results.verify import Recomputed, exactly, from_mean, main, recompute_of, verify
+from lit_ctg.results.verify import (
+    Recomputed,
+    difference,
+    exactly,
+    from_mean,
+    history_end,
+    main,
+    pooled,
+    rate_intervals,
+    recompute_of,
+    verify,
+)
+from lit_ctg.statistics import wilson_interval
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -96,6 +109,92 @@ def test_bounds_from_some_of_the_values() -> None:
     assert from_mean("m", [1.0, 0.0], 4, 0.0, 1.0) == Recomputed("m", 0.25, 0.75, "2 of 4 texts")
     assert from_mean("m", [1.0, 0.0], 2, 0.0, 1.0) == Recomputed("m", 0.5, 0.5, "2 of 2 texts")
     assert exactly("m", 1.0, "x").part == "value"
+
+
+def made_up(metrics: dict[str, tuple[float, tuple[float, float] | None]]) -> RunRecord:
+    entries = {name: {"value": value, "unit": "u", "direction": "lower", "n": 4, "ci95": interval, "version": 1}
+               for name, (value, interval) in metrics.items()}  # fmt: skip
+    return dataclasses.replace(first("graphmax", "review"), metrics=entries)
+
+
+@pytest.mark.parametrize(
+    ("found", "differs"),
+    [
+        (exactly("m", 2.0, ""), False),
+        (exactly("m", 2.0 + 1.9e-6, ""), False),
+        (exactly("m", 2.0 + 2.2e-6, ""), True),
+        (exactly("m", 2.0 - 2.2e-6, ""), True),
+        (exactly("tiny", 1e-9, ""), False),
+        (exactly("tiny", 2.3e-9, ""), True),
+        (Recomputed("m", 1.5, 2.0, ""), False),
+        (Recomputed("m", 2.0, 2.5, ""), False),
+        (Recomputed("m", 2.1, 2.5, ""), True),
+        (Recomputed("m", 1.5, 1.9, ""), True),
+        (exactly("m", 1.0, "", "low"), False),
+        (exactly("m", 3.0, "", "high"), False),
+        (exactly("m", 3.0, "", "low"), True),
+        (exactly("tiny", 0.0, "", "low"), True),
+        (exactly("none", 0.0, ""), True),
+        (exactly("m", math.nan, ""), True),
+        (exactly("nan", math.nan, ""), False),
+        (exactly("nan", 0.0, ""), True),
+        (exactly("inf", math.inf, ""), False),
+        (exactly("inf", 1e300, ""), True),
+        (exactly("m", math.inf, ""), True),
+    ],
+)
+def test_a_number_is_the_same_to_rounding_and_within_its_bounds(found: Recomputed, differs: bool) -> None:
+    record = made_up({"m": (2.0, (1.0, 3.0)), "tiny": (1.2e-9, None), "nan": (math.nan, None), "inf": (math.inf, None)})
+    outcome = verify([record], lambda one: iter([found]))
+    assert len(outcome.differences) == differs
+    assert (outcome.recomputed, outcome.bounded) == ((0, 1) if found.low < found.high else (1, 0))
+    assert outcome.records == 1 and outcome.left == (4 if found.metric == "none" else 3)
+
+
+def test_a_whole_follows_from_its_parts() -> None:
+    record = made_up({"whole": (0.0, None), "a": (1.0, None), "b": (math.e**4, None), "c": (5.0, None)})
+    record.metrics["b"]["n"], record.metrics["c"]["n"] = 12, 0
+    (mean,) = pooled(record, "whole", ["a", "b"])
+    assert mean.low == mean.high == pytest.approx((4 * 1 + 12 * math.e**4) / 16)
+    (log,) = pooled(record, "whole", ["a", "b"], log=True)
+    assert log.low == pytest.approx(math.e**3)
+    assert not [*pooled(record, "whole", ["a", "d"]), *pooled(record, "d", ["a"]), *pooled(record, "whole", [])]
+    (gain,) = difference(record, "whole", "c", "a")
+    assert gain.low == gain.high == 4.0 and not [*difference(record, "whole", "c", "d")]
+    record.config["trainer"] = {"max_epochs": 3}
+    record.history = {"a": [[1, 9.0], [3, 7.0]], "b": [[2, 9.0]], "d": [[3, 1.0]], "c": []}
+    assert [(found.metric, found.low) for found in history_end(record)] == [("a", 7.0)], "the last epoch, where it ran"
+
+
+def test_a_rate_counts_its_trials() -> None:
+    record = made_up({"r": (0.5, (0.15, 0.85)), "x_gain": (0.5, (0.0, 1.0)), "none": (0.5, None), "m": (2.0, (1, 3))})
+    for entry in record.metrics.values():
+        entry["unit"] = "rate"
+    found = list(rate_intervals(record))
+    low, high = wilson_interval(2, 4)
+    assert [(one.metric, one.part, one.low) for one in found] == [
+        ("r", "value", 0.5), ("r", "low", low), ("r", "high", high),
+    ]  # fmt: skip
+    record.metrics["r"]["value"] = 0.3
+    assert next(rate_intervals(record)).low == 0.25, "no rate of four trials is 0.3"
+
+
+def test_only_finished_records_of_the_paper_are_read_and_ten_differences_told(tmp_path: Path) -> None:
+    path = min((EXPERIMENTS / "idea_gate" / "results" / "main").glob("corrected-*.json"))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for name, entry in data["metrics"].items():
+        if name.startswith("topic/") and entry["value"] is not None:
+            entry["value"] += 0.5
+    for name, changes in {"one": {}, "other": {"paper": "nslm"}, "failed": {"status": "FAILED"}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(data | changes), encoding="utf-8")
+    console = Console(file=StringIO(), width=200)
+    assert main("idea_gate", records=[tmp_path], console=console) == 1
+    first_line, *lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first_line.startswith("idea_gate: 1 records, ") and len(lines) == 11
+    assert lines[-1] == f"  and {int(first_line.split(' differ')[0].split()[-1].replace(',', '')) - 10} more"
+    with pytest.raises(UserError, match="no records at nowhere"):
+        main("idea_gate", records=["nowhere"], console=console)
 
 
 def test_command(tmp_path: Path) -> None:

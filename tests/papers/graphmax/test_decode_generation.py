@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.graphmax import CooccurrenceGraph
@@ -60,6 +62,46 @@ def test_filters_act_on_the_output_layer(module) -> None:
     greedy = generator(module).generate(1, "the", seed=None)[0].ids
     for options in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
         assert generator(module, **options).generate(1, "the", seed=5)[0].ids == greedy
+
+
+def test_the_output_layer_comes_before_temperature_top_k_and_nucleus() -> None:
+    """Restated on a layer that turns the order of the scores round: of what it gives, the best five tenths are kept."""
+
+    class Turned(ScoreRule):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return -scores
+
+    decoding = GraphmaxDecoding(variant="graphmax", strength=1.0, temperature=2.0, top_k=3, top_p=0.5)
+    found = decoding.rules(Turned())(torch.zeros(1, 1).long(), torch.tensor([[0.0, 4.0, 1.0, 2.0]]))
+    # turned and cooled 0, -2, -0.5, -1; the three best; of them 0.51, 0.31 and 0.19 the first crosses one half
+    assert found.isfinite().tolist() == [[True, False, False, False]] and found[0, 0] == 0.0
+    wider = GraphmaxDecoding(variant="graphmax", strength=1.0, temperature=2.0, top_k=3, top_p=0.52)
+    found = wider.rules(Turned())(torch.zeros(1, 1).long(), torch.tensor([[0.0, 4.0, 1.0, 2.0]]))
+    assert found.isfinite().tolist() == [[True, False, True, False]] and found[0, 2] == -0.5
+
+
+def test_a_text_ends_with_eos_or_where_the_context_is_full(module) -> None:
+    made = generator(module, variant="interpolation", max_new_tokens=30)
+    texts = made.generate(12, "the", seed=0)
+    eos = module.vocabulary.eos_id
+    ended = [text for text in texts if eos in text.ids]
+    assert ended and all(text.ids.index(eos) == len(text.ids) - 1 for text in ended)
+    assert all("<bos>" not in text.text and "<eos>" not in text.text for text in texts)
+    # <bos> and 19 words fill the 20 positions: one more token can be foretold
+    (full,) = made.generate(1, "the " * 19, control={"variant": "softmax"}, seed=0)
+    assert len(full.ids) == 21 and full.prompt_length == 20
+    _, beside = made.generate(2, ["the", "the " * 19], control={"variant": "softmax"}, seed=0)
+    assert len(beside.ids) == 21, "the longest prompt leaves the room for all"
+    with pytest.raises(UserError, match="no room"):
+        made.generate(1, prompt="the " * 20, seed=0)
+    assert len(made.generate(1, "the", seed=0, max_new_tokens=2)[0].ids) <= 4
+
+
+@pytest.mark.parametrize("changes", [{"strength": -1.0}, {"strength": "much"}, {"strength": math.nan},
+                                     {"strength": True}, {"variant": "grafmax"}])  # fmt: skip
+def test_settings_that_cannot_be_are_told_when_they_are_given(changes) -> None:
+    with pytest.raises(UserError, match=r"number >= 0|did you mean 'graphmax'"):
+        GraphmaxDecoding(**{"variant": "graphmax", "strength": 1.0, **changes})
 
 
 def test_bad_input(module) -> None:

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from lit_ctg.core.model import LMOutput
 from lit_ctg.data.document import Document
 from lit_ctg.data.tokenizer import WordTokenizer
+from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, VariantRule, variants
-from lit_ctg.papers.graphmax.translation import GraphmaxTranslation, GraphmaxTranslationModule
-from lit_ctg.statistics import paired_t_interval
+from lit_ctg.papers.graphmax.translation import GraphmaxTranslation, GraphmaxTranslationModule, per_token
+from lit_ctg.statistics import paired_t_interval, t_quantile
 
 PAIRS = (
     ("una casa muy grande aqui", "a Very big house here"),
@@ -235,6 +236,28 @@ def test_nll_of_softmax_is_the_models_own_cross_entropy(translator):
     assert found["value"] == pytest.approx(expected, rel=1e-12) and found["value"] == pytest.approx(own, rel=1e-6)
     assert (found["n"], found["unit"], found["direction"]) == (int(counted_BT.sum()), "nats", "lower")
     assert found["n"] == 12 and "nll/softmax_change" not in found
+
+
+def test_a_translation_ends_where_the_decoders_positions_do(translator, monkeypatch):
+    """Asked for more than the network has positions; <eos> never comes."""
+    (batch,) = Pairs(order=(0, 1)).val_dataloader()
+
+    class Never(ScoreRule):
+        def __call__(self, input_ids, scores):
+            return scores.index_fill(1, torch.tensor(sorted(translator.silent)), -math.inf)
+
+    given = batch["source_ids_BS"], batch["mask_source_BS"], Never()
+    assert [len(row) for row in translator.translate(*given, max_new_tokens=99)] == [15, 15]
+    assert [len(row) for row in translator.translate(*given, max_new_tokens=4)] == [4, 4]
+
+
+def test_the_interval_is_over_sentences_of_any_length():
+    total, count = torch.tensor([3.0, 8.0, 1.0, 0.0]), torch.tensor([2, 4, 1, 0])
+    found = per_token(total, count, "nats")
+    rest = [t - 12 / 7 * c for t, c in zip(total.tolist(), count.tolist(), strict=True)]
+    half = t_quantile(2, 0.95) * math.sqrt(3 / 2 * sum(value**2 for value in rest)) / 7
+    assert found.value == pytest.approx(12 / 7) and found.n == 7
+    assert found.ci95 == pytest.approx((12 / 7 - half, 12 / 7 + half)), "a sentence without a token is none"
 
 
 @pytest.mark.parametrize("name", ["successor_divergence", "interpolation", "graphmax"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,6 +52,52 @@ def test_continuations_keep_their_prompt_and_share_their_noise(folds, module):
     assert sampler().continue_ids(folds[0], module, "graphmax", prompts, 4) != plain
 
 
+def test_what_is_drawn_hangs_on_seed_temperature_and_nucleus(folds, module):
+    prompts = [[3], [5], [6], [4]]
+    plain = sampler().continue_ids(folds[0], module, "softmax", prompts, 6)
+    assert sampler().continue_ids(replace(folds[0], seed=4), module, "softmax", prompts, 6) != plain
+    best = module.table.argmax(-1)
+    for changes in ({"temperature": 1e-4}, {"top_p": 1e-6}, {"model_temperature": 1e-4}):
+        for row in sampler(**changes).continue_ids(folds[0], module, "softmax", prompts, 6):
+            assert all(after == best[before] for before, after in pairwise(row)), changes
+    strong = {"m": {"variant": "interpolation", "strength": 1e9}, "one": {"variant": "interpolation", "strength": 1.0},
+              "default": {"variant": "interpolation"}}  # fmt: skip
+    drawn = {name: sampler(methods=strong).continue_ids(folds[0], module, name, prompts, 6) for name in strong}
+    assert drawn["default"] == drawn["one"] != drawn["m"], "the strength is 1 unless given"
+
+
+def test_the_judge_knows_the_held_out_reviews_and_each_perplexity_is_its_own(folds, module, monkeypatch):
+    known, scored = [], []
+
+    class Judge:
+        def __init__(self, rows, size, *, order):
+            known.append((list(rows), size, order))
+
+        def nll(self, ids, start):
+            scored.append((tuple(ids), start))
+            return 2.0 * (len(ids) - start), len(ids) - start
+
+    where = "lit_ctg.papers.graphmax.trial_parts"
+    monkeypatch.setattr(f"{where}.NgramJudge", Judge)
+    monkeypatch.setattr(f"{where}.own_nll", lambda _, ids, start: (1.0 * (len(ids) - start), len(ids) - start))
+    numbers, samples = part(samples_kept=1).measure(folds[0], module)
+    held_out = ([ids.tolist() for ids in folds[0].ids], len(folds[0].vocabulary), 2)
+    for name in METHODS:
+        assert numbers[f"perplexity_lm/shop/{name}"].value == pytest.approx(math.e)
+        assert numbers[f"perplexity_judge/shop/{name}"].value == pytest.approx(math.e**2)
+        assert numbers[f"perplexity_judge/shop/{name}"].base == "perplexity_judge/shop/softmax"
+        for protocol in ("bleu", "bleu_sampled"):
+            assert numbers[f"{protocol}/shop/{name}/bleu_2"].base == f"{protocol}/shop/softmax/bleu_2"
+    assert len(samples) == len(METHODS)
+    scored.clear()
+    part().references(folds[0])
+    assert known == [held_out] * 2
+    # real ones are of the other reviews, from the token on at which a continuation begins, as long as one
+    others = {tuple(ids[:6].tolist()) for ids in folds[0].others}
+    assert {ids for ids, _ in scored[:6]} <= others - {tuple(ids[:6].tolist()) for ids in folds[0].ids}
+    assert {start for _, start in scored} == {1} and len(scored) == 4 * 6
+
+
 def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
     numbers, samples = part(texts=30).measure(folds[0], module)
     precision = {name: numbers[f"bleu/shop/{name}/precision_2"].value for name in METHODS}
@@ -82,6 +129,9 @@ def test_an_ngram_model_writes_what_it_counted():
     rng = np.random.default_rng(0)
     # after 1 comes 2 with probability 0.75 and more: a nucleus of 0.5 has nothing else
     assert ngram_texts(model, [[1], [4, 2]], 4, top_p=0.5, rng=rng) == [[2, 3, 1, 2], [3, 1, 2, 3]]
+    three = NgramModel.count([[1, 2, 3, 4, 2, 1, 1]] * 9, 5, order=3, smoothing="witten_bell", dtype=torch.float64)
+    # after 4 2 comes 1, after 1 2 and the rest of it 3; of a prompt of one token the shorter history counts
+    assert ngram_texts(three, [[4, 2], [0, 1, 2], [3]], 2, top_p=0.3, rng=rng) == [[1, 1], [3, 4], [4, 2]]
     drawn = [row[0] for row in ngram_texts(model, [[1]] * 4000, 1, top_p=1.0, rng=rng)]
     expected = model.probs(torch.tensor([[1]]))[0]
     np.testing.assert_allclose(np.bincount(drawn, minlength=5) / 4000, expected, atol=0.03)
@@ -193,6 +243,8 @@ def test_time_is_measured_against_softmax(folds, module, monkeypatch):
     assert numbers["time_ratio/shop/softmax/prompt_2"].value == 1.0
     ratio = numbers["seconds/shop/graphmax/prompt_1"].value / numbers["seconds/shop/softmax/prompt_1"].value
     assert numbers["time_ratio/shop/graphmax/prompt_1"].value == pytest.approx(ratio)
+    both = {name: sum(numbers[f"seconds/shop/{name}/prompt_{k}"].value for k in (1, 2)) for name in METHODS}
+    assert numbers["time_ratio/shop/graphmax"].value == pytest.approx(both["graphmax"] / both["softmax"])
 
 
 def test_the_least_time_of_several_rounds_counts(folds, module, monkeypatch):

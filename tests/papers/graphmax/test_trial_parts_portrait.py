@@ -51,6 +51,27 @@ def test_rows_that_stop_are_counted_and_not_averaged_as_rest(folds, module, publ
     assert numbers["distance/shop/published/step_20"].value == pytest.approx(far, abs=1e-3)
 
 
+def test_a_row_that_stopped_stays_where_it_stopped(folds, module, published, monkeypatch) -> None:
+    """Moves of 1, 0.1 and more than 1 again: with a threshold of 0.5 the solver ends at the second step."""
+    x = torch.zeros(3, len(module.table))
+    x[0, 0] = x[1, 0] = x[2, 1] = 1.0
+    x[1, 2] = 0.1
+
+    def scripted(logits_BV, graph, strength, **settings):
+        found = graphmax(logits_BV, graph, strength, **settings)
+        solver = settings.get("solver")
+        return found if solver is None else found._replace(probs_BV=x[solver.steps - 1].expand_as(found.probs_BV))
+
+    monkeypatch.setattr("lit_ctg.papers.graphmax.trial_parts.graphmax", scripted)
+    fold = replace(folds[0], published=replace(published, steps=3, threshold=0.5))
+    numbers, _ = Convergence(contexts=2, length=5, strength=1.0, iterates=1).measure(fold, module)
+    assert numbers["stopped/shop/published"].value == 1.0
+    moved = [numbers[f"convergence/shop/published/step_{step}"].value for step in (1, 2, 3)]
+    assert moved == pytest.approx([1.0, 0.1, (2 + 0.01) ** 0.5])
+    distance = [numbers[f"distance/shop/published/step_{step}"].value for step in (1, 2, 3)]
+    assert distance[1] == distance[2] != distance[0]
+
+
 def test_one_row_that_is_not_certified_does_not_end_the_run(folds, module, monkeypatch):
     fold = replace(folds[0], certificates=type(folds[0].certificates)())
 
@@ -79,6 +100,10 @@ def test_top_words_are_the_best_of_each_method(folds, module, vocabulary):
     numbers, samples = TopWords(methods=methods, contexts=["the food", "nice"], words=3).measure(folds[0], module)
     assert numbers["top_shared/shop/softmax"].value == numbers["top_shared/shop/same"].value == 1.0
     assert 0 <= numbers["top_shared/shop/copy"].value < 1
+    words = {(s["method"], s["prompt"]): {pair.split()[0] for pair in s["text"].split(", ")} for s in samples}
+    lists = {name: [words[f"top/{name}", prompt] for prompt in ("the food", "nice")] for name in methods}
+    shared = [len(one & other) for one, other in zip(lists["copy"], lists["softmax"], strict=True)]
+    assert numbers["top_shared/shop/copy"].value == pytest.approx(sum(shared) / 6) and 0 < sum(shared) < 6
     best = module.table[vocabulary.id("food")].softmax(-1).topk(3)
     first = ", ".join(
         f"{vocabulary.tokens[token]} {prob:.3f}"

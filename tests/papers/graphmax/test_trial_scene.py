@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax.trial import contexts_of, logits_of, pretty, read_scene, split_folds
+from lit_ctg.papers.graphmax.trial import contexts_of, logits_of, pretty, read_scene, split_folds, tokens_of, windows_of
 
 
 def test_a_scene_is_its_distinct_reviews_of_two_tokens_or_more(scene, vocabulary):
@@ -33,8 +35,34 @@ def test_every_review_is_held_out_once_and_never_in_its_own_graph(scene, vocabul
         assert {(int(a), int(b)) for a, b in zip(found.row, found.col, strict=True)} == pairs
     again = list(split_folds("shop", texts, ids, folds=3, vocabulary=vocabulary, seed=0))
     assert [fold.texts for fold in again] == [fold.texts for fold in made]
+    other = list(split_folds("shop", texts, ids, folds=3, vocabulary=vocabulary, seed=1))
+    assert [fold.texts for fold in other] != [fold.texts for fold in made], "the seed parts the reviews"
+    each = split_folds("shop", texts, ids, folds=10, vocabulary=vocabulary, seed=0)
+    assert [len(fold.ids) for fold in each] == [1] * 10
     with pytest.raises(UserError, match="cannot be parted into 11 folds"):
         list(split_folds("shop", texts, ids, folds=11, vocabulary=vocabulary, seed=0))
+
+
+def test_draws_differ_by_seed_fold_and_purpose(folds):
+    fold = folds[0]
+    generators = (fold.rng(1), fold.rng(2), replace(fold, number=1).rng(1), replace(fold, seed=4).rng(1))
+    assert len({float(one.random()) for one in generators}) == 4
+    assert fold.rng(1).random() == fold.rng(1).random()
+
+
+def test_windows_reach_both_ends_of_a_review_and_ask_for_a_few_places_each(folds):
+    """A review of ten tokens, four of context: windows of five from each of its six places."""
+    fold = replace(folds[0], ids=[np.arange(10), np.array([20, 21, 22])])
+    windows, picks = windows_of(fold, contexts=600, length=4, places=2)
+    long, short = ([row for row in windows if row[0] // 20 == kind] for kind in (0, 1))
+    assert {tuple(row) for row in long} == {tuple(range(start, start + 5)) for start in range(6)}
+    assert {tuple(row) for row in short} == {(20, 21, 22)} and abs(len(long) - len(short)) <= 1, "in turns"
+    assert all(len(row) == 2 and row == sorted(set(row)) for row in picks) and sum(map(len, picks)) == 600
+    assert {place for row in picks for place in row} == {0, 1, 2, 3}
+    last, target, before = tokens_of(windows, picks)
+    assert set(target.tolist()) == {*range(1, 10), 21, 22} and torch.equal(target, last + 1)
+    assert all(own in ([-1, end], [end - 1, end]) for own, end in zip(before.tolist(), last.tolist(), strict=True))
+    assert sum(map(len, windows_of(fold, contexts=5, length=4, places=2)[1])) == 5
 
 
 def test_contexts_are_places_of_held_out_reviews_with_their_logits(folds, module):

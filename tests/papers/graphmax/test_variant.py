@@ -111,6 +111,9 @@ def test_the_other_graphs(graph, logits) -> None:
         np.testing.assert_allclose(found[name](logits, LAST, 1.0).exp(), expected, atol=2e-3, err_msg=name)
     expected = graphmax(logits, graph, 1.0, solver=PUBLISHED).log_probs_BV
     assert torch.equal(found["algorithm_one"](logits, LAST, 1.0), expected)
+    cut = graphmax(logits, graph.reweighted(order=2, row_edges=2), 1.0).log_probs_BV
+    assert torch.equal(variants(graph, row_edges=2)["second_order"](logits, LAST, 1.0), cut)
+    assert not torch.equal(found["second_order"](logits, LAST, 1.0), cut)
 
 
 def test_reweighting_gives_what_the_corpus_gives() -> None:
