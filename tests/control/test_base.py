@@ -49,7 +49,9 @@ def test_the_page_s_first_lines_run(model: Any, tokenizer: Any, carried_controls
     exec(BLOCKS[0], names)
     assert [control.name for control in names["steered"].controls] == ["idea_gate", "graphmax"]
     kinds = set(re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.M))
-    assert kinds == {*made, "soft_prompt", "clause_channel", "guidance"}, "the table of the page names every kind of the papers"
+    assert kinds == {*made, "soft_prompt", "clause_channel", "guidance"}, (
+        "the table of the page names every kind of the papers"
+    )
 
 
 def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
