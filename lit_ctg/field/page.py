@@ -15,9 +15,11 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.rank import (
     BARE,
     COST,
+    HELD_OUT,
     HUMAN,
     Ranking,
     Sweep,
+    above_bare,
     bench_key,
     curve,
     deciding_judges,
@@ -144,6 +146,8 @@ def task_page(
     ranked = ranking(found)
     lines += lacking_line(records)
     lines += ["", *main_table(ranked, found), "", *judge_seed_lines(task, records, ranked, judged)]
+    if any(name.startswith(f"{HELD_OUT}@") for name in records[0].metrics):
+        lines += [*held_out_table(ranked, found, sweeps(records, [HELD_OUT])), ""]
     lines += [*cost_table(ranked, found), "", *pair_lines(ranked)]
     lines += ["", *sample_lines(ranked, found), ""]
     pictures = {f"{task}.svg": area_picture(task, ranked), f"{task}_curves.svg": curve_picture(task, ranked, found)}
@@ -266,6 +270,39 @@ def main_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
             f"| {each.rank:g} [{each.ranks[0]:g}, {each.ranks[1]:g}] | {'bare' if strength == 0 else f'{strength:g}'} "
             f"| {success:.3f} | {format_value(cost, 3, signed=True)} |"
         )
+    return lines
+
+
+def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sweep]) -> list[str]:
+    """Return success, cost and held-out words of every method and strength beside the bare model's.
+
+    Args:
+        ranked, found: see ``main_table``.
+        words: the same texts, where success is to hold a held-out word of the class.
+    """
+    (bare_words,) = curve(words[BARE])[1]
+    lines = [
+        "Every strength beside the bare model, [95% bootstrap over prompts and texts]. With two classes, twice the first "
+        "number is how far the share of texts of one class moves from asking for the other to asking for it. Held-out "
+        "words: the share of texts with a word of the class that nothing was trained to steer by; of the bare model's "
+        f"{bare_words:.3f}.",
+        "",
+        "| method at strength | success above bare | perplexity, of bare | held-out words above bare |",
+        "|---|---|---|---|",
+    ]
+    bare_cost = curve(found[BARE])[0][0]
+
+    def told(value: float, interval: tuple[float, float]) -> str:
+        return f"{value:+.3f} [{interval[0]:+.3f}, {interval[1]:+.3f}]"
+
+    for each in ranked.standings:
+        if each.method == BARE:
+            continue
+        rows = zip(above_bare(found, each.method), curve(found[each.method])[0], above_bare(words, each.method),
+                   found[each.method].strengths, strict=True)  # fmt: skip
+        for success, cost, held_out, strength in rows:
+            ratio = math.exp(float(cost - bare_cost))
+            lines.append(f"| {each.method} {strength:g} | {told(*success)} | {ratio:.3f} | {told(*held_out)} |")
     return lines
 
 

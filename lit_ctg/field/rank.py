@@ -30,6 +30,7 @@ RESAMPLES = 1000
 PER_PAIR = 200
 AT_ONCE = 1000  # resamplings, so that they take little memory
 BARE, HUMAN = "bare", "human"
+HELD_OUT = "held_out_words"  # of a text: whether it has a held-out word of its class
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,34 @@ def area(cost: Any, success: Any, bare: tuple[Any, Any], most: float = COST) -> 
     return bare_success[..., 0] + (gains * widths).sum(-1) / most
 
 
+def drawn_texts(generator: np.random.Generator, prompts: int, classes: int, samples: int) -> np.ndarray:
+    """Return how often each text [X] is in one resampling: prompts are drawn, and the texts of each and class."""
+    prompt_P11 = generator.integers(0, prompts, size=(prompts, 1, 1))
+    sample_PCK = generator.integers(0, samples, size=(prompts, classes, samples))
+    text_PCK = (prompt_P11 * classes + np.arange(classes)[:, None]) * samples + sample_PCK
+    return np.bincount(text_PCK.ravel(), minlength=prompts * classes * samples)
+
+
+def above_bare(
+    found: Mapping[str, Sweep], method: str, *, resamples: int = RESAMPLES, seed: int = 0
+) -> list[tuple[float, Interval]]:
+    """Return a method's success minus the bare model's at each strength, with 95% bootstrap intervals.
+
+    Texts are drawn as for the ranking, the same for both, and training seeds of each.
+    """
+    sweep, bare, generator = found[method], found[BARE], np.random.default_rng(seed)
+    shape = tuple(map(int, bare.success_ZSPCK.shape[2:]))
+    times_RX = np.stack([np.ones(math.prod(shape)), *(drawn_texts(generator, *shape) for _ in range(resamples))])
+
+    def success(own: Sweep) -> np.ndarray:
+        seeds = len(own.success_ZSPCK)
+        chosen_RZ = generator.multinomial(seeds, [1 / seeds] * seeds, size=resamples)
+        return resampled(own, times_RX, np.concatenate([np.ones((1, seeds)), chosen_RZ]))[1]
+
+    difference_RS = success(sweep) - success(bare)[:, :1]
+    return [(float(own[0]), _interval(own[1:])) for own in difference_RS.T]
+
+
 @dataclass(frozen=True)
 class Standing:
     """The standing of a method on a task.
@@ -228,16 +257,13 @@ def areas(
         )
         return np.stack(list(own), 1)
 
-    class_C1, drawn = np.arange(classes)[:, None], []
+    drawn = []
     for start in range(0, resamples, AT_ONCE):
         count = min(AT_ONCE, resamples - start)
         times_RX = np.zeros((count, prompts * classes * samples))
         seeds_RZ = {name: np.ones((count, number)) for name, number in seeds.items()}
         for r in range(count):
-            prompt_P11 = generator.integers(0, prompts, size=(prompts, 1, 1))
-            sample_PCK = generator.integers(0, samples, size=(prompts, classes, samples))
-            text_PCK = (prompt_P11 * classes + class_C1) * samples + sample_PCK
-            times_RX[r] = np.bincount(text_PCK.ravel(), minlength=times_RX.shape[1])
+            times_RX[r] = drawn_texts(generator, prompts, classes, samples)
             for name, number in seeds.items():
                 if number > 1:
                     chosen = generator.integers(0, number, size=number)

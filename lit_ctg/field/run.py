@@ -27,6 +27,7 @@ from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
+from lit_ctg.field.rank import HELD_OUT
 from lit_ctg.files import write_atomic, write_samples
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
@@ -37,7 +38,6 @@ from lit_ctg.run.train import Outcome, new_record
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
 HUMAN = "human"
-HELD_OUT = "held_out_words"  # whether a text has a held-out word of its class
 
 
 def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:

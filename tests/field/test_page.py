@@ -17,6 +17,7 @@ from lit_ctg.field.page import (
     area_picture,
     cost_table,
     curve_picture,
+    held_out_table,
     judge_line,
     judge_seed_lines,
     pair_lines,
@@ -26,7 +27,7 @@ from lit_ctg.field.page import (
     tasks_page,
     unranked_table,
 )
-from lit_ctg.field.rank import Ranking, Sweep, bench_key, ranking, sweeps
+from lit_ctg.field.rank import HELD_OUT, Ranking, Sweep, above_bare, bench_key, ranking, sweeps
 from lit_ctg.results.record import RunRecord
 
 JUDGES = ("bag", "neural")
@@ -261,3 +262,35 @@ def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(
             for judge in JUDGES:
                 each.metrics[f"judge/{judge}/balanced_accuracy"]["value"] = 0.69
     assert "Over tasks" not in told()
+
+
+def held_out_words() -> list[RunRecord]:
+    """Records of which every text under "good" at strength 4 has a held-out word, and the bare model's first text."""
+    found = [record("bare"), record("good")]
+    for own in found:
+        for number, row in enumerate(own.samples):
+            if row.get("kind") != "human":
+                row[HELD_OUT] = int(row["strength"] == 4.0 or (own is found[0] and number == 0))
+    found[0].metrics[f"{HELD_OUT}@1"] = {"value": 0.25}
+    return found
+
+
+def test_what_stands_above_the_bare_model_is_counted_at_every_strength() -> None:
+    found = sweeps(held_out_words(), list(JUDGES))
+    successes = above_bare(found, "good")
+    assert [value for value, _ in successes] == [0.25, 0.75, 0.75], "2, 4, 4 of four texts, the bare model's 1"
+    assert all(low <= value <= high for value, (low, high) in successes)
+    # prompt 0 holds the bare model's only success and prompt 1 none, so a resampling has 0, 1 or 2 of four
+    assert successes[1][1] == (0.5, 1.0)
+    assert above_bare(found, "bare") == [(0.0, (0.0, 0.0))]
+
+
+def test_held_out_words_have_a_table_where_they_were_counted() -> None:
+    records = held_out_words()
+    found, words = sweeps(records, list(JUDGES)), sweeps(records, [HELD_OUT])
+    lines = held_out_table(ranking(found, resamples=20), found, words)
+    assert lines[0].endswith("of the bare model's 0.250.")
+    assert lines[-1] == f"| good 4 | +0.750 [+0.500, +1.000] | {math.exp(1.0):.3f} | +0.750 [+0.500, +1.000] |"
+    assert lines[-3].startswith("| good 1 | +0.250 [") and lines[-3].split(" | ")[3].startswith("-0.250 [")
+    assert "\n".join(lines) in task_page("pets", records)[0]
+    assert "held-out words" not in task_page("pets", [record("bare"), record("good")])[0]
