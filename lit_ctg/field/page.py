@@ -283,8 +283,8 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
     (bare_words,) = curve(words[BARE])[1]
     lines = [
         "Every strength beside the bare model, [95% bootstrap over prompts and texts]. With two classes, twice the "
-        "first number is how far the share of texts of one class moves from asking for the other to asking for it. Held-out "
-        "words: the share of texts with a word of the class that nothing was trained to steer by; of the bare model's "
+        "first number is how far the share of one class moves from asking for the other to asking for it. Held-out "
+        "words: texts with a word of the class that nothing was trained to steer by; the bare model's share is "
         f"{bare_words:.3f}.",
         "",
         "| method at strength | success above bare | perplexity, of bare | held-out words above bare |",

@@ -289,7 +289,7 @@ def test_held_out_words_have_a_table_where_they_were_counted() -> None:
     records = held_out_words()
     found, words = sweeps(records, list(JUDGES)), sweeps(records, [HELD_OUT])
     lines = held_out_table(ranking(found, resamples=20), found, words)
-    assert lines[0].endswith("of the bare model's 0.250.")
+    assert lines[0].endswith("the bare model's share is 0.250.")
     assert lines[-1] == f"| good 4 | +0.750 [+0.500, +1.000] | {math.exp(1.0):.3f} | +0.750 [+0.500, +1.000] |"
     assert lines[-3].startswith("| good 1 | +0.250 [") and lines[-3].split(" | ")[3].startswith("-0.250 [")
     assert "\n".join(lines) in task_page("pets", records)[0]
