@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 class Guidance(Control):
     """Exaggerates what the network's controls, and those on scores given before it, change.
 
-    A second forward pass of the same weights gives the scores without them: a step costs about twice the model's.
+    A second forward pass of the same weights, without any hook (of one's own, too), gives the scores without them: a
+    step costs about twice the model's. Options of ``generate`` that change scores before any control
+    (``repetition_penalty`` and the like) count as changes and are exaggerated too. For models with a cache of keys and
+    values.
     """
 
     kind, stage = "guidance", Stage.LOGITS
     of_ids = False
     excludes = frozenset({"guidance"})
+    _bare: Any = None
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -45,7 +49,8 @@ class Guidance(Control):
         return ()
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        return _Exaggerated(self._bare, values["strength"])
+        bare, self._bare = self._bare, None  # the control does not keep the model
+        return _Exaggerated(bare, values["strength"])
 
 
 def without_hooks(model: Any) -> Any:

@@ -259,7 +259,8 @@ class Bench:
 
     @cached_property
     def held_out_words(self) -> dict[str, frozenset[str]]:
-        """Class -> its words that no method may learn to steer by; empty for a task without a lexicon."""
+        """Class -> its words that no feature channel is trained on (word lists steer by them too); empty for a task
+        without a lexicon."""
         kept = set() if self.task.lexicon is None else set(self.task.lexicon.held_out)
         return {label: frozenset(kept & set(words)) for label, words in self.graded_words.items()}
 

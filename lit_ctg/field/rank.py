@@ -108,10 +108,10 @@ def _check_seeds(method: str, records: Sequence[RunRecord]) -> None:
     for (one, first), (other, second) in itertools.pairwise(zip(records, settings, strict=True)):
         if one.seed == other.seed:
             raise UserError(f"{method}: two runs of seed {one.seed}, {one.source} and {other.source}: "
-                            "give records= with one of them, or name= to the other")  # fmt: skip
+                            "give records= with one of them, or name the other one: name=<task>-<label>")  # fmt: skip
         if first != second:
             raise UserError(f"{method}: seeds {one.seed} and {other.seed} were run with other settings of the method: "
-                            "run them with one configuration, or give name= to the other")  # fmt: skip
+                            "run them with one configuration, or name the other one: name=<task>-<label>")  # fmt: skip
 
 
 def _table(record: RunRecord, judges: Sequence[str]) -> tuple[tuple[float, ...], tuple[int, ...], list[np.ndarray]]:

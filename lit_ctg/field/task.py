@@ -94,9 +94,12 @@ class Task:
         self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
         if (column == "rules") != bool(self.rules) or any(list(own) != list(labels) for own in self.rules.values()):
             raise UserError("task.rules: give each judge a rule of every class of task.labels, with task.column=rules")
-        signs = dict(lexicon_signs or {})
-        if lexicon is not None and (set(signs) != set(labels) or not set(signs.values()) <= {1, -1}):
-            raise UserError(f"task.lexicon_signs={signs}: give 1 or -1 for each of {', '.join(map(str, labels))}")
+        signs = {str(label): sign for label, sign in (lexicon_signs or {}).items()}
+        named = list(map(str, labels))
+        if lexicon is not None and not hasattr(lexicon, "words"):
+            raise UserError(f"task.lexicon={lexicon}: give its file as task.lexicon.path= (as in task=reviews)")
+        if lexicon is not None and (set(signs) != set(named) or not set(signs.values()) <= {1, -1}):
+            raise UserError(f"task.lexicon_signs={signs}: give 1 or -1 for each of {', '.join(named)}")
         self.lexicon, self.lexicon_signs = lexicon, signs
         self.name, self.data, self.column = name, data, column
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}

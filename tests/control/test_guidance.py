@@ -1,4 +1,4 @@
-"""Guidance against its equation with plain forward passes, alone, in a batch, with beams' rows and soft prompts."""
+"""Guidance against its equation with plain forward passes, alone and in a batch of ragged prompts."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ def test_guidance_is_its_equation_in_a_batch_of_ragged_prompts(
     plain = Steered(model, [channel], tokenizer=tokenizer).generate(PROMPTS, settings, **options)
     assert not torch.equal(made, plain), "it changes something"
     assert torch.equal(steered.generate(PROMPTS, {**settings, "guidance.strength": 0}, **options), plain)
+    assert all(control._bare is None for control in steered.controls if isinstance(control, Guidance))
 
 
 def test_without_another_control_guidance_changes_nothing(model: Any, tokenizer: Any) -> None:
     with Steered(model, [Guidance()], tokenizer=tokenizer).attached({"guidance.strength": 5}, 2) as rules:
-        scores_NV, ids_NT = torch.randn(2, 14), torch.tensor([[1, 2], [3, 4]])
+        scores_NV = torch.randn(2, 14, generator=torch.Generator().manual_seed(0))
+        ids_NT = torch.tensor([[1, 2], [3, 4]])
         with torch.no_grad():
             bare_NV = model(input_ids=ids_NT).logits[:, -1]
         (rule,) = rules

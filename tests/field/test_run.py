@@ -89,7 +89,6 @@ class Fixed:
     decode_options = {"samples": 2, "prompts": 2, "new_tokens": 3}
     prompts = [("the", SimpleNamespace(text="the end", label="x")), ("a", SimpleNamespace(text="a b", label="y"))]
     word_lists = {"x": ["good"], "y": ["bad"]}
-    task = SimpleNamespace(lexicon=None)
     overlap = Overlap(["one two three four five"])
     model = None
     task = SimpleNamespace(lexicon=None)

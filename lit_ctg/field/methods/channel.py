@@ -110,7 +110,7 @@ class FeatureChannel(Method):
             "frozen": self.frozen,
             "module": getattr(self.module, "keywords", {}),
         }
-        folder = bench.learned("channel", {**options, "lexicon": config["lexicon"]}, make)
+        folder = bench.learned("channel", {**options, "lexicon": config["lexicon"], "features": features}, make)
         module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
         self.control = kind.restore({**config, "gate": module.fuse.gate is not None}, dict(module.fuse.state_dict()))
         self.model = bench.model if self.frozen else backbone.model.eval().requires_grad_(False)

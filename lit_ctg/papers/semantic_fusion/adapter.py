@@ -143,7 +143,8 @@ class TextFusionModule(FusionModule):
         self.classes = [
             self._class_ids(name, bank.lexicon, trained=uniformizer_words == "trained") for name in uniformizer_classes
         ]
-        held = [number for number, word in enumerate(bank.lexicon.words) if word in bank.lexicon.held_out]
+        kept_out = set(bank.lexicon.held_out)
+        held = [number for number, word in enumerate(bank.lexicon.words) if word in kept_out]
         self.register_buffer("held_out_words", torch.tensor(held, dtype=torch.long), persistent=False)
 
     def _class_ids(self, name: str, lexicon: Lexicon, *, trained: bool) -> Tensor:

@@ -47,7 +47,8 @@ class Reading:
         Args:
             values: numbers, or once and for all what ``table_of`` makes of them.
         """
-        table = values if isinstance(values, Tensor) else table_of(values)
+        whole = isinstance(values, Tensor) and len(values) == len(self.finder.lexicon.words) + 1
+        table = values if isinstance(values, Tensor) and whole else table_of(list(values))
         return table.to(self.ids_BT.device)[self.word_BT]
 
     def before(self, values_BT: Tensor) -> Tensor:

@@ -62,6 +62,7 @@ class FeatureChannel(Control):
     def bind(self, tokenizer: Any) -> None:
         if tokenizer is self._tokenizer:
             return  # spelling thousands of words takes seconds
+        self._tokenizer = None  # should the bank refuse this one
         self.bank.bind(HuggingFaceTokenizer.of(tokenizer))
         self.bound, self._tokenizer = True, tokenizer
 

@@ -48,6 +48,7 @@ def likely(method: FeatureChannel, bench: Any, word: str, target: str | None, **
     return total
 
 
+@pytest.mark.long
 def test_the_channel_learns_the_words_asked_for(make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench()
     opinions(bench, monkeypatch, steps=100)
@@ -55,7 +56,7 @@ def test_the_channel_learns_the_words_asked_for(make_bench: MakeBench, monkeypat
     method.fit(bench)
     for word, own, other in (("good", "positive", "negative"), ("bad", "negative", "positive")):
         asked, against = likely(method, bench, word, own), likely(method, bench, word, other)
-        assert asked > 1.5 * likely(method, bench, word, None) > 3 * against, word
+        assert asked > likely(method, bench, word, None) > against and asked > 3 * against, word
     guided = build_method(compose([*OPTIONS[:1], "method=channel_guidance", *OPTIONS[2:]]))
     guided.fit(bench)
     once, thrice = (likely(guided, bench, "bad", "positive", strength=strength) for strength in (0, 2))
@@ -123,3 +124,5 @@ def test_the_graded_lexicon_of_a_task(make_bench: MakeBench) -> None:
 def test_a_lexicon_needs_a_sign_of_every_class() -> None:
     with pytest.raises(UserError, match=r"task.lexicon_signs=.*give 1 or -1 for each of negative, positive"):
         build_bench(compose(["size=smoke", "task=reviews", "task.lexicon_signs.positive=2"]))
+    with pytest.raises(UserError, match=r"task.lexicon=vader: give its file as task.lexicon.path="):
+        build_bench(compose(["size=smoke", "task=reviews", "task.lexicon=vader"]))

@@ -25,6 +25,7 @@ from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, Speller
 from lit_ctg.papers.semantic_fusion.model import GatedFusion
 from lit_ctg.papers.semantic_fusion.portable import clause_tokenizer, portable
 from lit_ctg.run.build import instantiate
+from tests.conftest import WORDS, make_tokenizer
 
 ASKED: list[dict[str, float]] = [{}, {"pos_high": 1.0}, {"is_question": 1.0, "str_low": 0.5}, {"neg_low": 0.3}]
 
@@ -322,3 +323,20 @@ def test_a_feature_channel_is_a_share_of_the_way_and_skips_padding(word_model: A
     assert torch.equal(found_BTD[3], embedded_BTD[3]) and torch.equal(padded_BTD[:, 0], embedded_BTD[:, 0])
     torch.testing.assert_close(newest_B1D, found_BTD[:, -1:])
     assert torch.equal(table(ids_BT), embedded_BTD)
+
+
+def test_after_a_tokenizer_that_does_not_fit_the_first_one_is_bound_again(
+    carried_controls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, tokenizer = carried_controls()["feature_channel"], make_tokenizer()
+    channel.bind(tokenizer)
+    finder = channel.bank.finder
+    channel.bind(tokenizer)
+    assert channel.bank.finder is finder, "it is spelled once"
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="no such mark"):
+        patch.setattr(type(channel.bank), "_probe", lambda self: (_ for _ in ()).throw(UserError("no such mark")))
+        channel.bind(make_tokenizer((*WORDS, "other")))
+    channel.bind(tokenizer)
+    ids = torch.tensor([tokenizer(" good").input_ids])
+    assert channel.bank.finder(ids).tolist() == finder(ids).tolist()
+    assert len(channel.bank.finder.begins_V) == len(finder.begins_V)
