@@ -39,7 +39,7 @@ def check_revision(repository: str, revision: str | None) -> str:
     """Return ``revision`` if it is a full commit hash; a branch or an empty value could change during a run."""
     if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UserError(
-            f"{repository}: revision '{revision}' is no commit hash; pin it: data.revision=<the 40 hex digits that "
+            f"{repository}: revision '{revision}' is not a commit hash; pin it: data.revision=<the 40 hex digits that "
             f"its page on the hub shows under Files>, or {ALTERNATIVES}"
         )
     return revision

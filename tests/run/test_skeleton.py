@@ -78,12 +78,12 @@ def test_names_that_are_none_are_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no checkout"):
+    with pytest.raises(UserError, match="not a checkout"):
         new(PAPER, root=tmp_path)
     (tmp_path / "pyproject.toml").write_text("")
     file = tmp_path / "conf" / "model" / f"{PAPER}.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         new(PAPER, root=tmp_path)
     assert file.read_text() == "mine" and not (tmp_path / "lit_ctg").exists()
