@@ -209,7 +209,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="checksum"):
         CooccurrenceGraph.load(path)
     save_file(tensors, path)
-    with pytest.raises(UserError, match="no scene graph of this version"):
+    with pytest.raises(UserError, match="not a scene graph of this version"):
         CooccurrenceGraph.load(path)
     path.write_bytes(b"something else")
     with pytest.raises(UserError, match="not a safetensors file"):
@@ -258,7 +258,7 @@ def crafted(path, change) -> None:
         (lambda t, m: m.update(information='{"order": '), "damaged"),
         (lambda t, m: m.update(information='["cls", "matrix"]'), "its information is not a mapping"),
         (lambda t, m: m.pop("sha256"), "checksum"),
-        (lambda t, m: m.pop("format"), "no scene graph of this version"),
+        (lambda t, m: m.pop("format"), "not a scene graph of this version"),
     ],
 )
 def test_a_hostile_file_is_one_line(tmp_path, change, message) -> None:

@@ -66,7 +66,7 @@ def test_csv_and_yaml_say_the_same(tmp_path, lexicon):
         ("word,polarity\n ,1\n", "line 2: a word is empty"),
         ("word,polarity\ngood,1,2\n", "line 2: it does not have as many columns"),
         ("word,polarity\ngood\n", "line 2: it does not have as many columns"),
-        ("word,polarity,polarity\ngood,1,1\n", "a column stands twice"),
+        ("word,polarity,polarity\ngood,1,1\n", "a column appears twice"),
         ('word,polarity\n"good,1\n', "cannot be read as CSV"),
     ],
 )
