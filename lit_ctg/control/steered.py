@@ -61,7 +61,7 @@ class Steered:
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-            raise UserError("controls steer causal language models, this one has an encoder: use its decoder-only kin")
+            raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
         _check_together(self.controls)
         for control in self.controls:
             control.check_model(model)

@@ -73,7 +73,7 @@ def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     OmegaConf.update(cfg, "data.tokenizer.path", model)
     datamodule = build_datamodule(cfg)
     if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"a {type(datamodule).__name__} is no text corpus: give data=folder data.root=<folder>")
+        raise UserError(f"a {type(datamodule).__name__} is not a text corpus: give data=folder data.root=<folder>")
     return datamodule
 
 
