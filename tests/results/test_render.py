@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import re
@@ -12,14 +13,20 @@ from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
 from lit_ctg.results.table import Table
 from lit_ctg.results.verdict import RULES
+from tests.results.conftest import SEEDS, build_record
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Table]:
+    records = [build_record("main", "as_published", seed) for seed in SEEDS]
+    results = results_for("semantic_fusion", record_dirs=[], size="paper", extra=records)
+    return {table.spec.name: table for table in results.tables}
 
 
 @pytest.fixture
-def tables(write_records) -> dict[str, Table]:
+def tables(made) -> dict[str, Table]:
     """Tables from the main model's as-published runs alone, so that there are numbers and holes."""
-    folder = write_records(("main",), regimes=("as_published",))
-    results = results_for("semantic_fusion", record_dirs=[folder])
-    return {table.spec.name: table for table in results.tables}
+    return copy.deepcopy(made)
 
 
 def test_markdown_is_a_rectangle(tables) -> None:
