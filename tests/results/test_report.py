@@ -272,7 +272,7 @@ def part_of(
     rows = ({"says": "In short, <it> works", "table": "table_x", "section": "S", "label": "C1"},)
     labels = [row.spec.label for table in tables for row in table.rows]
     headline = Headline("It works by 1.5 times. See below. No more", rows if "C1" in labels else ())
-    manifest = Manifest("semantic_fusion", "mine & yours", headline=headline)
+    manifest = Manifest("semantic_fusion", "mine & Yours", headline=headline)
     pool = RecordPool(runs, "semantic_fusion", size)
     return Part(Results("semantic_fusion", size, tables, pool, manifest=manifest, **options), own, agreement)
 
@@ -358,7 +358,7 @@ def test_claims_are_counted_and_those_that_ran_are_shown() -> None:
         '<div class="counts"><span class="supported"><b>1</b> supported</span>'
         '<span class="undecided"><b>1</b> undecided</span><span class="not-run"><b>1</b> not run</span></div>'
     ) in card
-    assert "<summary>2 claims tried</summary>" in shown
+    assert "<summary>2 claims tried</summary>" in shown and "table or figure" not in text, "some of it was run"
     assert (
         '<p class="note">1 claim never run: <code>lit-ctg reproduce paper=semantic_fusion size=small</code></p>'
         in shown
@@ -375,18 +375,21 @@ def test_claims_are_counted_and_those_that_ran_are_shown() -> None:
     text = page_of([part_of(gone)])
     assert "None of the claims was tried at this size." in text and "in short" not in text
     assert "1 table or figure was never run: <code>lit-ctg reproduce paper=semantic_fusion size=paper</code>" in text
+    assert "2 tables and figures were never run: <code>" in page_of([part_of(gone, gone)])
     assert "not run: x" in line_of(text, "C1") and "<summary>1 hole</summary>" in text, "inside"
 
 
 def test_a_card_has_its_sentence_and_says_whose_runs_are_counted() -> None:
     own = part_of(claims(), own=True, size="small", agreement=("all & the same",))
     committed = part_of(claims(), records=[build_record("main", "corrected", seed) for seed in (1, 2, 3)])
+    assert own.classes == "part paper-semantic_fusion size-small records-own"
+    assert committed.classes == "part paper-semantic_fusion size-paper records-committed"
     text = page_of([own, committed], ["x: left <out>"])
     assert "1 of your own, 3 committed</p>" in text and '<p class="note">x: left &lt;out&gt;</p>' in text
     card = text[text.index("<article") : text.index("</article>")]
     classes = "part answer paper-semantic_fusion size-small size-paper records-committed records-own"
     assert (
-        f'<article class="{classes}"><div><h3>Mine &amp; yours</h3><p class="sentence">It works by 1.5 times.</p>'
+        f'<article class="{classes}"><div><h3>Mine &amp; Yours</h3><p class="sentence">It works by 1.5 times.</p>'
         in card
     )
     assert "This sentence is about the committed records." in card and "all &amp; the same" in card
@@ -456,7 +459,9 @@ def test_every_run_behind_the_numbers_is_listed() -> None:
     seconds = (counts.parameters, 61.5, "", counts.started_at)
     assert line("counts_x", "corrected", 2, "unknown", "cpu", *seconds) in text
     assert "(1 run, size paper)" in text and "</header>" in text and "1 run</p>" in text
-    assert '<p class="note">Measured once, at the end: counts_x.</p>' in text
+    once = [build_record(f"counts_{letter}", "corrected", 2) for letter in "dfbeac"]
+    told = '<p class="note">Measured once, at the end: counts_a, counts_b, counts_c, counts_d, counts_e, counts_f.</p>'
+    assert told in page_of([part_of(records=[run, *once])])
 
 
 def test_the_filter_hides_what_is_not_chosen_and_shows_all_at_first() -> None:
@@ -532,3 +537,20 @@ def test_ones_own_runs_go_first_each_paper_with_its_committed_ones(papers: Path)
     assert shown(papers, "other", records="other/results") == others
     text = write_report(papers / "r.html", None, "small", [papers / ".." / "own"], papers).read_text(encoding="utf-8")
     assert re.findall(r'<article class="part answer paper-(\w+) size-small', text) == ["mine", "bare", "other"]
+    (papers / "bare" / "paper.yaml").write_text("no: title\n")
+    text = write_report(papers / "r.html", None, "small", [papers / ".." / "own"], papers).read_text(encoding="utf-8")
+    assert "bare: left out: " in text and "paper-bare" not in text
+
+
+def test_a_table_is_drawn_beside_itself_only() -> None:
+    table, other = claims(), claims()
+    other = dataclasses.replace(other, spec=dataclasses.replace(other.spec, name="table_y"))
+    part = dataclasses.replace(part_of(table), beside=(part_of(other, table).results,))
+    assert part.tables_beside(table) == [table]
+
+
+def test_papers_left_out_of_dashboards_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "gather", lambda *given: ([], [f"{given[0]}: left out: broken"]))
+    console = Console(file=StringIO())
+    assert main("mine", target="wandb", out=tmp_path, console=console) == 0
+    assert console.file.getvalue() == "mine: left out: broken\n"  # type: ignore[attr-defined]
