@@ -11,6 +11,7 @@ from rich.console import Console
 from lit_ctg.errors import visible
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import (
+    STYLES,
     csv_cell,
     escape_latex,
     escape_markdown,
@@ -35,6 +36,7 @@ from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     CONTRADICTED,
     IMPOSSIBLE,
+    NOT_REPRODUCED,
     NOT_RUN,
     OTHER_SIZE,
     REPRODUCED,
@@ -79,6 +81,8 @@ def test_markdown_is_a_rectangle(tables) -> None:
 def test_tables_of_ours_have_no_printed_column(tables) -> None:
     assert "Printed" not in render(tables["table_ablation"], "md")
     assert "As published" not in render(tables["table_ablation"], "md")
+    lines = [line for line in render(tables["table_ablation"], "md").splitlines() if line.startswith("|")]
+    assert lines[0].count("|") == lines[1].count("|"), "an alignment for every column"
     wrapped = r">{\raggedright\arraybackslash}p{%s\linewidth}"
     assert rf"\begin{{longtable}}{{{wrapped % 0.2}rrc{wrapped % 0.11}}}" in render(tables["table_ablation"], "latex")
 
@@ -172,6 +176,7 @@ def test_every_column_of_the_sheet_has_its_own_number() -> None:
     )
     sheet = csv.DictReader(io.StringIO(render_all([table_of(*rows, size="small")], "csv")))
     lines = [{key: word for key, word in line.items() if word} for line in sheet]
+    assert [name for name in sheet.fieldnames or () if name.endswith("_n")] == ["as_published_n", "corrected_n"]
     start = {"paper": "a_paper", "size": "small", "table": "table_x"}
     cell = {
         "value": "0.5", "low": "0.125", "high": "0.875", "n": "2", "trials": "1234", "cv": "12.34",
@@ -215,7 +220,7 @@ def hand_made() -> Table:
     rows = (
         row_of("A", "-1.50", full_cell(), Cell(hole="not run: x\x07")),
         row_of("[B]", "2", None, full_cell(), section="S_1"),
-        row_of("C", "3", None, Cell(hole="not run: y"), section="S_1"),
+        row_of("C", "3", None, Cell(hole="not run: y", verdict=Verdict(NOT_RUN)), section="S_1"),
         *(row_of(f"g{n}", str(n), None, gone, section="G") for n in range(3)),
     )
     return table_of(*rows, notes=("5% & more",))
@@ -243,6 +248,13 @@ def test_a_markdown_table_word_by_word() -> None:
         escape_markdown(RULES),
         "",
     ]
+
+
+def test_a_claim_s_verdict_tells_its_size_and_shows_control_characters() -> None:
+    cells = [Cell({1: 1.0}, 1.0, verdict=Verdict(label, "why\x07")) for label in (SUPPORTED, CANNOT_DECIDE)]
+    rows = [row_of(cell.verdict.label, None, None, cell, claim="less") for cell in cells if cell.verdict is not None]
+    _, lines = flat(table_of(*rows, size="small"))
+    assert [line[-1] for line in lines] == ["supported at size small", r"cannot decide: why\x07"]
 
 
 def test_a_latex_table_line_by_line() -> None:
@@ -334,6 +346,7 @@ def test_a_printed_number_is_shown_as_printed() -> None:
     ("verdict", "options", "size", "words"),
     [
         (Verdict(REPRODUCED, "why"), {}, "small", "reproduced"),
+        (Verdict(UNDECIDED, "why"), {}, "small", "undecided"),
         (Verdict(IMPOSSIBLE, "why"), {}, "paper", ""),
         (Verdict(CANNOT_DECIDE, "why"), {}, "paper", "cannot decide: why"),
         (Verdict(OTHER_SIZE, "why"), {}, "paper", "other size (why)"),
@@ -385,6 +398,27 @@ def test_rows_without_a_number_keep_their_reason() -> None:
     assert shown(*nothing) == ["n0", "n1", "n2"], "no regime applies"
     half = [row_of(f"h{n}", None, Cell({1: 1.0}, 1.0), Cell(hole="x")) for n in range(3)]
     assert shown(*half) == ["h0", "h1", "h2"]
+
+
+def test_only_whole_sections_that_lack_the_same_are_joined() -> None:
+    def gone(section: str, printed: str | None = "1", hole: str = "not run") -> list[Row]:
+        return [row_of(f"{section}{n}", printed, None, Cell(hole=hole), section=section) for n in range(3)]
+
+    def shown(*rows: Row) -> list[str]:
+        return [one.spec.label if isinstance(one, Row) else one.words for one in shown_rows(rows)]
+
+    s, t = (f"3 rows not run. Printed: {x}0: 1; {x}1: 1; {x}2: 1" for x in "ST")
+    assert shown(*gone("S"), *gone("T")) == ["6 rows not run. Printed: S0: 1; S1: 1; S2: 1; T0: 1; T1: 1; T2: 1"]
+    assert shown(*gone("S"), *gone("T", None)) == [s, "3 rows not run: T0; T1; T2"]
+    assert shown(*gone("S"), *gone("T", hole="no weights"))[0] == s
+    assert shown(row_of("r", "1", None, full_cell(), section="S"), *gone("S"), *gone("T")) == ["r", s, t]
+    assert shown(*gone("S"), *gone("T"), row_of("r", "1", None, full_cell(), section="T")) == [s, t, "r"]
+
+
+def test_a_verdict_s_colour_says_whether_it_is_good() -> None:
+    assert STYLES[REPRODUCED] == STYLES[SUPPORTED] == "green"
+    assert STYLES[NOT_REPRODUCED] == STYLES[CONTRADICTED] == "red"
+    assert STYLES[UNDECIDED] == STYLES[CANNOT_DECIDE] == "yellow"
 
 
 def test_columns_of_long_words_wrap_and_others_do_not() -> None:
