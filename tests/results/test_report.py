@@ -100,6 +100,9 @@ def test_page_is_self_contained(page: str) -> None:
     assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
     assert all(not name.startswith("on") for name, _ in parsed.attributes)
     assert all((value or "").startswith("#") for name, value in parsed.attributes if name in ("href", "src"))
+    assert "default-src 'none'; style-src 'unsafe-inline'" in [
+        value for name, value in parsed.attributes if name == "content"
+    ]
     assert "url(" not in page and "@import" not in page and "http://" not in page
 
 
@@ -293,7 +296,7 @@ def test_a_cell_shows_seeds_interval_verdict_and_finding() -> None:
     cell = Cell({1: 0.1234567, 2: 0.75}, 0.5, (0.125, 0.875), 1234, verdict=Verdict(REPRODUCED, "cl<se"),
                 finding="a <finding>", spread=12.34, spread_printed=5.67)  # fmt: skip
     rows = (
-        row_of("A", "1.5", cell, Cell(hole="not run: <x>", verdict=Verdict(NOT_RUN))),
+        row_of("A", "1.5", cell, Cell(hole="not run: <x>\x07", verdict=Verdict(NOT_RUN))),
         row_of("B", "2.5", None, Cell(hole="diverged: x", verdict=Verdict(NOT_RUN, "why"))),
         row_of("O", None, Cell({1: 1.0}, 1.0, finding="ours"), Cell(texts=("a <text>", "b"))),
     )
@@ -304,7 +307,7 @@ def test_a_cell_shows_seeds_interval_verdict_and_finding() -> None:
         ' <span class="n">n=2 (1,234 trials)</span> <span class="n">CV* 12.3 (5.7)</span><br>'
         '<span class="chip reproduced" title="cl&lt;se">reproduced</span>'
         '<span class="finding">a &lt;finding&gt;</span></td>'
-        '<td class="hole in-corrected" data-head="Corrected">not run: &lt;x&gt;</td>'
+        '<td class="hole in-corrected" data-head="Corrected">not run: &lt;x&gt;\\x07</td>'
     )
     assert line_of(text, "B").endswith(
         '<td class="in-as_published" data-head="As published">—</td>'
