@@ -45,7 +45,8 @@ def commands(sweep: dict[str, Any]) -> list[list[str]]:
 def test_a_sweep_is_written_for_the_client(tmp_path: Path) -> None:
     name = next(iter(SWEEPS))
     out = write_sweep(name, tmp_path / "sweep.yaml")
-    assert yaml.safe_load(out.read_text("utf-8")) == SWEEPS[name]
+    written = yaml.safe_load(out.read_text("utf-8"))
+    assert written == SWEEPS[name] and list(written) == list(SWEEPS[name]), "in the paper's order"
     with pytest.raises(UserError, match="out=<file>"):
         write_sweep(name, None)
 

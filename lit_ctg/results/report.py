@@ -194,7 +194,7 @@ def _answer(shown: Sequence[Part]) -> str:
 def _counted(part: Part) -> str:
     """Return the counts of claims of one part, and how the user's runs agree with the committed ones."""
     bars = "".join(
-        f'<div class="in-{regime}"><span class="muted">{escape(title)}, {sum(counts.values())} claims</span>'
+        f'<div class="in-{regime}"><span class="muted">{escape(title)}, {_plural(sum(counts.values()), "claim")}</span>'
         f"{share(counts, CLAIM_LABELS)}</div>"
         for regime, title in REGIME_TITLES.items()
         if (counts := part.results.verdicts(regime, True)) and set(counts) != {NOT_RUN}
@@ -241,12 +241,12 @@ def _claims(part: Part) -> str:
     judged = [row for row in claims if _ran(row)]
     if judged:
         every = [(_claim_words(row), tables[id(row)], row) for row in judged]
-        words = f"{'all ' * (len(judged) == len(claims))}{len(judged)} claims that were tried"
+        words = f"{'all ' * (len(judged) == len(claims) > 1)}{_plural(len(judged), 'claim')} tried"
         table = _claim_table(f"{result.title}, claims", every, result.size)
         body += f"<details><summary>{words}</summary>{table}</details>\n"
     if absent := len(claims) - len(judged):
         command = f"lit-ctg reproduce paper={result.paper} size={result.size}"
-        body += f'<p class="note">{absent} claims never run: <code>{_e(command)}</code></p>\n'
+        body += f'<p class="note">{_plural(absent, "claim")} never run: <code>{_e(command)}</code></p>\n'
     if not body:
         return ""
     title = f'<h3>{_e(result.title)} <span class="muted">{_e(f"{part.origin}, {runs_words(result)}")}</span></h3>'
@@ -299,8 +299,8 @@ def _paper(part: Part) -> str:
 def _numbers(result: Results) -> str:
     """Return the verdicts on the printed numbers."""
     bars = "".join(
-        f'<div class="in-{regime}"><span class="muted">{escape(title)}, {sum(counts.values())} printed numbers</span>'
-        f"{share(counts, NUMBER_LABELS)}</div>"
+        f'<div class="in-{regime}"><span class="muted">{escape(title)}, '
+        f"{_plural(sum(counts.values()), 'printed number')}</span>{share(counts, NUMBER_LABELS)}</div>"
         for regime, title in REGIME_TITLES.items()
         if (counts := result.verdicts(regime, False)) and set(counts) != {NOT_RUN}
     )
@@ -312,7 +312,8 @@ def _never(tables: Sequence[Table], part: Part) -> str:
     if not tables:
         return ""
     command = f"lit-ctg reproduce paper={part.results.paper} size={part.results.size}"
-    words = f"{len(tables)} tables and figures were never run: <code>{_e(command)}</code>"
+    what = "1 table or figure was" if len(tables) == 1 else f"{len(tables)} tables and figures were"
+    words = f"{what} never run: <code>{_e(command)}</code>"
     return f"<details><summary>{words}</summary>{''.join(_table(table, part) for table in tables)}</details>\n"
 
 
@@ -320,13 +321,13 @@ def _holes(result: Results) -> str:
     """Return every hole once, and what was left out."""
     cells = [cell for table in result.tables for row in table.rows for cell in row.cells.values()]
     holes = Counter(cell.hole for cell in cells if cell is not None and cell.hole is not None)
-    lines = [f"{hole} ({count} cells)" for hole, count in holes.items()]
+    lines = [f"{hole} ({_plural(count, 'cell')})" for hole, count in holes.items()]
     told = "".join(f'<p class="note">{_e(note)}</p>\n' for note in result.notes[:NOTES_SHOWN])
     lines += result.notes[NOTES_SHOWN:]
     if not lines:
         return told
     items = "".join(f"<li>{_e(line)}</li>" for line in lines)
-    return f'{told}<details><summary>{len(lines)} holes</summary><ul class="holes">{items}</ul></details>\n'
+    return f'{told}<details><summary>{_plural(len(lines), "hole")}</summary><ul class="holes">{items}</ul></details>\n'
 
 
 def _table(table: Table, part: Part) -> str:

@@ -3,13 +3,17 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning import Callback, LightningModule
-from torch.utils.data import Dataset
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, Dataset
 
 from lit_ctg.callback.checkpoint import (
     FORMAT,
@@ -20,6 +24,7 @@ from lit_ctg.callback.checkpoint import (
     previous,
 )
 from lit_ctg.callback.epoch_seed import EpochSeed
+from lit_ctg.data.batching import StreamBatches
 from lit_ctg.data.loader import ResumableLoader
 from lit_ctg.errors import UserError
 
@@ -57,7 +62,8 @@ def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("torch.save", broken)
-    with pytest.raises(UserError, match=r"cannot write .*last\.ckpt: No space left on device; free some space"):
+    words = r"cannot write .*last\.ckpt: No space left on device; free some space or set output_root=\.\.\."
+    with pytest.raises(UserError, match=words):
         AtomicCheckpointIO().save_checkpoint(content(epoch=2), saved)
     assert load_checked(saved).keys() == content().keys()
     assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
@@ -68,17 +74,26 @@ def test_it_is_on_the_disk_before_it_has_its_name_and_passes_through_no_other_fo
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "no such folder"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    synced: list[int] = []
+    synced: dict[int, int] = {}
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr("os.fsync", lambda handle: (synced.append(os.fstat(handle).st_ino), fsync(handle))[1])
+
+    def sync(handle: int) -> None:
+        synced[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+        fsync(handle)
 
     def renamed(source: Any, target: Any) -> None:
-        if Path(target) == saved:
-            assert Path(source).stat().st_ino in synced and Path(source).parent == saved.parent
+        (new,) = saved.parent.glob(".last.ckpt.*.tmp")
+        # also before the old one leaves its place: syncing takes long, and meanwhile there would be none
+        assert synced.get(new.stat().st_ino) == new.stat().st_size
+        names.append(Path(target).name)
         replace(source, target)
+
+    names: list[str] = []
+    monkeypatch.setattr("os.fsync", sync)
 
     monkeypatch.setattr("os.replace", renamed)
     AtomicCheckpointIO().save_checkpoint(content(epoch=7), saved)
+    assert names == ["last.previous.ckpt", "last.ckpt"]
     assert load_checked(saved)["epoch"] == 7 and "epoch" not in load_checked(previous(saved))
 
 
@@ -118,15 +133,15 @@ def foreign(path: Path) -> dict[str, Any]:
     ours = content()["lit_ctg"]
     return {
         "damaged or of another kind": [b"", b"PK", b"x" * 999, pickle.dumps({"a": 1}), path.read_bytes()[:-40]],
-        "was not written by lit_ctg": [
-            [1],
-            {},
-            {"state_dict": {}},
+        "was not written by lit_ctg$": [[1], {}, {"state_dict": {}}, {"lit_ctg": 3, "state_dict": {}}],
+        "it lacks weights, configuration or corpus": [
             {"lit_ctg": ours},
-            {"lit_ctg": 3, "state_dict": {}},
+            {"lit_ctg": ours, "state_dict": {1: torch.ones(2)}},
+            *({"lit_ctg": {**ours, part: None}, "state_dict": {}} for part in ("config", "corpus")),
         ],
         "checkpoint format 1, this version reads 2": [{"lit_ctg": {**ours, "format": 1}, "state_dict": {}}],
-        "complex numbers": [content(state_dict={"weight": torch.zeros(2, dtype=torch.complex64)})],
+        "checkpoint format 3, this version reads 2": [{"lit_ctg": {**ours, "format": 3}, "state_dict": {}}],
+        r"complex numbers \(weight\)": [content(state_dict={"weight": torch.zeros(2, dtype=torch.complex64)})],
     }
 
 
@@ -147,6 +162,45 @@ def test_whatever_lies_there_is_told_in_one_line(saved: Path) -> None:
             with pytest.raises(UserError, match=words) as error:
                 load_checked(path)
             assert "foreign.ckpt" in str(error.value) and len(str(error.value).splitlines()) == 1
+            # a resumed run goes back to the checkpoint before a damaged one, and to none from another version's
+            assert isinstance(error.value, DamagedError) == ("format" not in words and "complex" not in words)
+
+
+class Executed:
+    """What makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
+    path, folder = tmp_path / "last.ckpt", tmp_path / "made by the checkpoint"
+    torch.save(content(more=Executed(folder)), path)
+    with pytest.raises(DamagedError):
+        load_checked(path)
+    assert not folder.exists()
+
+
+def test_a_checkpoint_from_a_gpu_is_read_where_there_is_none(saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(saved, "w") as archive:
+        for name, part in parts.items():
+            # the place of a tensor, as the pickle has it: a string behind its length
+            archive.writestr(name, part.replace(b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0"))
+    places: set[str] = set()
+    torch.load(saved, weights_only=True, map_location=lambda storage, place: (places.add(place), storage)[1])
+    assert places == {"cuda:0"}
+    weight = load_checked(saved)["state_dict"]["weight"]
+    assert weight.device.type == "cpu" and torch.equal(weight, torch.arange(600.0))
+
+
+def test_a_module_may_keep_more_than_tensors(saved: Path) -> None:
+    AtomicCheckpointIO().save_checkpoint(content(state_dict={"_extra_state": {"count": 3}}), saved)
+    assert load_checked(saved)["state_dict"] == {"_extra_state": {"count": 3}}
 
 
 class Rows(Dataset):
@@ -213,7 +267,7 @@ def test_more_steps_than_at_first_go_on_where_the_first_ended(fit, tmp_path: Pat
     assert torch.equal(fit(resume=first, max_epochs=-1, max_steps=11), whole)
 
 
-@pytest.mark.parametrize(("minutes", "expected"), [(None, 0), (10.0, 1), (5.0, 2)])
+@pytest.mark.parametrize(("minutes", "expected"), [(None, 0), (10.0, 1), (5.0, 2), (4.0, 5)])
 def test_it_saves_inside_an_epoch_when_it_is_time(
     tiny, trainer_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, expected: int
 ) -> None:
@@ -239,6 +293,68 @@ def test_it_saves_inside_an_epoch_when_it_is_time(
     assert len(saved) == expected
     last = load_checked(tmp_path / "checkpoints" / "last.ckpt")
     assert last["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"] == 2
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "last.previous.ckpt"}
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A trainer at the end of an epoch that max_steps cut short, as far as ``RunCheckpoint`` looks at one."""
+    monkeypatch.setattr(ModelCheckpoint, "on_train_batch_end", lambda *arguments: None)
+    total = SimpleNamespace(started=2, processed=2)
+    return SimpleNamespace(
+        train_dataloader=ResumableLoader(Rows([{}] * 4), seed=1), world_size=1, is_last_batch=False, global_step=6,
+        max_steps=6, fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=total)),
+    )  # fmt: skip
+
+
+def without_position(trainer: SimpleNamespace) -> None:
+    trainer.train_dataloader = DataLoader([1, 2])
+
+
+def with_state(trainer: SimpleNamespace) -> None:
+    trainer.train_dataloader = ResumableLoader(StreamBatches.__new__(StreamBatches), seed=1)
+
+
+def changing(**values: int) -> Callable[[SimpleNamespace], None]:
+    return lambda trainer: vars(trainer).update(values)
+
+
+def in_its_middle(trainer: SimpleNamespace) -> None:
+    trainer.fit_loop.epoch_progress.total.processed = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "saves"),
+    [(changing(), 1), (without_position, 0), (changing(world_size=2), 0), (changing(is_last_batch=True), 0)],
+)
+def test_it_saves_inside_an_epoch_only_where_that_can_be_gone_on_from(running, tmp_path: Path, change, saves) -> None:
+    running.save_checkpoint = (paths := []).append
+    change(running)
+    RunCheckpoint(dirpath=str(tmp_path), minutes=0).on_train_batch_end(running, None, None, None, 0)
+    assert paths == [tmp_path / "last.ckpt"] * saves
+
+
+@pytest.mark.parametrize(
+    ("change", "unfinished"),
+    [
+        (changing(), True),
+        (changing(max_steps=7), False),  # stopped by something else
+        (changing(world_size=2), False),
+        (changing(is_last_batch=True), False),
+        (in_its_middle, False),
+        (without_position, False),
+        (with_state, False),
+    ],
+)
+def test_an_epoch_counts_as_unfinished_only_where_its_rest_can_be_trained(running, monkeypatch, change, unfinished):
+    monkeypatch.setattr(StreamBatches, "__len__", lambda self: 4)
+    change(running)
+    counts = {"started": 2, "processed": 2, "completed": 2}
+    checkpoint = {"loops": {"fit_loop": {"epoch_progress": {"total": {**counts}, "current": {**counts}}}}}
+    RunCheckpoint().on_save_checkpoint(running, None, checkpoint)
+    left = 2 - unfinished
+    wanted = {"started": 2, "processed": left, "completed": left}
+    assert checkpoint["loops"]["fit_loop"]["epoch_progress"] == {"total": wanted, "current": wanted}
 
 
 def test_where_the_place_is_unknown_the_rest_of_the_epoch_is_left_out(tiny, trainer_of, tmp_path: Path) -> None:

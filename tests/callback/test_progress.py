@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import gc
 import io
+import sys
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import rich.progress
+import torch
 from lightning import Callback
 from rich.console import Console
 
@@ -32,6 +34,30 @@ def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) 
     assert "tiny run" not in capsys.readouterr().out, "the validation that ends a run is none of its epochs"
 
 
+def test_the_line_of_an_epoch_is_one_line_of_plain_text_from_one_process(monkeypatch, capsys) -> None:
+    """Also where it is longer than the terminal is wide, and where that has colours."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "30"}.items():
+        monkeypatch.setenv(name, value)
+    numbers = {"val/perplexity": torch.tensor(12.34567), "val/loss": torch.tensor(9.0), "train/loss": torch.tensor(0.5)}
+    trainer = SimpleNamespace(
+        state=SimpleNamespace(fn="fit"), is_global_zero=True, callback_metrics=numbers, current_epoch=2, max_epochs=7
+    )
+    monkeypatch.setattr(Progress, "_update_metrics", lambda *arguments: None)
+    words = "epoch 3/7  train/loss 0.5000  val/perplexity 12.3457\n"
+    for title, line in (("a title of its own", f"a title of its own {words}"), ("", words)):
+        Progress(title).on_validation_end(trainer, None)
+        assert capsys.readouterr().out == line
+    trainer.is_global_zero = False
+    Progress().on_validation_end(trainer, None)
+    assert capsys.readouterr().out == "", "one process tells it"
+
+
+def test_there_is_a_bar_on_a_terminal_only(monkeypatch) -> None:
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        assert Progress().is_enabled is terminal
+
+
 def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatch, capsys) -> None:
     assert list(steps([1, 2], "texts")) == [1, 2] and capsys.readouterr().out == ""
     terminal = io.StringIO()
@@ -49,7 +75,9 @@ def test_the_parts_of_a_trial_are_counted_on_the_bar_and_nowhere_else(monkeypatc
     gc.collect()
     assert not bars.tasks, "what broke off leaves no bar"
     monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=False, progress=bars))
-    assert list(steps([1, 2], "texts")) == [1, 2] and not bars.tasks
+    assert [(item, *bars.tasks) for item in steps([1, 2], "texts")] == [(1,), (2,)]
+    monkeypatch.setattr(Progress, "current", SimpleNamespace(is_enabled=True, progress=None))
+    assert list(steps([1, 2], "texts")) == [1, 2], "before the bar is drawn for the first time"
 
 
 def test_a_trainer_s_bar_is_current_while_it_runs(tiny, trainer_of) -> None:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.callback.wandb_tables import (
@@ -18,13 +19,32 @@ from lit_ctg.callback.wandb_tables import (
     verdict_rows,
 )
 from lit_ctg.results.record import load_records
+from lit_ctg.results.spec import Printed, RowSpec, TableSpec
+from lit_ctg.results.table import Cell, Row, Table
+from lit_ctg.results.verdict import Verdict
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "semantic_fusion" / "results"
 
 
 def record():
-    (found,) = [r for r in load_records([RESULTS / "main"]) if (r.regime, r.seed) == ("as_published", 111)]
+    (found,) = load_records([RESULTS / "main" / "as_published-paper-seed111.json"])
     return found
+
+
+@pytest.fixture
+def logger() -> WandbLogger:
+    """A logger that keeps what it is given."""
+
+    class Logger(WandbLogger):
+        def __init__(self) -> None:
+            self.logged, self.run = {}, SimpleNamespace(summary={})
+            self.run.log = self.logged.update
+
+        @property
+        def experiment(self):
+            return self.run
+
+    return Logger()
 
 
 def test_metric_rows_carry_unit_and_interval() -> None:
@@ -55,6 +75,29 @@ def test_verdicts_stand_beside_the_printed_numbers() -> None:
     assert verdict_rows(other) == []
 
 
+def test_only_numbers_of_this_run_with_a_verdict_on_a_printed_one_are_shown(monkeypatch) -> None:
+    verdict, printed = Verdict("reproduced", "within the margin"), Printed(2.0, "2.0")
+
+    def row(label: str, cell: Cell | None, printed: Printed | None = printed) -> Row:
+        other = Cell({1: 9.0}, 9.0, verdict=Verdict("not reproduced", "of the other regime"))
+        return Row(RowSpec(label), printed, {"as_published": other, "corrected": cell})
+
+    rows = (
+        row("good", Cell({1: 2.5}, 2.5, verdict=verdict)),
+        row("claim", Cell({1: 2.5}, 2.5, verdict=verdict), None),
+        row("hole", Cell(hole="not run: x", verdict=Verdict("not run"))),
+        row("no verdict", Cell({1: 2.5}, 2.5)),
+        row("no cell", None),
+    )
+    table = Table(TableSpec("x", "t", "Table T", "", "", ()), "paper", rows)
+    monkeypatch.setattr("lit_ctg.callback.wandb_tables.results_for", lambda *a, **k: SimpleNamespace(tables=[table]))
+    given = record()
+    given.regime = "corrected"
+    made = record_tables(given, [])["verdicts"]
+    assert made.columns == ["table", "row", "printed", "ours", "verdict", "reason"]
+    assert made.data == [["Table T", "good", "2.0", 2.5, "reproduced", "within the margin"]]
+
+
 def test_every_table_is_there() -> None:
     tables = record_tables(record(), record().samples)
     assert {"metrics", "samples", "verdicts", "control/hard/confusion"} <= set(tables)
@@ -73,35 +116,30 @@ def test_rows_of_a_table_keep_their_columns() -> None:
     assert tables["samples"].columns == ["text", "ids", "prompt"]
     assert tables["samples"].data == [["x", "[1, 2]", None], ["y", None, "p"]]
     assert "samples" not in record_tables(given, [])
+    mixed = [{"value": 1}, {"value": "one"}, {"value": ["\xe9"]}]
+    assert record_tables(given, mixed)["samples"].data == [[1], ["one"], ['["\xe9"]']]
 
 
 def test_a_confusion_has_what_was_asked_before_what_came() -> None:
     cells = {"t/confusion/a/b": 3.0, "t/confusion/b/a": 1.0, "u/confusion/a/a": 2.0, "confusion/a/b": 9.0, "x": 1.0}
+    cells["t/confusion/total"] = 4.0
     found = confusions({name: {"value": value} for name, value in cells.items()})
     assert found == {"t/confusion": {("a", "b"): 3, ("b", "a"): 1}, "u/confusion": {("a", "a"): 2}}
     given = record()
     made = record_tables(given, [])["control/hard/confusion"]
+    assert made.spec.string_fields == {"title": "control/hard/confusion"}
     assert made.table.columns == ["Actual", "Predicted", "nPredictions"]
     counts = confusions(given.metrics)["control/hard/confusion"]
     assert {(row[0], row[1]): row[2] for row in made.table.data} == counts
 
 
-def test_every_number_is_in_the_summary_for_a_sweep_to_optimise() -> None:
-    class Logger(WandbLogger):
-        def __init__(self) -> None:
-            self.logged, self.run = {}, SimpleNamespace(summary={})
-            self.run.log = self.logged.update
-
-        @property
-        def experiment(self):
-            return self.run
-
-    given, logger = record(), Logger()
+def test_every_number_is_in_the_summary_for_a_sweep_to_optimise(logger) -> None:
+    given = record()
     given.metrics["bleu/nothing"] = {**given.metrics["val/perplexity"], "value": math.nan}
-    log_record(SimpleNamespace(loggers=[logger]), given, [])
+    log_record(SimpleNamespace(loggers=[object(), logger]), given, [{"text": "a"}])
     assert logger.run.summary["val/perplexity"] == given.metrics["val/perplexity"]["value"]
     assert set(logger.run.summary) == set(given.metrics) - {"bleu/nothing"}
-    assert "metrics" in logger.logged
+    assert "metrics" in logger.logged and logger.logged["samples"].data == [["a"]]
 
 
 def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path) -> None:
@@ -129,3 +167,29 @@ def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path
     rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(row["epoch"], row["row"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert asked == [(2, {"prompt": "the", "control": {}, "seed": 5})] * 5, "not in the validation that ends a run"
+
+
+def test_the_texts_of_every_epoch_are_rows_of_one_growing_table(logger, tiny, tmp_path: Path) -> None:
+    module, data = tiny()
+
+    class Decoding:
+        def generator(self, *given: object):
+            assert given == (module, data)
+            return self
+
+        def generate(self, n: int, **options: object) -> list[SimpleNamespace]:
+            assert not module.training, "without dropout"
+            return [SimpleNamespace(text=f"a text\u2028of two lines, {row}") for row in range(n)]
+
+    callback = WandbGenerations(Decoding(), tmp_path, prompt="the", seed=5)
+    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), loggers=[object(), logger], datamodule=data)
+    tables = []
+    for trainer.current_epoch in (0, 1):
+        callback.on_validation_end(trainer, module.train())
+        tables.append(logger.logged.pop("generations"))
+        assert not logger.logged and module.training
+    assert tables[0] is tables[1] and tables[0].log_mode == "INCREMENTAL", "later rows are sent, not all again"
+    rows = [[epoch, row, f"a text\u2028of two lines, {row}"] for epoch in (1, 2) for row in range(4)]
+    assert (tables[0].columns, tables[0].data) == (["epoch", "row", "text"], rows)
+    lines = (tmp_path / "generations.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [list(json.loads(line).values()) for line in lines] == rows

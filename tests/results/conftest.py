@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lit_ctg.results.record import RunRecord, config_hash, write_record
-from lit_ctg.results.table import COUNTS
+from lit_ctg.results.spec import Printed, RowSpec, TableSpec
+from lit_ctg.results.table import COUNTS, Cell, Row, Table
+from lit_ctg.results.verdict import REPRODUCED, Verdict
 
 SEEDS = (111, 112, 113, 114, 115)
 TRIALS = 200
@@ -133,6 +136,32 @@ def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunR
         history=history,
         samples=samples,
     )
+
+
+def table_of(*rows: Row, size: str = "paper", title: str = "T_1 & [x]", notes: tuple[str, ...] = ()) -> Table:
+    """Return a table made by hand."""
+    return Table(TableSpec("a_paper", "table_x", title, "", "", tuple(row.spec for row in rows)), size, rows, notes)
+
+
+def row_of(
+    label: str,
+    printed: str | Printed | None = None,
+    published: Cell | None = None,
+    corrected: Cell | None = None,
+    **spec: Any,
+) -> Row:
+    """Return a row made by hand: its label, the printed number, our cells in both regimes, what its spec says."""
+    number = Printed(1.0, printed) if isinstance(printed, str) else printed
+    where = {"row": label, "column": "x"} if number is not None else None
+    return Row(RowSpec(label, printed=where, **spec), number, {"as_published": published, "corrected": corrected})
+
+
+def full_cell() -> Cell:
+    """Return a cell that has everything but folds and cells."""
+    return Cell(
+        {1: 0.25, 2: 0.75}, 0.5, (0.125, 0.875), 1234, verdict=Verdict(REPRODUCED, "close"), finding="a finding",
+        note="a note", spread=12.34, spread_printed=5.67,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import re
@@ -9,17 +10,55 @@ from rich.console import Console
 
 from lit_ctg.errors import visible
 from lit_ctg.results.gather import results_for
-from lit_ctg.results.render import escape_latex, escape_markdown, print_tables, render, render_all
-from lit_ctg.results.table import Table
-from lit_ctg.results.verdict import RULES
+from lit_ctg.results.render import (
+    STYLES,
+    csv_cell,
+    escape_latex,
+    escape_markdown,
+    flat,
+    impossible_text,
+    interval_text,
+    latex_table,
+    n_text,
+    n_words,
+    print_tables,
+    printed_text,
+    render,
+    render_all,
+    shown_rows,
+    spread_text,
+    value_text,
+    verdict_text,
+)
+from lit_ctg.results.spec import Printed, RowSpec
+from lit_ctg.results.table import Cell, Row, Table
+from lit_ctg.results.verdict import (
+    CANNOT_DECIDE,
+    CONTRADICTED,
+    IMPOSSIBLE,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    OTHER_SIZE,
+    REPRODUCED,
+    RULES,
+    SUPPORTED,
+    UNDECIDED,
+    Verdict,
+)
+from tests.results.conftest import SEEDS, build_record, full_cell, row_of, table_of
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Table]:
+    records = [build_record("main", "as_published", seed) for seed in SEEDS]
+    results = results_for("semantic_fusion", record_dirs=[], size="paper", extra=records)
+    return {table.spec.name: table for table in results.tables}
 
 
 @pytest.fixture
-def tables(write_records) -> dict[str, Table]:
+def tables(made) -> dict[str, Table]:
     """Tables from the main model's as-published runs alone, so that there are numbers and holes."""
-    folder = write_records(("main",), regimes=("as_published",))
-    results = results_for("semantic_fusion", record_dirs=[folder])
-    return {table.spec.name: table for table in results.tables}
+    return copy.deepcopy(made)
 
 
 def test_markdown_is_a_rectangle(tables) -> None:
@@ -42,6 +81,8 @@ def test_markdown_is_a_rectangle(tables) -> None:
 def test_tables_of_ours_have_no_printed_column(tables) -> None:
     assert "Printed" not in render(tables["table_ablation"], "md")
     assert "As published" not in render(tables["table_ablation"], "md")
+    lines = [line for line in render(tables["table_ablation"], "md").splitlines() if line.startswith("|")]
+    assert lines[0].count("|") == lines[1].count("|"), "an alignment for every column"
     wrapped = r">{\raggedright\arraybackslash}p{%s\linewidth}"
     assert rf"\begin{{longtable}}{{{wrapped % 0.2}rrc{wrapped % 0.11}}}" in render(tables["table_ablation"], "latex")
 
@@ -120,3 +161,284 @@ def test_what_a_run_wrote_cannot_drive_a_terminal_or_a_sheet(tables) -> None:
         line for line in csv.DictReader(io.StringIO(render(tables["table_1"], "csv"))) if line["as_published_value"]
     ]
     assert all(float(line["as_published_value"]) > 0 for line in numbers), "numbers stay numbers"
+
+
+# --- tables made by hand --------------------------------------------------------------------------------------------
+
+
+def test_every_column_of_the_sheet_has_its_own_number() -> None:
+    hole = Cell(hole="not run: x", verdict=Verdict(NOT_RUN, "no run"))
+    rows = (
+        row_of("A", Printed(1.5, "1.50", "nats"), full_cell(), hole, section="S", unit="%"),
+        row_of("B", Printed(None, "none", "nats"), None, Cell({7: 2.0}, 2.0, folds=5)),
+        row_of("C", None, None, Cell({0: 1.0, 1: 2.0}, 1.5, cells=2, verdict=Verdict("x", "y"))),
+        row_of("D", None, None, Cell(texts=("=1", "b"), verdict=Verdict("x", "y")), claim="less"),
+    )
+    sheet = csv.DictReader(io.StringIO(render_all([table_of(*rows, size="small")], "csv")))
+    lines = [{key: word for key, word in line.items() if word} for line in sheet]
+    assert [name for name in sheet.fieldnames or () if name.endswith("_n")] == ["as_published_n", "corrected_n"]
+    start = {"paper": "a_paper", "size": "small", "table": "table_x"}
+    cell = {
+        "value": "0.5", "low": "0.125", "high": "0.875", "n": "2", "trials": "1234", "cv": "12.34",
+        "cv_printed": "5.67", "verdict": REPRODUCED, "finding": "a finding", "reason": "close", "note": "a note",
+    }  # fmt: skip
+    ours = {f"as_published_{key}": word for key, word in cell.items()}
+    assert lines[0] == {
+        **start, "section": "S", "row": "A", "unit": "%", "printed": "1.5", **ours,
+        "corrected_verdict": NOT_RUN, "corrected_reason": "not run: x",
+    }  # fmt: skip
+    assert lines[1] == {
+        **start, "row": "B", "unit": "nats", "printed": "none",
+        "corrected_value": "2.0", "corrected_n": "1", "corrected_folds": "5",
+    }  # fmt: skip
+    assert lines[2] == {
+        **start, "row": "C",
+        "corrected_value": "1.5", "corrected_n": "2", "corrected_cells": "2", "corrected_reason": "y",
+    }  # fmt: skip
+    assert lines[3] == {
+        **start, "row": "D", "corrected_value": "'=1\nb", "corrected_verdict": "x", "corrected_reason": "y",
+    }  # fmt: skip
+
+
+def test_what_a_sheet_would_run_begins_with_an_apostrophe() -> None:
+    for text in ("=1", "+1", "-1", "@a", "|a", " \t=1"):
+        assert csv_cell(text) == f"'{text}"
+    assert [csv_cell(value) for value in ("a=1", -1.5, None, "\x1b=1")] == ["a=1", -1.5, "", r"\x1b=1"]
+
+
+def test_every_special_character_is_escaped() -> None:
+    assert escape_latex('#^~<>|$"\N{MINUS SIGN}\N{EM DASH}\n') == (
+        r"\#\textasciicircum{}\textasciitilde{}\textless{}\textgreater{}\textbar{}\${''}$-$--- "
+    )
+    for letter in "\\`*_{}[]<>()#|~&!":
+        assert escape_markdown(f"a{letter}") == f"a\\{letter}"
+
+
+def hand_made() -> Table:
+    """A section, a number of ours and a hole, a row that begins with a bracket, a gap and a regime without a cell."""
+    gone = Cell(hole="not run: gone", verdict=Verdict(NOT_RUN))
+    rows = (
+        row_of("A", "-1.50", full_cell(), Cell(hole="not run: x\x07")),
+        row_of("[B]", "2", None, full_cell(), section="S_1"),
+        row_of("C", "3", None, Cell(hole="not run: y", verdict=Verdict(NOT_RUN)), section="S_1"),
+        *(row_of(f"g{n}", str(n), None, gone, section="G") for n in range(3)),
+    )
+    return table_of(*rows, notes=("5% & more",))
+
+
+def test_a_markdown_table_word_by_word() -> None:
+    ours = r"0.500 | 2 \(1,234 trials\) | \[0.125, 0.875\] | 12.3 \(5.7\) | reproduced; a finding"
+    columns = " | n | 95% interval | CV* | Verdict"
+    assert render_all([hand_made()], "md", ["one_note"]).split("\n") == [
+        r"### T\_1 \& \[x\]",
+        "",
+        "|  | Printed | As published" + columns + " | Corrected" + columns + " |",
+        "| --- | ---:" + " | ---: | ---: | :---: | ---: | ---" * 2 + " |",
+        rf"| A | −1.50 | {ours} |  |  |  |  | not run: x\\x07 |",
+        r"| **S\_1** |  |  |  |  |  |  |  |  |  |  |  |",
+        rf"| \[B\] | 2 | — |  |  |  |  | {ours} |",
+        "| C | 3 | — |  |  |  |  |  |  |  |  | not run: y |",
+        "| **G** |  |  |  |  |  |  |  |  |  |  |  |",
+        "| 3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2 |  |  |  |  |  |  |  |  |  |  |  |",
+        "",
+        r"5% \& more",
+        "",
+        r"one\_note",
+        "",
+        escape_markdown(RULES),
+        "",
+    ]
+
+
+def test_a_claim_s_verdict_tells_its_size_and_shows_control_characters() -> None:
+    cells = [Cell({1: 1.0}, 1.0, verdict=Verdict(label, "why\x07")) for label in (SUPPORTED, CANNOT_DECIDE)]
+    rows = [row_of(cell.verdict.label, None, None, cell, claim="less") for cell in cells if cell.verdict is not None]
+    _, lines = flat(table_of(*rows, size="small"))
+    assert [line[-1] for line in lines] == ["supported at size small", r"cannot decide: why\x07"]
+
+
+def test_a_latex_table_line_by_line() -> None:
+    lines = latex_table(hand_made()).splitlines()
+    wide = r">{\raggedright\arraybackslash}p{%s\linewidth}"
+    ours = r"0.500 & 2 (1,234 trials) & {[0.125, 0.875]} & 12.3 (5.7) & reproduced; a finding"
+    head = [
+        r"\toprule",
+        r"& & \multicolumn{5}{c}{As published} & \multicolumn{5}{c}{Corrected} \\ "
+        r"\cmidrule(lr){3-7} \cmidrule(lr){8-12}",
+        " & Printed & " + " & ".join([r"Value & $n$ & 95\% interval & CV* & Verdict"] * 2) + r" \\",
+        r"\midrule",
+    ]
+    start = lines.index(rf"\begin{{longtable}}{{{wide % 0.2}r{f'rrcr{wide % 0.11}' * 2}}}")
+    assert lines[start + 1 : start + 14] == [
+        r"\caption{T\_1 \& [x]} \\", *head, r"\endfirsthead", *head, r"\endhead", r"\bottomrule", r"\endfoot"
+    ]  # fmt: skip
+    assert lines[start + 14 :] == [
+        rf"A & $-$1.50 & {ours} &  &  &  &  & not run (1) \\",
+        r"\addlinespace \multicolumn{12}{l}{\emph{S\_1}} \\",
+        rf"{{[B]}} & 2 & --- &  &  &  &  & {ours} \\",
+        r"C & 3 & --- &  &  &  &  &  &  &  &  & not run (2) \\",
+        r"\addlinespace \multicolumn{12}{l}{\emph{G}} \\",
+        rf"\multicolumn{{12}}{{{wide % 0.95}}}{{3 rows not run: gone. Printed: g0: 0; g1: 1; g2: 2}} \\",
+        r"\end{longtable}",
+        r"\noindent 5\% \& more\par",
+        r"\noindent (1) not run: x\textbackslash{}x07.\par",
+        r"\noindent (2) not run: y.\par",
+        r"\endgroup",
+    ]
+
+
+def test_a_table_in_a_terminal_line_by_line() -> None:
+    """What is in brackets is no markup, in titles, labels, sections and notes."""
+    hole = Cell(hole="not run: y", verdict=Verdict("fine\x07"), finding="[i]or[/]")
+    rows = (
+        row_of("[red]A[/]", "1.50", full_cell(), Cell(hole="not run: x\x07")),
+        row_of("B", "2", None, hole, section="[b]S[/]"),
+    )
+    console = Console(file=io.StringIO(), width=140)
+    print_tables([table_of(*rows, title="[b]T[/]", notes=("[red]one\x07[/]",))], console, ["[x] all"])
+    shown = [line.strip(" \N{BOX DRAWINGS LIGHT HORIZONTAL}") for line in console.file.getvalue().splitlines()]
+    lines = [re.split(r"\s{2,}", line) for line in shown if line]
+    rules = [" ".join(line) for line in lines[8:]]
+    assert lines[:8] == [
+        ["[b]T[/]"],
+        ["Printed", "As published", "Corrected"],
+        ["[red]A[/]", "1.50", "0.500", "[0.125, 0.875]", r"not run: x\x07"],
+        ["n=2 (1,234 trials)", "CV* 12.3 (5.7)", "reproduced; a finding"],
+        ["[b]S[/]"],
+        ["B", "2", "\N{EM DASH}", "not run: y"],
+        [r"fine\x07; [i]or[/]"],
+        [r"[red]one\x07[/]"],
+    ]
+    assert " ".join(rules).startswith("[x] all " + RULES[:40])
+
+
+def test_signs_and_powers_are_those_of_the_mean() -> None:
+    tiny = Cell({1: 2e-6}, 2e-6, (-1e-6, 0.25))
+    assert interval_text(row_of("r"), tiny) == "[\N{MINUS SIGN}1.0e\N{MINUS SIGN}6, 2.5e\N{MINUS SIGN}1]"
+    assert interval_text(row_of("r"), Cell({1: 0.25}, 0.25, (1e-6, 0.5))) == "[0.000, 0.500]"
+    assert interval_text(row_of("r"), Cell({1: 0.25}, 0.25)) == ""
+    for combine in ("difference", "percent_change", "interaction", None):
+        sign, row = "+" * (combine is not None), row_of("r", combine=combine, digits=1)
+        cell = Cell({1: 2.0}, 2.0, (-1.0, 5.0))
+        shown = (f"{sign}2.0", f"[\N{MINUS SIGN}1.0, {sign}5.0]")
+        assert (value_text(row, cell), interval_text(row, cell)) == shown
+
+
+def test_what_an_interval_is_over_is_told() -> None:
+    values = {1: 0.5, 2: 0.5}
+    cells = {
+        "1 cell": Cell(values, cells=1), "12 cells": Cell(values, cells=12), "n=2": Cell(values),
+        "1 run, 5 folds": Cell({1: 0.5}, folds=5), "n=2 (1,200 trials)": Cell(values, trials=1200),
+    }  # fmt: skip
+    assert {n_words(cell) for cell in cells.values()} == set(cells)
+    assert all(n_words(cell) == words and n_text(cell) == words.removeprefix("n=") for words, cell in cells.items())
+    assert n_text(Cell()) == "" == spread_text(Cell())
+    assert (spread_text(Cell(spread=1.25)), spread_text(Cell(spread=1.26, spread_printed=3.04))) == ("1.2", "1.3 (3.0)")
+
+
+def test_a_printed_number_is_shown_as_printed() -> None:
+    found = [printed_text(row_of("r", text)) for text in ("-1.5", "1-2", "-", "1,000")]
+    assert found == ["\N{MINUS SIGN}1.5", "1-2", "-", "1,000"]
+    assert printed_text(row_of("r")) == "\N{EM DASH}"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "options", "size", "words"),
+    [
+        (Verdict(REPRODUCED, "why"), {}, "small", "reproduced"),
+        (Verdict(UNDECIDED, "why"), {}, "small", "undecided"),
+        (Verdict(IMPOSSIBLE, "why"), {}, "paper", ""),
+        (Verdict(CANNOT_DECIDE, "why"), {}, "paper", "cannot decide: why"),
+        (Verdict(OTHER_SIZE, "why"), {}, "paper", "other size (why)"),
+        (Verdict(OTHER_SIZE, "size small"), {}, "paper", "other size"),
+        (Verdict(OTHER_SIZE), {}, "paper", "other size"),
+        *((Verdict(label, "why"), {"claim": "less"}, "small", f"{label} at size small")
+          for label in (SUPPORTED, CONTRADICTED, UNDECIDED)),
+        (Verdict(SUPPORTED, "why"), {"claim": "less"}, "paper", "supported"),
+        (Verdict(NOT_RUN, "why"), {"claim": "less"}, "small", "not run"),
+    ],
+)  # fmt: skip
+def test_verdicts_in_words(verdict: Verdict, options: dict, size: str, words: str) -> None:
+    row = row_of("r", None if options else "1", **options)
+    assert verdict_text(row, Cell(verdict=verdict), size) == words
+    both = f"{words}; and more" if words else "and more"
+    assert verdict_text(row, Cell(verdict=verdict, finding="and more"), size) == both
+    ours = row_of("ours")
+    assert verdict_text(ours, Cell(verdict=verdict)) == "", "nothing was printed or claimed"
+    assert verdict_text(ours, Cell(hole="gone", verdict=Verdict(NOT_RUN))) == NOT_RUN
+
+
+def test_where_a_printed_number_is_impossible_is_told_unless_everywhere() -> None:
+    def told(reasons: dict[str, str], cells: dict[str, Cell | None]) -> str:
+        found = {regime: Verdict(IMPOSSIBLE, why) for regime, why in reasons.items()}
+        return impossible_text(Row(RowSpec("r"), Printed(1.0, "1"), cells, found))
+
+    both: dict[str, Cell | None] = {"as_published": Cell(), "corrected": Cell()}
+    assert told({}, both) == ""
+    assert told({"corrected": "too low"}, both) == "impossible (corrected): too low"
+    assert told({"as_published": "too low", "corrected": "too low"}, both) == "impossible: too low"
+    assert told({"as_published": "a", "corrected": "b"}, both) == "impossible: a; b"
+    assert told({"corrected": "too low"}, {**both, "as_published": None}) == "impossible: too low"
+
+
+def test_rows_without_a_number_keep_their_reason() -> None:
+    def row(label: str, hole: str, other: str = "", printed: str | None = None) -> Row:
+        return row_of(label, printed, Cell(hole=hole), Cell(hole=other or hole))
+
+    def shown(*rows: Row) -> list[str]:
+        return [one.spec.label if isinstance(one, Row) else one.words for one in shown_rows(rows)]
+
+    gone = [row(f"a{n}", "not recorded: x") for n in range(5)]
+    assert shown(*gone) == ["5 rows not recorded: a0; a1; ...; a4"]
+    assert shown(*gone[:4]) == ["4 rows not recorded: a0; a1; a2; a3"]
+    assert shown(*(row(f"a{n}", "not recorded: x", "not run: x") for n in range(3))) == ["3 rows not run: a0; a1; a2"]
+    twice = [row(f"a{n}", "not run: x", "not run: y", "1") for n in range(3)]
+    assert shown(*twice) == ["3 rows not run: x; not run: y. Printed: a0: 1; a1: 1; a2: 1"]
+    nothing = [row_of(f"n{n}") for n in range(3)]
+    assert shown(*nothing) == ["n0", "n1", "n2"], "no regime applies"
+    half = [row_of(f"h{n}", None, Cell({1: 1.0}, 1.0), Cell(hole="x")) for n in range(3)]
+    assert shown(*half) == ["h0", "h1", "h2"]
+
+
+def test_only_whole_sections_that_lack_the_same_are_joined() -> None:
+    def gone(section: str, printed: str | None = "1", hole: str = "not run") -> list[Row]:
+        return [row_of(f"{section}{n}", printed, None, Cell(hole=hole), section=section) for n in range(3)]
+
+    def shown(*rows: Row) -> list[str]:
+        return [one.spec.label if isinstance(one, Row) else one.words for one in shown_rows(rows)]
+
+    s, t = (f"3 rows not run. Printed: {x}0: 1; {x}1: 1; {x}2: 1" for x in "ST")
+    assert shown(*gone("S"), *gone("T")) == ["6 rows not run. Printed: S0: 1; S1: 1; S2: 1; T0: 1; T1: 1; T2: 1"]
+    assert shown(*gone("S"), *gone("T", None)) == [s, "3 rows not run: T0; T1; T2"]
+    assert shown(*gone("S"), *gone("T", hole="no weights"))[0] == s
+    assert shown(row_of("r", "1", None, full_cell(), section="S"), *gone("S"), *gone("T")) == ["r", s, t]
+    assert shown(*gone("S"), *gone("T"), row_of("r", "1", None, full_cell(), section="T")) == [s, t, "r"]
+
+
+def test_a_verdict_s_colour_says_whether_it_is_good() -> None:
+    assert STYLES[REPRODUCED] == STYLES[SUPPORTED] == "green"
+    assert STYLES[NOT_REPRODUCED] == STYLES[CONTRADICTED] == "red"
+    assert STYLES[UNDECIDED] == STYLES[CANNOT_DECIDE] == "yellow"
+
+
+def test_columns_of_long_words_wrap_and_others_do_not() -> None:
+    def columns(label: str, printed: str, texts: str) -> str:
+        heading = "a heading that is longer than any number"
+        row = row_of(label, printed, Cell({1: 1.0}, 1.0), Cell(texts=(texts,)), section=heading)
+        found = re.search(r"longtable}{(.*)}", latex_table(table_of(row)))
+        assert found is not None
+        return re.sub(r">\{.*?\}p\{([\d.]+)[^}]*\}", r"<\1>", found[1])
+
+    own = "rrc<0.11>"
+    assert columns("r" * 30, "1", "t" * 24) == f"<0.2>r{own}{own}"
+    assert columns("r", "1" * 25, "t") == f"<0.2><0.1>{own}{own}"
+    assert columns("r", "1", "t" * 25) == f"<0.2>r{own}<0.16>rc<0.11>"
+
+
+def test_a_hole_that_occurs_twice_has_one_number() -> None:
+    holes = ("not run: x", "not run: y", "not run: x")
+    rows = [row_of(hole, "1", None, Cell(hole=hole, verdict=Verdict(NOT_RUN))) for hole in holes]
+    reasons: list[str] = []
+    _, lines = flat(table_of(rows[0], row_of("r", "1", None, full_cell()), *rows[1:]), reasons)
+    assert [line[-1] for line in lines if "not run" in line[-1]] == ["not run (1)", "not run (2)", "not run (1)"]
+    assert reasons == ["not run: x", "not run: y"]
