@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
@@ -258,6 +259,27 @@ def test_a_text_counts_to_its_end_token_and_a_long_prompt_loses_its_beginning(
     whole = [bench.tokenizer("word " * 200 + prompt).input_ids for prompt, _ in bench.prompts]
     assert given == [ids[-room:] for ids in whole], "as many positions as the base model was trained on"
     assert texts[0] == bench.tokenizer.decode([5]) and texts[1] == bench.tokenizer.decode([5] * new)
+
+
+def test_no_special_token_stands_before_a_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods train on text without any, and the independent model reads it so."""
+    end, given = bench.tokenizer.eos_token_id, []
+
+    def generate(steered: Steered, ids: Any, *args: Any, **options: Any) -> torch.Tensor:
+        given.extend(ids)
+        return torch.full((len(ids), max(map(len, ids)) + 1), end)
+
+    tokenizer = copy.deepcopy(bench.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{tokenizer.eos_token} $A", special_tokens=[(tokenizer.eos_token, end)]
+    )
+    assert tokenizer("word").input_ids[0] == end
+    made = copy.copy(bench)
+    made.__dict__["_loaded"] = bench.model, tokenizer
+    monkeypatch.setattr(Steered, "generate", generate)
+    texts, _, tokens = made.write(Arm(bench.model), 1.0)
+    assert given == [bench.tokenizer(prompt, add_special_tokens=False).input_ids for prompt, _ in bench.prompts]
+    assert texts == [""] * tokens
 
 
 def test_prompts_are_as_many_as_asked_and_fit_the_model(bench: Bench) -> None:
