@@ -269,6 +269,18 @@ def test_a_translation_ends_where_the_decoders_positions_do(translator, monkeypa
     assert [len(row) for row in translator.translate(*given, max_new_tokens=4)] == [4, 4]
 
 
+def test_translations_are_made_without_dropout_and_the_module_trains_on():
+    torch.manual_seed(3)
+    module = GraphmaxTranslationModule(vocabulary=WORDS, dim=16, layers=1, heads=2, feedforward_dim=32, dropout=0.9,
+                                       max_length=16, learning_rate=1e-3)  # fmt: skip
+    with torch.no_grad():
+        module.network.get_output_embeddings().weight.normal_()
+    (batch,) = Pairs(size=3).val_dataloader()
+    given = batch["source_ids_BS"], batch["mask_source_BS"]
+    expected = module.eval().translate(*given)
+    assert module.train().translate(*given) == expected and module.training
+
+
 @pytest.mark.parametrize("config", [SimpleNamespace(), SimpleNamespace(max_position_embeddings=None)])
 def test_positions_that_a_network_does_not_state_are_no_limit(translator, monkeypatch, config):
     """As T5 has none."""
