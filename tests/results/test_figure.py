@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -352,14 +353,13 @@ def one_seed(make_record, name: str, regime: str, points: list[list[float]], see
     return record
 
 
-def with_curves(records: list, **changes: str) -> Results:
-    """Semantic fusion, its headline's picture being the curves of three experiments."""
-    results = results_for("semantic_fusion", record_dirs=[], size="paper", extra=records)
-    assert results.manifest is not None and results.manifest.headline is not None
+def with_curves(records: list) -> Any:
+    """Results whose headline's picture is the curves of three experiments."""
     picture = {"curves": {"one": "main", "two": "ablation_no_gate", "three": "baseline"}, "title": "Both",
-               "metric": "val/perplexity", "regime": "corrected", **changes}  # fmt: skip
-    headline = dataclasses.replace(results.manifest.headline, picture=picture)
-    return dataclasses.replace(results, manifest=dataclasses.replace(results.manifest, headline=headline))
+               "metric": "val/perplexity", "regime": "corrected"}  # fmt: skip
+    manifest = SimpleNamespace(headline=SimpleNamespace(picture=picture))
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    return SimpleNamespace(paper="semantic_fusion", manifest=manifest, pool=pool)
 
 
 def test_a_headline_of_curves_shows_the_experiments_that_were_run(make_record) -> None:
@@ -434,6 +434,17 @@ rows:
     assert panels_for(table) == {"a": None}
 
 
+def test_bars_have_three_digits_at_most(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: bars, x: rate}
+rows:
+  - {unit: rate, label: one, metric: one, digits: 5}
+  - {unit: rate, label: two, metric: two, digits: 1}
+"""
+    (chart,) = plots_for(table_of(tmp_path, text, {"one": 0.123456, "two": 0.654321}, make_record))
+    assert ">0.123<" in chart and ">0.7<" in chart
+
+
 def test_a_rule_is_inside_its_frame(make_record, tmp_path) -> None:
     text = """
 plot: {kind: line, x: step}
@@ -442,14 +453,14 @@ rows:
   - {unit: rate, label: two, series: a, x: 1, metric: two}
 """
     table = table_of(tmp_path, text, {"one": 5.0, "two": 6.0}, make_record)
-    assert min(map(float, limits(plots_for(table)[0]))) > 1
+    assert min(map(float, limits(plots_for(table)[0]))) > 4
     first, second = table.rows
     spec = dataclasses.replace(first.spec, floor={"corrected": SimpleNamespace(note="")})
     cell = dataclasses.replace(first.cells["corrected"], bounds={"floor": 1.0, "expectation": 5.5})
     first = dataclasses.replace(first, spec=spec, cells={**first.cells, "corrected": cell})
     (chart,) = plots_for(dataclasses.replace(table, rows=(first, second)))
     assert "floor" in limits(chart)
-    assert min(float(words) for words in limits(chart) if words != "floor") <= 1
+    assert min(float(words) for words in limits(chart) if words != "floor") <= 2
 
 
 @pytest.mark.parametrize(("most", "log"), [(4.0, False), (40.0, True)])
