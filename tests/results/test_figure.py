@@ -173,7 +173,7 @@ rows:
     assert raised[0] == pytest.approx(sum(lowered), abs=0.2) and raised[1] == pytest.approx(lowered[1], abs=0.2)
 
 
-def test_figure_6_shows_words_before_and_after(make_record, tmp_path) -> None:
+def test_figure_6_shows_words_before_and_after(make_record, tmp_path, monkeypatch) -> None:
     record = make_record("main", "corrected", 1)
     record.samples = [
         {"method": "softmax", "text": "give 0.310, be 0.200"},
@@ -196,6 +196,11 @@ rows:
     assert list(panels_for(table)) == ["I was going to: graphmax, corrected"]
     assert plots_for(table)[0].count('class="shift corrected"') == 2
     assert legend_for(table) == []
+    first, other = table.rows
+    silent = dataclasses.replace(other, cells={**other.cells, "corrected": Cell(hole="not run: main")})
+    assert panels_for(dataclasses.replace(table, rows=(first, silent))) == {}
+    monkeypatch.setattr(figure, "word_shift", lambda title, *lists, names, **_: dict(zip(names, lists, strict=True)))
+    assert plots_for(table) == [{"softmax": [("give", 0.31), ("be", 0.2)], "graphmax": [("be", 0.4), ("give", 0.1)]}]
 
 
 # --- training curves ------------------------------------------------------------------------------------------------
@@ -214,7 +219,9 @@ def test_one_measure_of_each_family(make_record) -> None:
     history = {
         "val/accuracy": [[1, 0.1], [2, 0.2]],
         "val/perplexity": [[1, 9.0], [2, 8.0]],
+        "val/loss": [[1, 2.0], [2, 1.0]],
         "train/loss": [[1, 2.0], [2, 1.0]],
+        "train/cross_entropy": [[1, 2.0], [2, 1.0]],
         "increment/unseen": [[0, 5.0], [1, 4.0]],
         "trial/bleu": [[1, 0.5]],
     }
@@ -390,6 +397,7 @@ def test_measures_have_axes_of_their_own(make_record) -> None:
     for name, high in (("main", 9.0), ("ablation_no_gate", 90.0)):
         record = make_record(name, "corrected", 1)
         record.history = {"val/perplexity": [[1, high], [2, 8.0]], "train/loss": [[1, 2.0], [2, 1.0]]}
+        record.metrics["train/loss"] = {**record.metrics["val/perplexity"], "unit": "nats"}
         made.append(record)
     found = training_curves(RecordPool(made, "semantic_fusion", "paper"))
     assert list(found) == [(name, metric) for name in ("ablation_no_gate", "main")
@@ -398,7 +406,9 @@ def test_measures_have_axes_of_their_own(make_record) -> None:
     assert axes["main", "val/perplexity"] == axes["ablation_no_gate", "val/perplexity"]
     assert max(map(float, axes["main", "train/loss"])) < 3
     assert all(("log scale" in svg) == (metric == "val/perplexity") for (_, metric), svg in found.items())
-    assert ">train/loss<" in found["main", "train/loss"] and ">val/perplexity (log scale)<" in "".join(found.values())
+    assert ">train/loss, nats<" in found["main", "train/loss"] and ">val/perplexity (log scale)<" in "".join(
+        found.values()
+    )
 
 
 def test_a_legend_is_of_what_is_drawn(make_record, tmp_path) -> None:
@@ -418,9 +428,16 @@ rows:
     assert legend_for(table)[0] == ("printed", "printed")
     assert [panel.count('class="mark printed"') for panel in plots_for(table)] == [1]
     # a printed number alone is drawn, but makes no picture of ours
+    headline = SimpleNamespace(picture={"table": table.spec.name, "panel": "A"})
+
+    def results_of(table: Table) -> Any:
+        return SimpleNamespace(paper="x", tables=(table,), manifest=SimpleNamespace(headline=headline))
+
+    assert headline_picture(results_of(table)) == (plots_for(table)[0], legend_for(table))
     alone = dataclasses.replace(table.rows[0], cells={"corrected": Cell(hole="not run: main"), "as_published": None})
     table = dataclasses.replace(table, rows=(alone,))
-    assert [panel.count('class="mark printed"') for panel in plots_for(table)] == [1] and not has_ours(table)
+    assert [panel.count('class="mark printed"') for panel in plots_for(table)] == [1]
+    assert not has_ours(table) and headline_picture(results_of(table)) is None
 
 
 def test_values_that_are_no_numbers_make_no_panel(make_record, tmp_path) -> None:
@@ -459,6 +476,7 @@ rows:
     cell = dataclasses.replace(first.cells["corrected"], bounds={"floor": 1.0, "expectation": 5.5})
     first = dataclasses.replace(first, spec=spec, cells={**first.cells, "corrected": cell})
     (chart,) = plots_for(dataclasses.replace(table, rows=(first, second)))
+    assert "band" not in chart
     assert "floor" in limits(chart)
     assert min(float(words) for words in limits(chart) if words != "floor") <= 2
 
@@ -484,6 +502,38 @@ rows:
     assert ("Across (log scale)" in chart) == log and ">Up<" in chart
 
 
+def test_a_curve_has_its_intervals(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: line, x: step}
+rows:
+  - {unit: rate, label: one, series: a, x: 0, metric: one}
+  - {unit: rate, label: two, series: a, x: 1, metric: two}
+"""
+    table = table_of(tmp_path, text, {"one": 5.0, "two": 6.0}, make_record)
+    cells = [dataclasses.replace(row.cells["corrected"], interval=(4.0, 7.0)) for row in table.rows]
+    rows = [dataclasses.replace(row, cells={**row.cells, "corrected": cell})
+            for row, cell in zip(table.rows, cells, strict=True)]  # fmt: skip
+    (chart,) = plots_for(dataclasses.replace(table, rows=tuple(rows)))
+    assert chart.count('class="band corrected"') == 1
+
+
+def test_series_of_pairs_have_colours_of_their_own(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: pareto, pairs: {P: {x: Across, y: Up}}}
+rows:
+  - for: {section: [Across, Up], series: [s, t], label: [a, b]}
+    section: "{section}"
+    label: "{series} {label}"
+    series: "{series}"
+    metric: "{section}/{series}{label}"
+"""
+    values = {
+        f"{section}/{one}": n for section in ("Across", "Up") for n, one in enumerate(("sa", "sb", "ta", "tb"), 1)
+    }
+    chart = panels_for(table_of(tmp_path, text, values, make_record))["P"]
+    assert chart is not None and re.findall('<polyline class="([^"]*)"', chart) == ["curve series0", "curve series1"]
+
+
 def test_a_matrix_has_rows_down_and_columns_across(make_record, tmp_path) -> None:
     text = """
 plot: {kind: matrix, x: realised, y: wanted}
@@ -496,8 +546,16 @@ rows:
     metric: "{wanted}/{realised}"
 """
     values = {f"{y}/{x}": float(n) for n, (y, x) in enumerate(itertools.product("pq", "rst"), 1)}
-    (chart,) = plots_for(table_of(tmp_path, text, values, make_record))
-    assert "M, corrected: wanted by realised" in chart
+    table = table_of(tmp_path, text, values, make_record)
+    printed = (dataclasses.replace(row, printed=Printed(n, str(n))) for n, row in enumerate(table.rows, 1))
+    table = dataclasses.replace(table, rows=tuple(printed))
+    shown = dict(zip(("printed", "corrected"), plots_for(table), strict=True))
+    for kind, chart in shown.items():
+        matrix_in_order(chart, kind)
+
+
+def matrix_in_order(chart: str, kind: str) -> None:
+    assert f"M, {kind}: wanted by realised" in chart
     assert re.findall(r'anchor="middle">([a-z])<', chart) == ["r", "s", "t"]
     assert re.findall(r'anchor="end">([a-z])<', chart) == ["p", "q"]
     assert [word.split(" ")[0] for word in re.findall(r'anchor="middle">([0-9.]+ [^<]*)<', chart)] == list("123456")
