@@ -82,10 +82,13 @@ def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path, 
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
     assert "none yet" in text and "old" not in text
-    readme.write_text(f"{END}\n{BEGIN}\n", encoding="utf-8")
-    capsys.readouterr()
-    assert main([str(readme), "--experiments", str(copy)]) == 2
-    assert "once each and in this order" in capsys.readouterr().err
+    for marks in ([END, BEGIN], [BEGIN], [END], [BEGIN, END, END], [END, BEGIN, END], [BEGIN, END, BEGIN]):
+        readme.write_text(damaged := "\n".join(marks), encoding="utf-8")
+        capsys.readouterr()
+        assert main([str(readme), "--experiments", str(copy)]) == 2, marks
+        assert "once each and in this order" in capsys.readouterr().err and readme.read_text() == damaged
+    assert main([str(tmp_path / "none.md"), "--experiments", str(copy)]) == 2
+    assert "readme: no file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
