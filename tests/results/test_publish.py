@@ -201,6 +201,15 @@ def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monke
                 assert "x: left out: why" in text and "Records: " in text
 
 
+def test_verdicts_of_a_report_are_told_by_regime_and_kind(papers_of_ours: Path) -> None:
+    results, _ = gather("mine", "paper", root=papers_of_ours)
+    (first, *_) = [node for node in _nodes(json.loads(serialised(wandb_report(results[0], "me", "ours"))))
+                   if "none judged" in str(node.get("content"))]  # fmt: skip
+    lines = "".join(first["content"]).splitlines()
+    assert lines == ["- As published, claims: none judged", "- As published, printed numbers: none judged",
+                     "- Corrected, claims: none judged", "- Corrected, printed numbers: 1 undecided"]  # fmt: skip
+
+
 # required keys of eval.schema.json 0.3.0, by where they stand
 REQUIRED = {
     (): ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "model_info", "eval_library"),
