@@ -183,6 +183,12 @@ def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Pa
     assert "(size " not in readme_section(papers_of_ours), "of one size it needs not be said"
 
 
+@pytest.mark.parametrize("drawn", [{"paper"}, {"small"}, set()])
+def test_a_picture_is_shown_where_any_size_has_one(papers_of_ours: Path, monkeypatch, drawn: set[str]) -> None:
+    monkeypatch.setattr(publish, "headline_picture", lambda one: ("", []) if one.size in drawn else None)
+    assert ("![mine](experiments/mine/figures/headline.svg)" in readme_section(papers_of_ours)) == bool(drawn)
+
+
 def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     """Notes, and what was left out, are told once: where a table is not all that is printed also on the terminal."""
     results, _ = gather("mine", "all", root=papers_of_ours)
