@@ -133,6 +133,8 @@ def test_languages_stand_where_the_model_has_them(tmp_path: Path) -> None:
     spanish, english = (words.engine.get_vocab()[code] for code in codes.values())
     assert (module.before, module.after) == ([spanish], [words.engine.eos_token_id])
     assert module.decoder_start == (2, english) and set(module.decoder_start) <= module.silent
+    module.network.generation_config.decoder_start_token_id = 5
+    assert _first(module.network, words.engine, None) == [5], "as the network's own generate"
     module.network.generation_config.decoder_start_token_id = None
     module.network.config.decoder_start_token_id = None
     assert _first(module.network, words.engine, "en_XX") == [english], "where the model names none"
