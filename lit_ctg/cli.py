@@ -443,7 +443,7 @@ COMMANDS = {
         ),
         Command(
             "data",
-            "prepare|info|sample|counts of a corpus; graph: the scene graph of graphmax",
+            "prepare|info|sample|counts of a corpus; papers add actions: lit-ctg data lists all",
             _data,
             (
                 Setting("data", "the corpus, see lit-ctg list what=data"),
@@ -486,8 +486,7 @@ COMMANDS = {
         ),
         Command(
             "field",
-            "run: measure control methods on one model, task and judges; report: who wins; rejudge: do the judges of "
-            "another seed say so too; add: a new method's files",
+            "run|report|rejudge|add: measure control methods on one model, task and judges, and rank them",
             _field,
             (
                 Setting("task", "run: sentiment, topic, ...; several (with commas) or all make a sweep"),
@@ -502,6 +501,10 @@ COMMANDS = {
                 Setting("name", "add: of the new method"),
             ),
             overrides=True,
+            notes=(
+                "rejudge  asks whether judges of another seed give the same ranking",
+                "add  writes a new method's files",
+            ),
             examples=(
                 "field run task=sentiment method=bare,prefix,dexperts size=smoke",
                 "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class UserError(Exception):
     """Bad input (config, file, prompt, checkpoint). The command line prints it as one line and exits with code 2."""
+
+
+@contextlib.contextmanager
+def only_errors_of(logger: str) -> Iterator[None]:
+    """Mute what a library logs below an error, while our own line says what matters; its level is then put back."""
+    found = logging.getLogger(logger)
+    level = found.level
+    found.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        found.setLevel(level)
 
 
 def check_unicode(text: str, what: str) -> str:

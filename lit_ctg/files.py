@@ -74,7 +74,7 @@ def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWH
         data = content.encode() if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise UserError(
-            f"cannot write {path}: its text is no Unicode text ({error.reason}): clean the input"
+            f"cannot write {path}: its text is not valid Unicode ({error.reason}): clean the input"
         ) from error
     with replacing(path, remedy=remedy) as temporary:
         temporary.write_bytes(data)
@@ -214,7 +214,7 @@ def read_yaml(path: str | Path, what: str = "", *, aliases: bool = False) -> Any
     try:
         mode = path.stat()
         if not stat.S_ISREG(mode.st_mode):
-            raise UserError(f"{what}: cannot be read as YAML: it is no file (a folder, a pipe or a device)")
+            raise UserError(f"{what}: cannot be read as YAML: it is not a file (a folder, a pipe or a device)")
         if mode.st_size > MAX_YAML_BYTES:
             raise UserError(f"{what}: cannot be read as YAML: it is larger than {MAX_YAML_BYTES // 2**20} MiB")
         text = path.read_text(encoding="utf-8")

@@ -1,8 +1,21 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
-from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, only_errors_of
+
+
+def test_a_library_is_muted_and_heard_again(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("lit_ctg_tests.library")
+    logger.setLevel(logging.INFO)
+    with pytest.raises(KeyError), only_errors_of(logger.name):
+        logger.warning("muted")
+        logger.error("heard")
+        raise KeyError
+    logger.info("heard again")
+    assert [record.getMessage() for record in caplog.records] == ["heard", "heard again"]
 
 
 def test_the_closest_option_is_offered_and_a_far_one_is_not() -> None:

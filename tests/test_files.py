@@ -209,7 +209,7 @@ def test_yaml_from_what_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files.read_yaml(tmp_path / "good.yaml") == {"a": [1, "ü"]}
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
-    for name, reason in (("pipe", "it is no file"), ("loop", "Too many levels"), ("none", "No such file")):
+    for name, reason in (("pipe", "it is not a file"), ("loop", "Too many levels"), ("none", "No such file")):
         with pytest.raises(UserError, match=rf"{name}\.yaml: cannot be read as YAML: {reason}"):
             files.read_yaml(tmp_path / f"{name}.yaml")
     monkeypatch.setattr(files, "MAX_YAML_BYTES", 4)

@@ -1,4 +1,4 @@
-"""The layers of DESIGN section 1: who may import whom."""
+"""The layers of docs/architecture.md: who may import whom."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,11 @@ PAPERS = sorted(path.parent.name for path in (PACKAGE / "papers").glob("*/__init
 MODULES = sorted(path for group in ALLOWED for path in (PACKAGE / group).rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
-    """Return the dotted names of lit_ctg modules that a file imports, inside functions too."""
+def imported(path: Path, *, loading: bool = False) -> set[str]:
+    """Return the dotted names of lit_ctg modules that a file imports: anywhere, or only while it is loaded itself."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if loading else ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -52,6 +54,17 @@ def test_folders_import_only_what_they_may(path: Path) -> None:
             continue  # a command that a paper adds to ours stands above what runs it
         elif (PACKAGE / other).is_dir() and other != folder:
             assert other in ALLOWED[folder], f"{folder} may not import {name}"
+
+
+def test_no_module_needs_itself_to_be_loaded() -> None:
+    paths = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    modules = {name.removesuffix(".__init__") for name in paths.values()}
+    graph = {}
+    for path, name in paths.items():
+        found = {one if one in modules else one.rpartition(".")[0] for one in imported(path, loading=True)}
+        graph[name.removesuffix(".__init__")] = found & modules
+    assert sum(map(len, graph.values())) > len(modules)
+    TopologicalSorter(graph).prepare()  # its error names the circle
 
 
 def test_papers_are_found() -> None:

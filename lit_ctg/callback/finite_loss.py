@@ -12,7 +12,7 @@ from lit_ctg.errors import UserError
 
 
 class FiniteLoss(Callback):
-    """Check the training loss every ``every`` steps (each check waits for the device), loss and weights every epoch.
+    """Check the training loss every few steps (each check waits for the device), loss and weights every epoch.
 
     Raises:
         UserError: ``every`` is below 1.

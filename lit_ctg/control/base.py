@@ -299,7 +299,9 @@ class Control(abc.ABC):
             UserError: it is not a causal language model, or has another width or vocabulary.
         """
         if not isinstance(model, nn.Module) or not hasattr(model, "prepare_inputs_for_generation"):
-            raise UserError(f"control {self.name}: a {type(model).__name__} is no Hugging Face causal language model")
+            raise UserError(
+                f"control {self.name}: a {type(model).__name__} is not a Hugging Face causal language model"
+            )
         found = model_shape(model)
         for part, needed in self.shape().items():
             if found.get(part) != needed:

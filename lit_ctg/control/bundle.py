@@ -126,7 +126,7 @@ def save(control: Control, folder: str | Path) -> None:
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
-        raise UserError(f"{folder} is there and holds no control: give a folder that is new or empty")
+        raise UserError(f"{folder} exists and holds no control: give a new or empty folder")
     with replacing(target) as temporary:
         temporary.mkdir()
         _write(control, temporary)
@@ -187,7 +187,7 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
             f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:160]}): {REMEDY}"
         ) from error
     if different:
-        raise UserError(f"{folder}: {CONTROL} states another shape than its tensors have: {REMEDY}")
+        raise UserError(f"{folder}: {CONTROL} states a shape that its tensors do not have: {REMEDY}")
     return control
 
 
@@ -221,7 +221,7 @@ def told_by(folder: Path, *, whole: bool = True) -> dict[str, Any]:
         if path.suffix.lower() in PICKLES:
             raise UserError(f"{folder} holds {path.name}, which may be a pickle: a control has none, delete it")
     if not (folder / CONTROL).is_file():
-        raise UserError(f"{folder} holds no {CONTROL}, so it is no control of lit_ctg: give the folder of a bundle")
+        raise UserError(f"{folder} holds no {CONTROL}, so it is not a control of lit_ctg: give the folder of a bundle")
     told = _read_json(folder / CONTROL)
     if not isinstance(told, dict) or "format" not in told or "kind" not in told:
         raise UserError(f"{folder}: {CONTROL} was not written by lit_ctg: give the folder of a bundle")
@@ -254,7 +254,7 @@ def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
     try:
         return load_file(folder / TENSORS)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{folder / TENSORS} is no safetensors file ({one_line(error)[:120]}): {REMEDY}") from error
+        raise UserError(f"{folder / TENSORS} is not a safetensors file ({one_line(error)[:120]}): {REMEDY}") from error
 
 
 def push(control: Control, repository: str, *, private: bool, token: str | None) -> str:

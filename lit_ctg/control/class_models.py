@@ -27,7 +27,8 @@ class Reader:
     """Reads prefixes with a causal language model, incrementally where possible.
 
     A prefix that does not extend the last one by a token (another batch, reordered beams) is read from its start, so
-    the result depends only on the prefixes.
+    the result depends only on the prefixes. So is every prefix by a model without a cache of keys and values (Mamba,
+    or layers of one's own).
     """
 
     def __init__(self, model: Any) -> None:
@@ -48,7 +49,7 @@ class Reader:
         place_NT = (real_NT.long().cumsum(1) - 1).clamp(min=0)
         given_NT = ids_NT.where(real_NT, 0)
         seen_NT = self._seen_NT
-        longer = seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
+        longer = self._cache is not None and seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
         if longer:
             new_N1 = given_NT[:, -1:]
             self._total_N = self._total_N + self._log_p_NV.gather(1, new_N1).squeeze(1)
@@ -66,7 +67,7 @@ class Reader:
             said_NT = log_p_NTV[:, :-1].gather(2, given_NT[:, 1:].unsqueeze(2)).squeeze(2)
             self._total_N = said_NT.masked_fill(~real_NT[:, :-1], 0.0).sum(1)
             self._log_p_NV = log_p_NTV[:, -1]
-        self._cache, self._seen_NT = out.past_key_values, ids_NT.clone()
+        self._cache, self._seen_NT = getattr(out, "past_key_values", None), ids_NT.clone()
         return self._log_p_NV, self._total_N
 
 

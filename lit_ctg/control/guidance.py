@@ -19,6 +19,7 @@ from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
 from lit_ctg.control.class_models import Reader
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
+from lit_ctg.errors import UserError
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -29,8 +30,8 @@ class Guidance(Control):
 
     A second forward pass of the same weights, without any hook (of one's own, too), gives the scores without them: a
     step costs about twice the model's. Options of ``generate`` that change scores before any control
-    (``repetition_penalty`` and the like) count as changes and are exaggerated too. For models with a cache of keys and
-    values.
+    (``repetition_penalty`` and the like) count as changes and are exaggerated too. Where a model has no cache of keys
+    and values (Mamba), the second pass reads the whole text for every token.
     """
 
     kind, stage = "guidance", Stage.LOGITS
@@ -42,6 +43,19 @@ class Guidance(Control):
     def settings(self) -> tuple[ControlSetting, ...]:
         meaning = "how often the change that the controls before this one make is made once more; 0: not again"
         return (ControlSetting("strength", meaning, 1.0, low=0.0),)
+
+    def check_model(self, model: Any) -> None:
+        """Refuse a model that cannot share its weights with a copy.
+
+        Raises:
+            UserError: see ``Control.check_model``; or it is an RWKV, which scales its own weights when it first runs.
+        """
+        super().check_model(model)
+        if any(hasattr(module, "layers_are_rescaled") for module in model.modules()):
+            raise UserError(
+                f"control {self.name}: a {type(model).__name__} scales its own weights as it runs, so a second pass "
+                "over them is another model's: leave the control out or use another model"
+            )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Take the model without hooks; the network's controls are attached before (their stage is earlier)."""

@@ -61,7 +61,7 @@ class Steered:
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-            raise UserError("controls steer causal language models, this one has an encoder: use its decoder-only kin")
+            raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
         _check_together(self.controls)
         for control in self.controls:
             control.check_model(model)
@@ -269,15 +269,17 @@ class Steered:
         return options if config is None else {**config.update(**options), "generation_config": config}
 
     def _check_options(self, options: Mapping[str, Any], seed: int | None) -> None:
+        own = self.model.generation_config  # what it sets, ``generate`` takes where nothing else is asked for
         for name, what in FOREIGN.items():
-            if options.get(name) not in HARMLESS.get(name, (None,)):
-                raise UserError(f"{name}: controls cannot follow {what}; leave it out")
+            if options.get(name, getattr(own, name, None)) not in HARMLESS.get(name, (None,)):
+                where = "leave it out" if name in options else "take it out of the model's generation_config (.json)"
+                raise UserError(f"{name}: controls cannot follow {what}; {where}")
         for name in ("input_ids", "inputs", "attention_mask"):
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
-        if seed is not None and (options.get("num_beams") or 1) > 1:
+        if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:
             raise UserError(
-                "seed: beams draw together, so a row's draws cannot be its own; leave seed or num_beams out"
+                "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass num_beams=1"
             )
 
     def _check_room(self, prompt: int, options: Mapping[str, Any]) -> None:

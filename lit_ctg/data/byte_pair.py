@@ -136,7 +136,7 @@ class GPT2Tokenizer(ByteBPETokenizer):
         ids = read_json(table)
         # the tokens and their ids from 0 on, each once
         if not isinstance(ids, dict) or set(map(repr, ids.values())) != set(map(repr, range(len(ids)))):
-            raise UserError(f"{table} is no table of tokens and their ids from 0: fetch the file again")
+            raise UserError(f"{table} is not a table of tokens with ids counted from 0: fetch the file again")
         pairs: list[tuple[str, str]] = []
         for number, line in enumerate(read_lines(merges), start=1):
             if line and not line.startswith("#version"):

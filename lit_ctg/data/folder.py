@@ -67,7 +67,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
     splits = sorted(found.keys() & _SPLITS)
     if len(splits) > 1:
         raise UserError(f"data.root={root}: {' and '.join(splits)} are splits, not labels; give one file or subfolder "
-                        "a label (splits are made here), or use data=wikitext, which reads such files")  # fmt: skip
+                        "per label (splits are made here), or use data=wikitext, which reads such files")  # fmt: skip
     if passed:
         more = ", ..." if len(passed) > 5 else ""
         _logger.warning(f"data.root={root}: left out {', '.join(passed[:5])}{more} ({' '.join(READ)} are read)")
@@ -77,7 +77,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
     labels = {label: tuple(files) for label, files in sorted(found.items()) if label not in empty}
     if not labels:
         raise UserError(
-            f"data.root={root} holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder a label"
+            f"data.root={root} holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder per label"
         )
     return labels
 
@@ -128,8 +128,8 @@ class FolderDataModule(CorpusDataModule):
     def __init__(self, *, val_fraction: float, test_fraction: float, column: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         if self.source != "local" or self.root is None:
-            raise UserError("data=folder reads texts of your own: give data.root=<folder with one file or subfolder a "
-                            "label> (and no data.source)")  # fmt: skip
+            raise UserError("data=folder reads texts of your own: give data.root=<folder with one file or subfolder "
+                            "per label> (and no data.source)")  # fmt: skip
         self.val_fraction, self.test_fraction = check_fractions(val_fraction, test_fraction)
         self.column = column
         self._cuts: dict[str, tuple[int, int]] = {}

@@ -11,7 +11,6 @@ import contextlib
 import fnmatch
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lit_ctg.data.source import file_checksum, reading
-from lit_ctg.errors import UserError, check_unicode
+from lit_ctg.errors import UserError, check_unicode, only_errors_of
 from lit_ctg.files import locked, write_atomic
 
 ALTERNATIVES = "use data.source=local data.root=<folder> or data.source=sample"
@@ -39,7 +38,7 @@ def check_revision(repository: str, revision: str | None) -> str:
     """Return ``revision`` if it is a full commit hash; a branch or an empty value could change during a run."""
     if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UserError(
-            f"{repository}: revision '{revision}' is no commit hash; pin it: data.revision=<the 40 hex digits that "
+            f"{repository}: revision '{revision}' is not a commit hash; pin it: data.revision=<the 40 hex digits that "
             f"its page on the hub shows under Files>, or {ALTERNATIVES}"
         )
     return revision
@@ -165,12 +164,10 @@ class HubFiles:
         """Turn what can go wrong between us and the hub into one line; the library's own warnings would add more."""
         from huggingface_hub import errors
 
-        logger = logging.getLogger("huggingface_hub")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
         hub = self.endpoint or "the hub"
         try:
-            yield
+            with only_errors_of("huggingface_hub"):
+                yield
         except errors.GatedRepoError as error:
             raise UserError(f"{self.what} is gated: accept its terms on the hub and set HF_TOKEN, or "
                             f"{ALTERNATIVES}") from error  # fmt: skip
@@ -199,8 +196,6 @@ class HubFiles:
             if type(error).__module__.partition(".")[0].startswith(("httpx", "httpcore")):
                 raise UserError(self._unreachable(error)) from error
             raise
-        finally:
-            logger.setLevel(level)
 
     def _strange(self) -> str:
         return f"{self.what}: {self.endpoint or 'the hub'} did not answer as a hub does: check HF_ENDPOINT, or " \

@@ -233,7 +233,7 @@ class Row(dict[str, Any]):
             except UnicodeEncodeError as error:
                 raise UserError(
                     f"{self.where}: column '{column}' holds half of a surrogate pair (character {error.start + 1}), "
-                    "which is no character: clean the text"
+                    "which is not a character: clean the text"
                 ) from error
         if "\0" in value:
             raise UserError(f"{self.where}: column '{column}' holds NUL characters: clean the text")

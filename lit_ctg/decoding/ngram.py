@@ -104,7 +104,7 @@ class NgramModel(nn.Module):
         rows = [np.asarray(ids, dtype=np.int64) for ids in texts]
         ids_N = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
         if not len(ids_N):
-            raise UserError("there is no text to count: give one with at least a token")
+            raise UserError("there is no text to count: give one of at least one token")
         if ids_N.min() < 0 or ids_N.max() >= size:
             wrong = ids_N.min() if ids_N.min() < 0 else ids_N.max()
             raise UserError(f"the text has token {wrong}, the vocabulary {size} tokens: they do not belong together")

@@ -103,7 +103,7 @@ def build_method(cfg: DictConfig) -> Method:
     """
     method = instantiate(cfg.method, "method")
     if not isinstance(method, Method):
-        raise UserError(f"method: a {type(method).__name__} is no method of the field")
+        raise UserError(f"method: a {type(method).__name__} is not a method of the field")
     return method
 
 

@@ -64,9 +64,9 @@ def add(name: str, root: Path | None = None) -> list[Path]:
             UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise UserError(f"name={name}: give a word of lower-case letters, digits and _, none of Python's own")
+        raise UserError(f"name={name}: give a word of lower-case letters, digits and _, not a keyword of Python")
     if name in options("method"):
-        raise UserError(f"name={name}: there is such a method already; choose another name")
+        raise UserError(f"name={name}: this method exists already; choose another name")
     root = root or config_folder().parent
     if not (root / "tests").is_dir():
         raise UserError("lit-ctg field add writes into a checkout of the repository: clone it and install it with -e")
@@ -78,6 +78,6 @@ def add(name: str, root: Path | None = None) -> list[Path]:
     }
     for path, content in made.items():
         if path.exists():
-            raise UserError(f"{path} is there already: choose another name")
+            raise UserError(f"{path} exists already: choose another name")
         write_atomic(path, content.format(name=name, title=title))
     return list(made)

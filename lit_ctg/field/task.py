@@ -56,13 +56,13 @@ class Task:
             class); None deals whole documents.
         rules: name of a judge -> class -> rule, a callable that says of a text whether it is of the class and whose
             ``repr`` says all that it depends on; with ``column=rules``. The first judge's tell the truth of passages.
-        lexicon: graded words for methods that steer by words, with ``words``, ``column("polarity")`` and ``held_out``;
-            None: those that most set a class apart in its training texts.
+        lexicon: graded words for methods that steer by words, with ``words``, ``column("polarity")``, ``held_out``
+            and ``path``; None: those that most set a class apart in its training texts.
         lexicon_signs: class -> 1 or -1: a word is of the class with the sign of its polarity.
 
     Raises:
         UserError: classes without documents, shares that are no shares, rules that are not for the classes, a lexicon
-            without a sign for every class, or a name that is no word.
+            without a sign or a word for every class, or a name that is no word.
     """
 
     def __init__(
@@ -100,6 +100,13 @@ class Task:
             raise UserError(f"task.lexicon={lexicon}: give its file as task.lexicon.path= (as in task=reviews)")
         if lexicon is not None and (set(signs) != set(named) or not set(signs.values()) <= {1, -1}):
             raise UserError(f"task.lexicon_signs={signs}: give 1 or -1 for each of {', '.join(named)}")
+        for label, sign in signs.items() if lexicon is not None else ():
+            if not any(sign * grade > 0 for grade in lexicon.column("polarity")):
+                side = "above" if sign > 0 else "below"
+                raise UserError(
+                    f"lexicon {lexicon.path}: no word has a polarity {side} 0, as the class {label} needs: give "
+                    "it such words, another task.lexicon.path or other task.lexicon_signs"
+                )
         self.lexicon, self.lexicon_signs = lexicon, signs
         self.name, self.data, self.column = name, data, column
         self.labels = {str(label): [str(value) for value in values] for label, values in labels.items()}

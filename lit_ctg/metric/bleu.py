@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
 from sacrebleu.metrics import BLEU
 
 from lit_ctg.core.result import Direction, MetricResult
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, only_errors_of
 
 REFERENCES = ("aligned", "flat")
 
@@ -50,12 +49,7 @@ class Bleu:
         # of one resample sacrebleu makes no bootstrap and returns -1 for its mean
         resamples = self.resamples if scored > 1 and self.resamples > 1 else 0
         # sacrebleu logs its bootstrap, and takes tokenised text for a mistake
-        logger = logging.getLogger("sacrebleu")
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
+        with only_errors_of("sacrebleu"):
             found = BLEU().corpus_score(list(texts), streams, n_bootstrap=resamples)
-        finally:
-            logger.setLevel(level)
         ci95 = (max(0.0, found._mean - found._ci), min(100.0, found._mean + found._ci)) if resamples else None
         return MetricResult(float(found.score), self.unit, self.direction, scored, ci95, self.version)

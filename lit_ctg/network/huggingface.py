@@ -5,16 +5,17 @@ Shape letters: B rows, T positions, V vocabulary, D hidden size.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, only_errors_of
 
 # largest difference between the model's logits and ours, as a share of the largest logit
 TOLERANCE = 1e-3
@@ -144,25 +145,38 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         UserError: there is none, or it is of another kind.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
 
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()  # its bar would print control codes into the log
-    # one process holds the whole model: the note that its layers are not sharded does not matter
-    logging.get_logger("transformers.distributed.tensor_parallel").setLevel(logging.ERROR)
     folder = Path(path).expanduser()
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
         raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
     place = str(folder) if folder.is_dir() else path
     try:
-        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
-        return AutoModelForCausalLM.from_pretrained(
-            place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
-        )
+        with _quiet_loading():
+            config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
+            return AutoModelForCausalLM.from_pretrained(
+                place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
+            )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().splitlines()[0][:160]
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
         raise UserError(f"{where}={path} {kind}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _quiet_loading() -> Iterator[None]:
+    from transformers.utils import logging
+
+    # without a terminal the bar would print control codes into the log
+    hidden = not sys.stderr.isatty() and logging.is_progress_bar_enabled()
+    if hidden:
+        logging.disable_progress_bar()
+    try:
+        # one process holds the whole model: the note that its layers are not sharded does not matter
+        with only_errors_of("transformers.distributed.tensor_parallel"):
+            yield
+    finally:
+        if hidden:
+            logging.enable_progress_bar()
 
 
 def adapters_of(model: Any) -> dict[str, tuple[Tensor, Tensor]]:

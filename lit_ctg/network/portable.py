@@ -180,7 +180,7 @@ def check_causal(module: Any) -> None:
     """
     if not module.causal:
         raise UserError(
-            "this model sees the tokens that it predicts (regime=as_published), so it is no causal language model: "
+            "this model sees the tokens that it predicts (regime=as_published), so it is not a causal language model: "
             "export a run of regime=corrected"
         )
 

@@ -208,13 +208,6 @@ def gather(
     return results, left_out
 
 
-def tables_for(
-    paper: str, root: Path | None = None, record_dirs: Iterable[Path | str] | None = None, size: str = AUTO
-) -> list[Table]:
-    """Return the tables of one paper (see ``results_for``)."""
-    return list(results_for(paper, root, record_dirs, size).tables)
-
-
 def _notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:
     """Return notes: the margins (lettered if several) and checks behind the verdicts, and what cells left out."""
     margins = list(dict.fromkeys(str(row.spec.margin) for row in rows if has_margin(row)))

@@ -93,7 +93,8 @@ def table_command(
 
 
 # Between its two marks the README gives, for every paper, the counts of verdicts on claims and printed numbers, and the
-# few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with a line.
+# few rows that the paper's manifest names in ``headline`` (``spec.py``). A broken paper is left out with a line; one
+# without a record is not mentioned, so that a new paper needs no change of the README.
 
 BEGIN = "<!-- results: written by `make tables` from the committed records -->"
 END = "<!-- end of results -->"
@@ -105,16 +106,18 @@ def readme_section(root: Path) -> str:
     for name in papers(root):
         try:
             sizes = all_results(name, root, [root / name / "results"], AUTO)
-            found.append((sizes, _headline(sizes)))
+            headline = _headline(sizes)
         except UserError as error:
             left_out.append(f"\n{name}: left out: {escape_markdown(str(error))}")
-    found.sort(key=lambda pair: not pair[0][0].pool.records())
+            continue
+        if sizes[0].pool.records():
+            found.append((sizes, headline))
     lines = ["| paper | runs | | as published | corrected |", "| --- | --- | --- | --- | --- |"]
     for sizes, _ in found:
         for results in sizes:
             lines += _verdict_lines(results)
-    for sizes, headline in found:
-        if sizes[0].pool.records() and headline:
+    for _, headline in found:
+        if headline:
             lines += ["", *headline]
     return "\n".join([*lines, *left_out]) + "\n"
 

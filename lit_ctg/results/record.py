@@ -248,23 +248,28 @@ def _parse(text: str, path: Path, samples: Callable[[], list[dict[str, Any]]]) -
 def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
     """Read all records in files and folders (searched to any depth; a missing folder has none).
 
-    Beside a missing folder may lie its archive (``results.tar.xz``), as in the wheel: its records are read in place of
-    the folder's. Records in ``known`` are not read again; newly read ones are added to it.
+    Beside a folder may lie its archive (``results.tar.xz``), as in the wheel, with or without the folder: its records
+    count as if they were in the folder, unless the folder has one of that name. Records in ``known`` are not read
+    again; newly read ones are added to it.
     """
     known = {} if known is None else known
     files: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(file for file in path.rglob("*.json") if _is_record(file.relative_to(path)))
-        elif path.suffix == ".json":
+        if path.suffix == ".json" and not path.is_dir():
             files.append(path)
-        elif (archive := path.with_name(path.name + ARCHIVED)).is_file():
+            continue
+        own = [file for file in path.rglob("*.json") if _is_record(file.relative_to(path))] if path.is_dir() else []
+        if (archive := path.with_name(path.name + ARCHIVED)).is_file():
             folder = path.resolve()
-            read = sorted(place for place in known if place.is_relative_to(folder))
-            if not read:
-                known |= (records := _read_archive(archive, folder))
-                read = list(records)
-            files += read
+            # what is known of the folder and is no file there came from the archive
+            packed = [place for place in known if place.is_relative_to(folder) and not place.is_file()]
+            if not packed:
+                loose = {file.relative_to(path) for file in own}
+                read = _read_archive(archive, folder)
+                packed = [place for place in read if place.relative_to(folder) not in loose]
+                known |= {place: read[place] for place in packed}
+            own = [*(folder / file.relative_to(path) for file in own), *packed]
+        files += sorted(own)
     wanted = list(dict.fromkeys(file.resolve() for file in files))
     known |= {file: load_record(file) for file in wanted if file not in known}
     return [known[file] for file in wanted]

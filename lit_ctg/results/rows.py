@@ -275,7 +275,7 @@ class _Measured:
         hits, total = sum(round(v * n) for v, n in zip(self.values, trials, strict=True)), sum(trials)
         if not 0 <= hits <= total:
             raise UserError(
-                f"{row.label}: {row.terms[0][1]} is no rate ({hits} of {total}); interval: wilson is for rates"
+                f"{row.label}: {row.terms[0][1]} is not a rate ({hits} of {total}); interval: wilson is for rates"
             )
         self.mean, self.trials = (hits / total if total else math.nan), total
         self.interval = self.counts = wilson_interval(hits, total)

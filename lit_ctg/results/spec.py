@@ -303,7 +303,7 @@ def read_printed(path: Path) -> dict[tuple[str, str, str], Printed]:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: damaged line {line} ({error})") from None
         if key in numbers:
-            raise UserError(f"{path}: table {key[0]}, row {key[1]}, column {key[2]} stands there twice")
+            raise UserError(f"{path}: table {key[0]}, row {key[1]}, column {key[2]} appears twice")
         numbers[key] = Printed(value, line["value"] or "not reported", numbers_unit)
     return numbers
 
@@ -596,7 +596,9 @@ def _check_pairs(plot: dict[str, Any], rows: Sequence[RowSpec], where: str) -> N
     known = list(dict.fromkeys(row.section for row in rows))
     for title, pair in pairs.items():
         if not isinstance(pair, dict) or set(pair) != {"x", "y"}:
-            raise UserError(f"{where}: plot.pairs.{title} needs x and y, the sections that are held against each other")
+            raise UserError(
+                f"{where}: plot.pairs.{title} needs x and y, the sections that are compared with each other"
+            )
         for section in pair.values():
             if section not in known:
                 raise UserError(f"{where}: plot.pairs.{title}: no section '{section}'{did_you_mean(section, known)}")

@@ -172,12 +172,18 @@ def recompute_of(paper: str) -> Callable[[RunRecord], Iterator[Recomputed]] | No
     return None if there is None else importlib.import_module(name).recompute
 
 
+def folders_of(root: Path, paper: str) -> list[Path]:
+    """Return a paper's folders of committed records: its ``results``, and those of folders beside that one."""
+    own = root / paper
+    return [own / "results", *sorted(path for path in own.glob("*/results") if path.is_dir())]
+
+
 def main(paper: str | None = None, records: Sequence[str | Path] | None = None, console: Console | None = None) -> int:
     """Verify the records of one paper, or of all and the field; return 1 when a number differs.
 
     Args:
         paper: name of a paper, or ``field``; None or "all" for all.
-        records: folders and files with records; default: the committed ones.
+        records: folders and files with records; default: the committed ones (see ``folders_of``).
         console: where to print.
 
     Raises:
@@ -191,11 +197,11 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
         if not Path(folder).exists():
             raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
     # a wheel has none
-    measured = records is not None or (root / FIELD / "results").is_dir()
+    measured = records is not None or any(folder.is_dir() for folder in folders_of(root, FIELD))
     if paper == FIELD and not measured:
         raise UserError(f"no records of the field in {root}: pass a folder of them with records=")
     for name in [*papers(root), *([FIELD] if measured else [])] if every else [str(paper)]:
-        found = load_records(records if records is not None else [root / name / "results"])
+        found = load_records(records if records is not None else folders_of(root, name))
         done = [record for record in found if record.paper == name and record.status == "DONE"]
         outcome = verify(done, recompute_of(name))
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"

@@ -148,8 +148,8 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
     """
     if not _complete(folder):
         raise UserError(
-            f"{folder} is no run directory with a checkpoint: give the folder that a finished lit-ctg train left under "
-            "outputs/, or experiment=..."
+            f"{folder} is not a run directory with a checkpoint: give the folder that a finished lit-ctg train left "
+            "under outputs/, or experiment=..."
         )
     checkpoint = _of_run(folder)
     cfg = changed(checkpoint.config, words)

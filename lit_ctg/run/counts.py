@@ -86,7 +86,7 @@ def main(words: list[str], console: Console | None = None) -> RunRecord:
     elif hasattr(datamodule, "count_references"):  # sentences that are drawn, not read
         count = datamodule.count_references
     else:
-        raise UserError(f"data counts: {type(datamodule).__name__} is no corpus with splits to count")
+        raise UserError(f"data counts: {type(datamodule).__name__} is not a corpus with splits to count")
     began = time.monotonic()
     cfg.name = f"{COUNTS}{cfg.name}"
     config = plain(cfg)

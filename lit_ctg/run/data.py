@@ -92,7 +92,9 @@ def run(action: str, datamodule: Any, *, n: int = 5, console: Console | None = N
         _generated(action, datamodule, console, n)
         return
     if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"data {action} cannot describe a {type(datamodule).__name__}: it is no corpus of this package")
+        raise UserError(
+            f"data {action} cannot describe a {type(datamodule).__name__}: it is not a corpus of this package"
+        )
     actions: dict[str, Callable[[], None]] = {
         "prepare": lambda: prepare(datamodule, console),
         "info": lambda: info(datamodule, console),

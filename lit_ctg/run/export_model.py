@@ -48,7 +48,7 @@ def main(run: str, out: str | None = None, console: Console | None = None) -> Pa
     home = checkpoint.path.parent.parent
     target = Path(out) if out is not None else home / FOLDER
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").is_file())):
-        raise UserError(f"{target} is there and holds no model: give a folder that is new or empty")
+        raise UserError(f"{target} exists and holds no model: give a new or empty folder")
     cfg = OmegaConf.create(checkpoint.config)
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +14,20 @@ from rich.table import Table
 
 from lit_ctg.command import settings
 from lit_ctg.config import compose
+from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import write_atomic
+from lit_ctg.results.record import environment
 from lit_ctg.run.build import build_datamodule
+from lit_ctg.statistics import Interval
 
 if TYPE_CHECKING:
     from lit_ctg.control.memory import Memory, Saved
 
 ACTIONS = ("build", "fit")
+# what fit measured, beside the memory
+RECORD = "fit.json"
 # how many tokens the model reads at a time if its context is longer
 CONTEXT = 512
 # its own settings, explained in cli.py; other words are overrides of the corpus
@@ -30,7 +38,7 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     """Run build or fit; the following words are settings or overrides of ``data.*`` (``data=folder`` by default).
 
     The training split of the corpus is counted, the weights are fitted on its validation split, and the saving is
-    measured on its test split.
+    measured on its test split; ``fit.json`` in the folder of the fitted memory keeps the numbers.
 
     Raises:
         UserError: no such action, a setting that is missing or does not fit, or whatever corpus, model or bundle raise.
@@ -65,7 +73,7 @@ def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     OmegaConf.update(cfg, "data.tokenizer.path", model)
     datamodule = build_datamodule(cfg)
     if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"a {type(datamodule).__name__} is no text corpus: give data=folder data.root=<folder>")
+        raise UserError(f"a {type(datamodule).__name__} is not a text corpus: give data=folder data.root=<folder>")
     return datamodule
 
 
@@ -103,7 +111,7 @@ def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> M
 
 
 def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
-    from lit_ctg.control.bundle import check_tokenizer, load
+    from lit_ctg.control.bundle import CONTROL, check_tokenizer, load
     from lit_ctg.control.memory import Memory, fit, saved
     from lit_ctg.network.huggingface import load_model
 
@@ -121,10 +129,35 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
     fitted = fit(memory, model, held_out, context=context)
     fitted.origin = memory.origin
     told = saved(fitted, model, measured, context=context)
-    fitted.save_pretrained(own.get("out", own["memory"]))
-    show(told, fitted, sum(map(len, held_out)), console)
-    console.print(f"memory: {own.get('out', own['memory'])}")
+    out, tokens = Path(own.get("out", own["memory"])), sum(map(len, held_out))
+    fitted.save_pretrained(out)
+    record = {
+        "settings": {**own, "tokens": most, "context": context, "overrides": list(overrides)},
+        "corpus": corpus.fingerprint(),
+        "fitted_on": tokens,
+        "chosen": fitted.mixture,
+        "metrics": {name: result.to_dict() for name, result in metrics(told).items()},
+        "memory": json.loads((out / CONTROL).read_text(encoding="utf-8"))["sha256"],
+        **environment(),
+    }
+    write_atomic(out / RECORD, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    show(told, fitted, tokens, console)
+    console.print(f"memory: {out}; these numbers: {out / RECORD}")
     return fitted
+
+
+def metrics(told: Saved) -> dict[str, MetricResult]:
+    """Return what a memory saves as numbers of a record: nats per token, intervals over texts."""
+
+    def nats(value: float, interval: Interval | None = None, saved: bool = False) -> MetricResult:
+        return MetricResult(value, "nats", "higher" if saved else "lower", told.tokens, interval, 1)
+
+    found = {"nats/model": nats(told.model), "nats/ngram": nats(told.ngram)}
+    for name, value in told.mixtures.items():
+        found[f"nats/{name}"] = nats(value)
+        found[f"saved/{name}/against_model"] = nats(*told.against_model[name], saved=True)
+        found[f"saved/{name}/against_ngram"] = nats(*told.against_ngram[name], saved=True)
+    return found
 
 
 def show(told: Saved, memory: Memory, held_out: int, console: Console) -> None:

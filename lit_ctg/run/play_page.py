@@ -174,16 +174,17 @@ def whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def drawn(player: Player, session: Session | None, name: str) -> tuple[str, Session | None]:
-    """Return the curve over one control, and the session extended by it."""
+def drawn(player: Player, session: Session | None, name: str) -> str:
+    """Return the curve over one control, which also extends the session."""
     if session is None:
-        return wrong("generate a text first"), session
+        return wrong("generate a text first")
     try:
         curve = player.curve(session, name)
     except Exception as error:
-        return wrong(failure(error)), session
+        return wrong(failure(error))
+    # in place: the page may have another session by now, which must not be replaced
     session.curves[name] = curve
-    return curve_svg(name, curve), session
+    return curve_svg(name, curve)
 
 
 def to_vary(settings: Sequence[ControlSetting], session: Session | None, now: str) -> str:
@@ -342,14 +343,8 @@ def _run_page(gr: Any, player: Player) -> None:
                 gr.Markdown("### Over the strength of one control")
                 with gr.Row():
                     over = gr.Dropdown(names, value=names[0], label="control", elem_id="over", scale=3)
-                    draw = gr.Button("Draw", elem_id="draw", scale=1)
+                    draw = gr.Button("Draw", elem_id="draw", scale=1, interactive=False)
                 curve = gr.HTML(elem_id="curve")
-                draw.click(
-                    lambda found, name: drawn(player, found, name),
-                    [session, over],
-                    [curve, session],
-                    api_visibility="private",
-                )
             gr.Markdown("### The same elsewhere")
             command = gr.Code(label="command line", language="shell", elem_id="command", interactive=False)
             python = gr.Code(label="Python", language="python", elem_id="python", interactive=False)
@@ -360,12 +355,20 @@ def _run_page(gr: Any, player: Player) -> None:
     def respond(*values: Any) -> Iterator[tuple[Any, ...]]:
         yield from answers(player, values)
 
+    def respond_and_offer(now: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        # with the text itself: a curve could otherwise be asked for before the control that was set is the one offered
+        for found in answers(player, values):
+            name = gr.skip() if found[-1] is None else to_vary(player.generator.controls, found[-1], now)
+            yield (*found, name, gr.Button(interactive=found[-1] is not None), "")
+
+    wanted: tuple[Any, ...] = (respond, inputs, outputs)
+    if over is not None:
+        wanted = (respond_and_offer, [over, *inputs], [*outputs, over, draw, curve])
+        done = draw.click(functools.partial(drawn, player), [session, over], curve, api_visibility="private")
+        done.then(saved, session, export, api_visibility="private")
     for event in (go.click, prompt.submit):
-        done = event(respond, inputs, outputs, api_visibility="private")
-        done = done.then(saved, session, export, api_visibility="private")
-        if over is not None:
-            offered = functools.partial(to_vary, player.generator.controls)
-            done.then(offered, [session, over], over, api_visibility="private")
+        done = event(*wanted, api_visibility="private")
+        done.then(saved, session, export, api_visibility="private")
 
 
 def main(

@@ -243,7 +243,7 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
             raise UserError(f'{where}: give {{"prompt": "...", "settings": {{"<control>.<setting>": 1}}}}')
         lines.append(Line(found["prompt"], {**settings, **own}, where))
     if not lines:
-        raise UserError(f"prompts={path} is empty: give a JSON object a line")
+        raise UserError(f"prompts={path} is empty: give one JSON object per line")
     return lines
 
 

@@ -80,7 +80,7 @@ def test_settings_are_checked(model: Any, raise_tokens: Any, settings: dict[str,
 
 
 def test_a_model_of_another_kind_is_refused(raise_tokens: Any) -> None:
-    with pytest.raises(UserError, match="a Linear is no Hugging Face causal language model"):
+    with pytest.raises(UserError, match="a Linear is not a Hugging Face causal language model"):
         raise_tokens(torch.tensor([5])).check_model(torch.nn.Linear(2, 2))
 
 

@@ -178,7 +178,7 @@ def test_a_pickle_in_the_place_of_the_tensors_is_not_opened(bundle: Path) -> Non
     told["files"]["control.safetensors"] = module._checksum(bundle / "control.safetensors")
     told["sha256"] = module._own_checksum(told)
     (bundle / "control.json").write_text(json.dumps(told), encoding="utf-8")
-    with pytest.raises(UserError, match=r"control\.safetensors is no safetensors file"):
+    with pytest.raises(UserError, match=r"control\.safetensors is not a safetensors file"):
         Control.from_pretrained(bundle)
 
 

@@ -251,6 +251,31 @@ def test_what_cannot_be_followed_is_one_line(
     assert not model.transformer._forward_hooks and "prepare_inputs_for_generation" not in model.__dict__
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("prefill_chunk_size", 2, "a prompt read in chunks; take it out of the model's generation_config (.json)"),
+        ("penalty_alpha", 0.6, "contrastive search; take it out of the model's generation_config (.json)"),
+        ("num_beams", 2, "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass"),
+    ],
+)
+def test_what_the_model_itself_asks_for_cannot_be_followed_either(
+    name: str, value: Any, line: str, model: Any, tokenizer: Any, all_controls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steered = Steered(model, [all_controls["idea_gate"]], tokenizer=tokenizer)
+    options: dict[str, Any] = {"max_new_tokens": 2, "seed": 1}
+    expected = steered.generate(PROMPTS[0], **options)
+    monkeypatch.setattr(model.generation_config, name, value)
+    other = transformers.GenerationConfig(top_k=4)
+    for more in ({}, {"generation_config": other}):
+        with pytest.raises(UserError, match=re.escape(line)):
+            steered.generate(PROMPTS[0], **options, **more)
+    if name != "num_beams":
+        with pytest.raises(UserError, match=re.escape(line)):
+            steered.check(PROMPTS[0], max_new_tokens=2)
+    assert torch.equal(steered.generate(PROMPTS[0], **options, **{name: 1 if name == "num_beams" else None}), expected)
+
+
 def test_a_generation_config_says_the_same_as_single_options(
     model: Any, tokenizer: Any, all_controls: dict[str, Control]
 ) -> None:

@@ -239,7 +239,7 @@ def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> No
         (["rejudge", "seed=1", "root=x"], "give task=, too"),
         (["rejudge", "seed=1", "records=a,b"], "no records at a"),
         (["add", "name=Bad Name"], "give a word of lower-case letters"),
-        (["add", "name=dexperts"], "there is such a method already"),
+        (["add", "name=dexperts"], "this method exists already"),
     ],
 )
 def test_bad_input_is_one_line(run_cli: RunCli, words: list[str], line: str) -> None:
@@ -313,7 +313,7 @@ def test_a_part_is_made_once_and_half_a_part_never_stands(tmp_path: Path) -> Non
 
 def test_a_new_method_s_files_run(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
-    with pytest.raises(UserError, match=r"name=class: give a word .* none of Python's own"):
+    with pytest.raises(UserError, match=r"name=class: give a word .* not a keyword of Python"):
         add("class", tmp_path)
     module, option, test = add("quiet_words", tmp_path)
     names: dict[str, Any] = {}

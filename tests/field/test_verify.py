@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.page import report
 from lit_ctg.field.verify import recompute
 from lit_ctg.results.record import RunRecord, load_records
-from lit_ctg.results.verify import Outcome, main, recompute_of, verify
+from lit_ctg.results.verify import Outcome, folders_of, main, recompute_of, verify
 
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "field" / "results"
 
@@ -31,8 +33,8 @@ def outcome(record: RunRecord, **changes: object) -> Outcome:
 @pytest.mark.long
 def test_committed_records_hold() -> None:
     assert recompute_of("field") is recompute
-    found = verify(load_records([RESULTS]), recompute)
-    assert found.differences == () and found.records == len(list(RESULTS.glob("*-*/*.json")))
+    found = verify(load_records(folders_of(RESULTS.parents[1], "field")), recompute)
+    assert found.differences == () and found.records == len(list(RESULTS.parent.glob("**/results/*-*/*.json")))
 
 
 @pytest.mark.long
@@ -111,3 +113,23 @@ def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no records of the field"):
         main("field", console=console)
+
+
+def test_the_command_reads_every_folder_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number changed in ``held_out/results`` is found; so it is where there is no ``results``."""
+    paper, field = tmp_path / "experiments" / "graphmax", tmp_path / "experiments" / "field"
+    paper.mkdir(parents=True)
+    (paper / "paper.yaml").write_text("title: a paper\n", encoding="utf-8")
+    shutil.copytree(RESULTS.parent / "held_out" / "results" / "news-bare", field / "held_out" / "results" / "news-bare")
+    (record,) = field.rglob("corrected-*.json")
+    data = json.loads(record.read_text(encoding="utf-8"))
+    data["metrics"]["distinct_1@1"]["value"] += 0.1
+    record.write_text(json.dumps(data), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    console = Console(file=StringIO(), width=200)
+    assert main("field", console=console) == 1
+    shutil.copytree(RESULTS / "keywords-bare", field / "results" / "keywords-bare")
+    assert main("field", console=console) == 1
+    alone, _, both, found = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert alone.startswith("field: 1 records") and both.startswith("field: 2 records") and " 1 differ" in both
+    assert "field/news-bare corrected small seed 0: distinct_1@1: recorded" in found

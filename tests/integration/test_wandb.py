@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,10 @@ import pytest
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.run.train import train
+from tests.offline_wandb import finished
 
 WORDS = ["experiment=semantic_fusion/baseline", "size=smoke", "logger=wandb", "trainer.accelerator=cpu"]
 QUICK = ["callback=[run_record,checkpoint,epoch_seed,finite_loss]", "metric=[perplexity]"]
-
-
-def written(log: Path, wanted: bytes, seconds: float = 60) -> bytes:
-    """Return the log once it holds what is wanted: another process writes it, later on a busy machine."""
-    end = time.monotonic() + seconds
-    while wanted not in log.read_bytes() and time.monotonic() < end:
-        time.sleep(0.2)
-    return log.read_bytes()
 
 
 @pytest.mark.long
@@ -33,8 +23,7 @@ def test_an_offline_run_lies_in_the_run_directory_and_is_finished(tmp_path: Path
 
     folder = train(compose([*WORDS, *QUICK, f"output_root={tmp_path}"])).folder
     assert wandb.run is None
-    (log,) = folder.rglob("*.wandb")
-    content = written(log, b"val/perplexity")
+    content = b"".join(entry.SerializeToString() for entry in finished(folder))
     value = json.loads((folder / "run.json").read_text())["metrics"]["val/perplexity"]["value"]
     assert b"val/perplexity" in content and f"{value:.4f}"[:5].encode() in content
     assert b"semantic_fusion/baseline" in content and b"corrected" in content
@@ -52,32 +41,10 @@ def test_a_failed_run_is_finished_too(tmp_path: Path) -> None:
     assert wandb.run is None
 
 
-def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of an offline run file: LevelDB's log format behind a header of 7 bytes."""
-    data, block = path.read_bytes(), 32768
-    assert data[:4] == b":W&B"
-    place, parts = 7, b""
-    while place + 7 <= len(data):
-        if block - place % block < 7:  # the rest of a block too short for a header is filling
-            place += block - place % block
-            continue
-        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
-        parts += data[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (1, 4):  # whole, or the last part
-            yield parts
-            parts = b""
-
-
 def logged(folder: Path) -> dict[str, Any]:
     """Return the last value of every key in the history of the offline run below ``folder``."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    (path,) = folder.rglob("*.wandb")
     found: dict[str, Any] = {}
-    for data in records(path):
-        entry = Record()
-        entry.ParseFromString(data)
+    for entry in finished(folder):
         for item in entry.history.item:
             key, *inner = [item.key] if item.key else item.nested_key
             value = json.loads(item.value_json)

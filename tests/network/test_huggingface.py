@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.utils import logging as transformers_logging
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
@@ -89,6 +91,22 @@ def test_adapters_begin_as_the_model_and_alone_are_trained(gpt2):
     assert torch.allclose(backbone(embedded), bare(embedded), atol=1e-5)
     backbone(embedded).square().sum().backward()
     assert any(parameter.grad is not None and parameter.grad.any() for parameter in backbone.parameters())
+
+
+def test_loading_leaves_the_reader_s_logging_as_it_was(gpt2, monkeypatch):
+    logger, seen = transformers_logging.get_logger("transformers.distributed.tensor_parallel"), []
+    inner = GPT2LMHeadModel.from_pretrained.__func__
+
+    def spied(cls, *args, **options):
+        seen.append((logger.level, transformers_logging.is_progress_bar_enabled()))
+        return inner(cls, *args, **options)
+
+    monkeypatch.setattr(GPT2LMHeadModel, "from_pretrained", classmethod(spied))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    before = logger.level, transformers_logging.is_progress_bar_enabled()
+    HuggingFaceBackbone(path=gpt2)
+    assert seen == [(logging.ERROR, False)]
+    assert (logger.level, transformers_logging.is_progress_bar_enabled()) == before
 
 
 def test_a_missing_folder(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.gather import gather, results_for, tables_for, twins
+from lit_ctg.results.gather import gather, results_for, twins
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
@@ -118,7 +118,7 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
         own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
     )
     assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
-    (table,) = [table for table in tables_for(PAPER) if table.spec.name == "table_1"]
+    (table,) = [table for table in results_for(PAPER).tables if table.spec.name == "table_1"]
     row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
     assert row.cells["corrected"].hole == "not run: baseline", "not mixed with the committed ones"
     row = next(row for row in table.rows if row.spec.label == "Fusion, PPL")

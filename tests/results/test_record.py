@@ -383,6 +383,32 @@ def test_an_archive_stands_for_its_folder(make_record, tmp_path: Path) -> None:
     assert load_records([results], known) == folder, "what is known is not read again"
 
 
+def test_beside_an_archive_a_record_in_its_folder_counts_and_the_rest_comes_from_the_archive(
+    make_record, tmp_path: Path
+) -> None:
+    """A run collected into an installed package; it is no matter which of them was read before."""
+    results = tmp_path / "results"
+    places = [results / "main" / f"corrected-paper-seed{seed}.json" for seed in (7, 8)]
+    for place, seed in zip(places, (7, 8), strict=True):
+        write_record(make_record("main", "corrected", seed), place)
+    with tarfile.open(tmp_path / "results.tar.xz", "w:xz") as archive:
+        archive.add(results, ".")
+    places[0].unlink()
+    again, new = make_record("main", "corrected", 8), results / "other" / "corrected-paper-seed1.json"
+    again.wall_time_s = 12345.0
+    write_record(again, places[1])
+    write_record(make_record("other", "corrected", 1), new)
+    for first in ([], [places[1]], [new, places[1]]):
+        known: dict[Path, RunRecord] = {}
+        assert len(load_records(first, known)) == len(first)
+        found = load_records([results], known)
+        assert [record.source for record in found] == [*places, new]
+        assert [record.wall_time_s == 12345.0 for record in found] == [False, True, False]
+        assert set(known) == {*places, new} and load_records([results], known) == found
+    (tmp_path / "results.tar.xz").write_bytes(b"")
+    assert load_records([results], known) == found, "what is known is not read again"
+
+
 @pytest.mark.parametrize("keep", [0, 30, 200])
 def test_a_damaged_archive_ends_in_one_line(keep: int, make_record, tmp_path: Path) -> None:
     write_record(make_record("main", "corrected", 7), tmp_path / "results" / "main" / "corrected-paper-seed7.json")

@@ -207,7 +207,7 @@ def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
 
 
 def test_wilson_wants_rates(make_record, tmp_path) -> None:
-    with pytest.raises(UserError, match="is no rate"):
+    with pytest.raises(UserError, match="is not a rate"):
         row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [4.9]}))
     cell = row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [0.5, math.nan]}))
     assert cell.cells["corrected"].interval is None

@@ -36,7 +36,7 @@ def test_committed_records_hold(paper: str) -> None:
     records = load_records([EXPERIMENTS / paper / "results"])
     outcome = verify(records, recompute_of(paper))
     assert outcome.differences == ()
-    assert outcome.recomputed > 0
+    assert outcome.recomputed > 0 or not records, "a new paper has none"
 
 
 def first(paper: str, name: str, regime: str = "corrected") -> RunRecord:

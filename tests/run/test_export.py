@@ -56,7 +56,7 @@ def test_a_finished_run_of_every_paper_becomes_a_bundle(
     ("words", "line"),
     [
         (("experiment=idea_gate/main",), "give out=<folder>"),
-        (("nowhere", "out=x"), "nowhere is no run directory with a checkpoint"),
+        (("nowhere", "out=x"), "nowhere is not a run directory with a checkpoint"),
         (("experiment=idea_gate/main", "size=smoke", "out=x"), "no finished run of this configuration"),
     ],
 )

@@ -182,10 +182,10 @@ def test_what_cannot_be_exported_says_why(words: tuple[str, ...], line: str, cac
 
 
 @pytest.mark.parametrize(("paper", "line"), [
-    ("graphmax", "translates: it is no causal language model"),
+    ("graphmax", "translates: it is not a causal language model"),
     ("nslm", "Table 7"),
     ("control_code", r"is at backbone\.path already"),
-    ("semantic_fusion", "is no model of semantic fusion"),
+    ("semantic_fusion", "is not a model of semantic fusion"),
     ("none", "has no portable.py"),
 ])  # fmt: skip
 def test_other_models_of_a_paper_are_refused(paper: str, line: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,7 @@ def test_build_and_fit_tell_what_is_saved(
     places: tuple[Path, Path], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")  # a table of one line a row
     model, texts = places
     words = [f"model={model}", f"data.root={texts}"]
     assert lit_ctg(["memory", "build", *words, f"out={tmp_path / 'memory'}", "order=4"]) == 0
@@ -43,7 +47,24 @@ def test_build_and_fit_tell_what_is_saved(
     assert lit_ctg(["memory", "fit", *words, f"memory={tmp_path / 'memory'}", f"out={tmp_path / 'fitted'}"]) == 0
     told = capsys.readouterr().out
     assert "model alone" in told and "n-grams alone" in told and "(chosen)" in told and "+" in told
+    record = json.loads((tmp_path / "fitted" / "fit.json").read_text(encoding="utf-8"))
+    found = record["metrics"]
+    rows = {"model": "model alone", "ngram": "n-grams alone", "linear": "linear", "product": "product"}
+    for name, title in rows.items():
+        cells = [f"{found[f'nats/{name}']['value']:.4f}"]
+        for side in ("model", "ngram") if name in ("linear", "product") else ():
+            saved = found[f"saved/{name}/against_{side}"]
+            cells += ["{:+.4f} [{:+.4f}, {:+.4f}]".format(saved["value"], *saved["ci95"])]
+            assert saved["direction"] == "higher"
+        assert re.search(rf"^\W*{title}\b.*" + ".*".join(map(re.escape, cells)), told, re.MULTILINE), "as printed"
+    assert f"fitted on {record['fitted_on']:,} tokens" in told and f"{record['chosen']} (chosen)" in told
+    assert f"measured on {record['metrics']['nats/model']['n']:,} others" in told
+    given = {"model": str(model), "memory": str(tmp_path / "memory"), "context": 64, "tokens": None}
+    assert given.items() <= record["settings"].items() and f"data.root={texts}" in record["settings"]["overrides"]
+    assert record["corpus"]["text"] == built.text and record["versions"]["torch"] == metadata.version("torch")
     fitted = Memory.from_pretrained(str(tmp_path / "fitted"))
+    assert fitted.origin is not None and record["memory"] == fitted.origin.checksum, "the memory it is about"
+    assert not (tmp_path / "memory" / "fit.json").exists()
     assert fitted.fitted and max(fitted.weights["linear"].tolist()) > 0.5
     assert not Memory.from_pretrained(str(tmp_path / "memory")).fitted, "out= leaves the old one as it was"
     # held out: another text than the counted one is told of

@@ -65,9 +65,9 @@ def test_bad_settings_are_told_in_place(player: Player, place: int, value: Any, 
 
 
 def test_a_curve_needs_a_text_first(player: Player) -> None:
-    assert "generate a text first" in drawn(player, None, "pos_high")[0]
+    assert "generate a text first" in drawn(player, None, "pos_high")
     *_, last = answers(player, values_of(player, pos_high=0.95))
-    svg, session = drawn(player, last[-1], "pos_high")
+    svg, session = drawn(player, last[-1], "pos_high"), last[-1]
     assert svg.startswith("<svg") and session is not None and set(session.curves) == {"pos_high"}
     assert saved(None) is None
 
@@ -81,6 +81,31 @@ def test_the_curve_is_offered_over_a_control_that_was_set(player: Player) -> Non
     first = next(s.name for s in settings if s.name in {"pos_high", "pos_low"})
     offered = [to_vary(settings, last[-1], now) for now in ("subj_high", "pos_high", "pos_low")]
     assert offered == [first, "pos_high", "pos_low"]
+
+
+def test_the_control_offered_for_a_curve_comes_with_the_text(player: Player) -> None:
+    """Draw waits for both, so it cannot be asked for the control before; a new text takes the old curve away."""
+    pytest.importorskip("gradio", reason="no gradio here")
+    page = play_page.build(Path(), player=player)
+    ids = {block.elem_id: block for block in page.blocks.values() if getattr(block, "elem_id", None)}
+    over, draw, curve = (ids[name] for name in ("over", "draw", "curve"))
+    assert not draw.interactive and over.value != "neg_high"
+    found = list(page.fns.values())
+    asked = [fn for fn in found if over in fn.outputs]
+    assert len(asked) == 2 and all({draw, curve} < set(fn.outputs) for fn in asked), "by the button and by Enter"
+    for fn in asked:
+        assert fn.inputs[0] is over
+        *drafts, last = ({block.elem_id or "session": value for block, value in zip(fn.outputs, told, strict=True)}
+                         for told in fn.fn(over.value, *values_of(player, neg_high=0.95)))  # fmt: skip
+        assert drafts and not any(told["draw"].interactive or told["curve"] for told in drafts)
+        assert all(told["session"] is None and told["over"] == {"__type__": "update"} for told in drafts)
+        assert last["over"] == "neg_high" and last["draw"].interactive and last["curve"] == ""
+        ((message, *_, active, _),) = fn.fn(over.value, "Klaus", *values_of(player)[1:])
+        assert "Klaus" in message and not active.interactive, "there is no text to draw a curve of"
+    (drawing,) = (fn for fn in found if curve in fn.outputs and fn not in asked)
+    assert drawing.outputs == [curve] and drawing.inputs[1] is over, "it leaves the session of a newer text alone"
+    (after,) = (fn for fn in found if fn.trigger_after == drawing._id)
+    assert after.outputs == [ids["export"]], "the file has the curve"
 
 
 @pytest.mark.long
@@ -193,9 +218,9 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     page.wait_for_function("document.querySelector('#table').innerText.includes('neg_high alone')")
     assert "control.neg_high=0.95" in page.locator("#command").inner_text()
     page.wait_for_function("document.querySelectorAll('#effects .token').length > 1")
-    page.wait_for_function("document.querySelector('#over input').value === 'neg_high'")
     page.locator("#draw").click()
     page.wait_for_selector("#curve svg circle")
+    assert "neg_high" in page.locator("#curve").inner_html()
     with page.expect_download() as download:
         page.locator("#export").click()
     download.value.save_as(tmp_path / "session.json")

@@ -13,7 +13,7 @@ from lit_ctg.data.document import Document
 from lit_ctg.data.sample.domain import biography, chemistry, common, finance, hardware, medicine, sport, town, war
 from lit_ctg.data.sample.grammar import drawn_in_split, random_for, take
 from lit_ctg.data.sample.number import wikitext_tokens
-from lit_ctg.data.sample.world import Domain, World, term_words
+from lit_ctg.data.sample.world import Domain, World
 
 DOMAINS: dict[str, Domain] = {
     module.DOMAIN.name: module.DOMAIN
@@ -21,15 +21,6 @@ DOMAINS: dict[str, Domain] = {
 }
 # share of sentences that any field could hold, in tenths
 _NEUTRAL_TENTHS = 2
-
-
-def domain_terms(name: str) -> tuple[str, ...]:
-    """The lower-case topical words of a field, for measures such as stickiness.
-
-    Raises:
-        KeyError: unknown field.
-    """
-    return term_words(DOMAINS[name])
 
 
 def documents(

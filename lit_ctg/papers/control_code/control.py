@@ -226,5 +226,5 @@ def output_size(layer: nn.Module) -> int:
         return layer.out_features
     size = getattr(layer, "nf", None)  # transformers' Conv1D
     if size is None:
-        raise UserError(f"a {type(layer).__name__} is no linear layer: codes enter linear layers")
+        raise UserError(f"a {type(layer).__name__} is not a linear layer: codes enter linear layers")
     return int(size)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
 from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, only_errors_of
 from lit_ctg.files import locked, write_atomic
 from lit_ctg.papers.control_code.sample import books as sample_books
 from lit_ctg.papers.control_code.sample import scripts as sample_scripts
@@ -192,11 +191,11 @@ class GutenbergDataModule(CorpusDataModule):
 
         url, told = self._address(number), self.fetching
         known = None if sha256 is None else f"sha256:{sha256.lower()}"
-        pooch.get_logger().setLevel(logging.ERROR)  # otherwise it reports every retry
         books = pooch.create(path.parent, "", registry={path.name: known}, urls={path.name: url}, retry_if_failed=4)
         bar = None if told is None else _Told(path.name, told)
         try:
-            books.fetch(path.name, downloader=functools.partial(_transfer, bar))
+            with only_errors_of("pooch"):  # otherwise it reports every retry
+                books.fetch(path.name, downloader=functools.partial(_transfer, bar))
         except ValueError as error:
             raise UserError(f"{url} has the wrong checksum (expected sha256 {str(sha256)[:16].lower()}...): the file "
                             f"changed or was damaged on its way; try again, or {ALTERNATIVES}") from error  # fmt: skip

@@ -37,7 +37,7 @@ def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
     cfg = compose(overrides, experiment=False)
     datamodule = build_datamodule(cfg)
     if not isinstance(datamodule, CorpusDataModule):
-        raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is no text corpus")
+        raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is not a text corpus")
     graph = SceneGraph(_scene_corpus(cfg, datamodule), **options).graph(datamodule.vocabulary)
     out = Path(found["out"])
     graph.save(out)

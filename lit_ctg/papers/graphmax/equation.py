@@ -86,8 +86,8 @@ def graphmax(
         if solver in ("published", "algorithm_one"):
             raise UserError(
                 f"solver='{solver}': the published solver has numbers to give, pass solver=AlgorithmOne(step_size=..., "
-                "steps=..., threshold=..., sort=..., log_floor=...); sec. 4.1's stand in conf/model/graphmax.yaml as "
-                "model.published, and model.output=algorithm_one uses them"
+                "steps=..., threshold=..., sort=..., log_floor=...); those of sec. 4.1 are in "
+                "conf/model/graphmax/algorithm_one.yaml, and model.output=algorithm_one uses them"
             )
         hint = did_you_mean(solver, ["certified", "published"])
         raise UserError(f"unknown graphmax solver '{solver}'{hint}: 'certified' or an AlgorithmOne(...)")

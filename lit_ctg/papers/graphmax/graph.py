@@ -193,15 +193,8 @@ class GraphOperator:
 
     def difference(self, x_BV: Tensor) -> Tensor:
         """Return ``(I - A~) x`` row by row, ``[B, V]``, in the dtype of x."""
-        return self._less(0, x_BV)
-
-    def adjoint(self, residual_BV: Tensor) -> Tensor:
-        """Return ``(I - A~)^T r`` row by row, ``[B, V]``, in the dtype of r."""
-        return self._less(1, residual_BV)
-
-    def _less(self, which: int, x_BV: Tensor) -> Tensor:
         wide_VB = x_BV.T.double()
-        return torch.addmm(wide_VB, self.matrices.wide(x_BV)[which], wide_VB, alpha=-1).T.to(x_BV.dtype)
+        return torch.addmm(wide_VB, self.matrices.wide(x_BV)[0], wide_VB, alpha=-1).T.to(x_BV.dtype)
 
     def product(self, x_BV: Tensor) -> Tensor:
         """Return ``M x`` row by row, ``[B, V]`` in the dtype of x: one full product, summed in float64."""
@@ -479,7 +472,7 @@ class CooccurrenceGraph:
             UserError: weights that are not finite, or negative.
         """
         if not isinstance(information, dict):
-            raise ValueError("its information is no mapping")
+            raise ValueError("its information is not a mapping")
         matrix, total_V = _checked(arrays, size)
         return replace(cls.from_matrix(matrix), information=information, total_V=total_V)
 
@@ -516,7 +509,7 @@ class CooccurrenceGraph:
         except SafetensorError as error:
             raise UserError(f"{path} is not a safetensors file ({error}): build the scene graph again") from None
         if metadata.get("format") != GRAPH_FORMAT:
-            raise UserError(f"{path} is no scene graph of this version: build it again")
+            raise UserError(f"{path} is not a scene graph of this version: build it again")
         if metadata.get("sha256") != _arrays_checksum(tensors):
             raise UserError(f"the checksum of the scene graph {path} does not agree: build it again")
         try:

@@ -58,7 +58,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
         UserError: a translation model, or a frozen pretrained backbone.
     """
     if not isinstance(module, GraphmaxModule):
-        raise UserError(f"a {type(module).__name__} translates: it is no causal language model")
+        raise UserError(f"a {type(module).__name__} translates: it is not a causal language model")
 
     def ours(ids_BT: Tensor) -> Tensor:
         return module(plain_batch(ids_BT)).logits_BTV

@@ -420,7 +420,7 @@ class IdeaGateModule(LitLanguageModel):
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0][:160]
             raise UserError(
-                f"model.start_from={path} cannot be loaded ({reason}): give a folder of export-base"
+                f"model.start_from={path} cannot be loaded ({reason}): give a folder that data export-base wrote"
             ) from error
         if sorted(table, key=table.__getitem__) != list(self.vocabulary.tokens):
             raise UserError(

@@ -339,7 +339,7 @@ def _vector(values: str, dim: int, where: str) -> np.ndarray:
     try:
         vector = np.array(values.split(), dtype=np.float64)
     except ValueError as error:
-        raise UserError(f"model.embedding_file: {where} holds something else than numbers") from error
+        raise UserError(f"model.embedding_file: {where} holds something other than numbers") from error
     if len(vector) != dim:
         raise UserError(f"model.embedding_file: {where} has {len(vector)} numbers, the embedding trains {dim}: "
                         "set backbone.dim accordingly")  # fmt: skip

@@ -192,7 +192,7 @@ class PatternRecogniser(Recogniser):
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise UserError(f"class '{self.name}': pattern {pattern!r} is no regular expression: {error}") from error
+            raise UserError(f"class '{self.name}': pattern {pattern!r} is not a regular expression: {error}") from error
 
     def attributes(self, token: str) -> Attributes | None:
         if not self.pattern.fullmatch(token):
@@ -215,7 +215,7 @@ class ListRecogniser(Recogniser):
             for token, value in members.items()
         }
         if len({len(value) for value in self.members.values()}) != 1:
-            raise UserError(f"class '{self.name}': every member needs as many numbers as the others")
+            raise UserError(f"class '{self.name}': all members need the same number of values")
 
     def attributes(self, token: str) -> Attributes | None:
         return self.members.get(token)
@@ -433,11 +433,6 @@ class ClassTable:
     def states(self) -> tuple[str, ...]:
         """Names of the left-context states."""
         return (PLAIN, *(context.name for context in self.contexts))
-
-    @property
-    def class_of_V(self) -> np.ndarray:
-        """Class of each token outside all special contexts, -1 for none."""
-        return self.class_of_SV[0]
 
     @property
     def any_class_V(self) -> np.ndarray:

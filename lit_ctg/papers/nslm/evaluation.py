@@ -284,7 +284,7 @@ class NSLMEvaluation(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a module that is not an NSLM."""
         if not isinstance(pl_module, NSLMModule):
-            raise UserError(f"callback nslm_evaluation: {type(pl_module).__name__} is no NSLM; remove the callback")
+            raise UserError(f"callback nslm_evaluation: {type(pl_module).__name__} is not an NSLM; remove the callback")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Store the results on the validation text, on which the module was tuned; at the end also on test text."""

@@ -146,7 +146,7 @@ class Mark(Feature):
         for mark in self.marks:
             ids = list(vocabulary.encode(mark))
             if len(ids) != 1 or ids[0] == getattr(vocabulary, "unknown_id", None):
-                raise UserError(f"feature Mark: '{mark}' is no token of the corpus's vocabulary: leave it out")
+                raise UserError(f"feature Mark: '{mark}' is not a token of the corpus's vocabulary: leave it out")
             self.ids.append(ids[0])
 
     def values(self, reading: Reading) -> Tensor:
@@ -225,7 +225,7 @@ class FeatureBank(nn.Module):
             if feature.group is not None:
                 self.groups[feature.group] = (*self.groups.get(feature.group, ()), *columns)
         if len(set(names)) < len(names):
-            raise UserError(f"model.bank.features: two features have a column of one name ({', '.join(names)})")
+            raise UserError(f"model.bank.features: two features have a column of the same name ({', '.join(names)})")
         self.names = tuple(names)
 
     @property

@@ -116,7 +116,7 @@ class ClauseVocabulary:
             UserError: no such group.
         """
         if group not in self.groups:
-            raise UserError(f"'{group}' is no token group of the clause corpus{did_you_mean(group, self.groups)}")
+            raise UserError(f"'{group}' is not a token group of the clause corpus{did_you_mean(group, self.groups)}")
         return tuple(self._id[word] for word in self.groups[group])
 
     def encode(self, text: str) -> list[int]:

@@ -244,10 +244,11 @@ class ClauseCorpusDataModule(SentenceDataModule):
         return EntropyFloor(split=split, **floors)
 
     def count_references(self) -> dict[str, MetricResult]:
-        """Return the perplexity of models of counts of the training sentences, on the tokens that a model's counts.
+        """Return the perplexity of models of counts and of the generator itself, on the tokens that a model's counts.
 
-        Names as those of the model's metrics: ``reference/val/<unigram|bigram>_perplexity``, ``..._seen_only`` and
-        ``..._after_held_out``.
+        Names as those of the model's metrics: ``reference/val/<unigram|bigram|generator>_perplexity``,
+        ``..._seen_only`` and ``..._after_held_out``. The generator's is the floor of these sentences; it knows the
+        held-out words, so its seen-only value lies above the floor of a model that never expects them.
         """
         size = len(self.vocabulary)
         train_N = np.concatenate([row[:length] for row, length in zip(*self.corpus("train"), strict=True)])
@@ -260,14 +261,17 @@ class ClauseCorpusDataModule(SentenceDataModule):
             "_seen_only": seen_NT,
             "_after_held_out": seen_NT & (held_NT[:, :-1].cumsum(1) > 0),
         }
-        found = {}
+        nll = {"generator": self.sentence_nats(ids_NT)[:, 1 : ids_NT.shape[1]]}
         for name, model in (("unigram", Unigrams), ("bigram", Bigrams)):
-            nll_NT = model(train_N, size).nll(ids_NT[:, :-1].ravel(), ids_NT[:, 1:].ravel()).reshape(predicted_NT.shape)
-            for suffix, keep_NT in counted.items():
-                perplexity, n = float(np.exp(nll_NT[keep_NT].mean())), int(keep_NT.sum())
-                key = f"reference/val/{name}_perplexity{suffix}"
-                found[key] = MetricResult(perplexity, "perplexity", "lower", n, None, 1)
-        return found
+            pairs = ids_NT[:, :-1].ravel(), ids_NT[:, 1:].ravel()
+            nll[name] = model(train_N, size).nll(*pairs).reshape(predicted_NT.shape)
+        return {
+            f"reference/val/{name}_perplexity{suffix}": MetricResult(
+                float(np.exp(nll_NT[keep_NT].mean())), "perplexity", "lower", int(keep_NT.sum()), None, 1
+            )
+            for name, nll_NT in nll.items()
+            for suffix, keep_NT in counted.items()
+        }
 
     def overlap(self, split: str = "val") -> Overlap:
         """Count the sentences of a split that occur in training (106 of 1,200 in the paper's set-up)."""

@@ -43,11 +43,6 @@ class Floor:
     tokens_per_sentence: float
     seen_tokens_per_sentence: float
 
-    @property
-    def bits_per_sentence(self) -> float:
-        """Expected cost of a sentence in bits."""
-        return self.nats_per_sentence / math.log(2)
-
     def tokens(self, *, seen_only: bool = False, mask: str = "target") -> float:
         """Return expected counted tokens per sentence; the input mask also counts a pad target, which costs nothing."""
         if mask not in ("target", "input"):
@@ -59,10 +54,6 @@ class Floor:
         """Return the mean cost of a counted token in nats."""
         nats = self.seen_nats_per_sentence if seen_only else self.nats_per_sentence
         return nats / self.tokens(seen_only=seen_only, mask=mask)
-
-    def bits_per_token(self, *, seen_only: bool = False, mask: str = "target") -> float:
-        """Return the mean cost of a counted token in bits."""
-        return self.nats_per_token(seen_only=seen_only, mask=mask) / math.log(2)
 
     def perplexity(self, *, seen_only: bool = False, mask: str = "target") -> float:
         """Return exp of the mean cost of a counted token."""

@@ -84,7 +84,7 @@ class Lexicon:
             if not word:
                 self._refuse(where, "a word is empty")
             if word in entries:
-                self._refuse(where, f"'{word}' stands there twice")
+                self._refuse(where, f"'{word}' appears twice")
             entries[word] = {
                 **{name: self._number(where, word, name, row.get(name)) for name in graded},
                 "class": str(row.get("class") or ""),
@@ -176,7 +176,7 @@ def _read_csv(path: Path) -> list[Row]:
                     f"lexicon {path}: the first line has no column 'word' ({', '.join(header) or 'it is empty'})"
                 )
             if len(set(header)) < len(header):
-                raise UserError(f"lexicon {path}: a column stands twice in the first line ({', '.join(header)})")
+                raise UserError(f"lexicon {path}: a column appears twice in the first line ({', '.join(header)})")
             reader.fieldnames = header
             rows = []
             for row in reader:
@@ -224,7 +224,7 @@ def _read_yaml(path: Path) -> list[Row]:
     rows = []
     for word, entry in content.items():
         if not isinstance(word, str):
-            raise UserError(f"lexicon {path}: YAML reads the word {word!r} as no text, put it in quotes")
+            raise UserError(f"lexicon {path}: YAML does not read the word {word!r} as text: put it in quotes")
         columns = dict(entry) if isinstance(entry, Mapping) else {"polarity": entry}
         rows.append(((f"entry '{word}'", word), {str(name): value for name, value in columns.items()}))
     return rows

@@ -99,7 +99,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
     if isinstance(module, TextFusionModule):
         return _text_model(module)
     if not isinstance(module, SemanticFusionModule):
-        raise UserError(f"a {type(module).__name__} is no model of semantic fusion: it is not exported")
+        raise UserError(f"a {type(module).__name__} is not a model of semantic fusion: it is not exported")
     check_causal(module)
     if module.fusion and not module.annotator.prefix_only:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "

@@ -35,7 +35,7 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
         raise UserError(f"paper={paper}: give a name of small letters, digits and _, such as paper=topic_prefix")
     root = config_folder().parent if root is None else root
     if not (root / "pyproject.toml").is_file():
-        raise UserError(f"{root} is no checkout of lit_ctg: clone the repository and run lit-ctg new there")
+        raise UserError(f"{root} is not a checkout of lit_ctg: clone the repository and run lit-ctg new there")
     words = {
         "paper": paper,
         "Class": "".join(part.capitalize() for part in paper.split("_")),
@@ -49,7 +49,7 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
     }
     there = next((path for path in texts if path.exists()), None)
     if there is not None:
-        raise UserError(f"{there} is there already: choose another name, or delete the paper first")
+        raise UserError(f"{there} exists already: choose another name, or delete the paper first")
     for path, text in texts.items():
         write_atomic(path, text)
     return list(texts)

@@ -11,8 +11,9 @@ from statistics import median
 import pytest
 
 from lit_ctg.data.document import Document
-from lit_ctg.data.sample.encyclopedia import DOMAINS, documents, domain_terms
+from lit_ctg.data.sample.encyclopedia import DOMAINS, documents
 from lit_ctg.data.sample.gazetteer import CITIES, distance_km
+from lit_ctg.data.sample.world import term_words
 
 # miles, feet, pounds, acres, mph and inches in the other system, written here again
 _FACTOR = {
@@ -121,7 +122,7 @@ def test_the_next_city_is_near_the_last() -> None:
 def test_terms_are_concentrated_in_their_field() -> None:
     share: dict[str, dict[str, float]] = {}
     for name in ("chemistry", "hardware", "finance", "medicine", "war"):
-        terms = set(domain_terms(name))
+        terms = set(term_words(DOMAINS[name]))
         assert len(terms) >= 60
         share[name] = {}
         for source in DOMAINS:

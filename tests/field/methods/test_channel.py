@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,3 +127,18 @@ def test_a_lexicon_needs_a_sign_of_every_class() -> None:
         build_bench(compose(["size=smoke", "task=reviews", "task.lexicon_signs.positive=2"]))
     with pytest.raises(UserError, match=r"task.lexicon=vader: give its file as task.lexicon.path="):
         build_bench(compose(["size=smoke", "task=reviews", "task.lexicon=vader"]))
+
+
+def test_a_lexicon_needs_words_of_every_class(tmp_path: Path) -> None:
+    """Refused before anything is trained, and not for want of text."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("good: 1.0\ngreat: 0.5\nso: 0\n", encoding="utf-8")
+    told = rf"^lexicon {path}: no word has a polarity below 0, as the class negative needs: give it such words, another"
+    with pytest.raises(UserError, match=told):
+        build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"]))
+    path.write_text("bad: -1.0\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"no word has a polarity above 0, as the class positive needs"):
+        build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"]))
+    path.write_text("bad: -1.0\ngood: 1.0\n", encoding="utf-8")
+    task = build_bench(compose(["size=smoke", "task=reviews", f"task.lexicon.path={path}"])).task
+    assert task.lexicon.words == ("bad", "good")

@@ -60,7 +60,7 @@ def test_bad_input(tmp_path: Path, run_cli) -> None:
     for word in ("order=0", "minimum_count=few", "row_edges=-1"):
         with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: give a whole number from 1"):
             main(["data=reviews", "size=smoke", "data/tokenizer=word", out, word])
-    with pytest.raises(UserError, match="no text corpus"):
+    with pytest.raises(UserError, match="not a text corpus"):
         main(["data=clause", "size=smoke", out])
     code, _, err = run_cli("data", "grap", "data=reviews")
     assert code == 2 and "did you mean 'graph'" in err

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from lit_ctg.config import compose
 from lit_ctg.run.build import build_datamodule
 
-# the specification's constants (paper and authors' code), at size=paper in both regimes
+# constants of the paper and of the authors' code, at size=paper in both regimes
 STATED = {
     "backbone.layers": 6,
     "backbone.heads": 6,

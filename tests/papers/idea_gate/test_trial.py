@@ -27,6 +27,7 @@ from lit_ctg.results.spec import load_specs
 from lit_ctg.results.table import COUNTS
 from lit_ctg.run.reproduce import load_groups
 from lit_ctg.statistics import wilson_interval
+from tests.offline_wandb import finished
 
 # topic_trial: Topic trials with a generator that writes what it is told to: places, arms, pairing, records
 
@@ -683,8 +684,8 @@ def test_files_are_written_and_logged(gated, xray_vocabulary, trainer_of, tmp_pa
     assert [float(row["factor"]) for row in rows] == [row["factor"] for row in callback.rows]
     page = (tmp_path / "xray.html").read_text(encoding="utf-8")
     assert "<svg" in page and PROMPT in page
-    (log,) = tmp_path.rglob("*.wandb")
-    assert b"xray/table" in log.read_bytes() and b"xray/stock_market" in log.read_bytes()
+    logged = b"".join(entry.SerializeToString() for entry in finished(tmp_path))
+    assert b"xray/table" in logged and b"xray/stock_market" in logged
 
 
 def test_bars_stand_by_kind_the_largest_first_and_a_token_stands_once() -> None:

@@ -149,7 +149,7 @@ def test_bad_classes_are_named() -> None:
         PatternRecogniser(pattern="(", **OPTIONS)
     with pytest.raises(UserError, match="did you mean 'city'"):
         PlaceRecogniser(kind="citty", minimum_population=500_000, **OPTIONS)
-    with pytest.raises(UserError, match="as many numbers"):
+    with pytest.raises(UserError, match="the same number of values"):
         ListRecogniser(members={"a": 1, "b": [1, 2]}, **OPTIONS)
 
 

@@ -187,7 +187,7 @@ def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
 
 def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
     module, datamodule = tiny()
-    with pytest.raises(UserError, match="is no NSLM"):
+    with pytest.raises(UserError, match="is not an NSLM"):
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
 
 

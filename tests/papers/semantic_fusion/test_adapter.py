@@ -231,7 +231,7 @@ def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
         (text,) = TextGenerator(make(), marked, vocabulary).generate(1, seed=0)
         assert text.text.split()[-1].endswith(mark)
     path.write_text("start: A\nslots:\n  A: {words: praise, next: B}\n")
-    with pytest.raises(UserError, match="next='B' is no slot"):
+    with pytest.raises(UserError, match="next='B' is not a slot"):
         TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=9, grammar=str(path)), vocabulary)
 
 

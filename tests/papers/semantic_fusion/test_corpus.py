@@ -224,7 +224,12 @@ def test_counts_of_the_training_sentences_by_a_loop_over_the_validation_tokens()
         result = found[f"reference/val/bigram_perplexity{suffix}"]
         assert (result.value, result.n) == (pytest.approx(math.exp(sum(costs) / len(costs))), len(costs))
     assert found["reference/val/unigram_perplexity"].value == pytest.approx(math.exp(sum(unigram) / len(unigram)))
-    assert len(found) == 6
+    oracle = corpus.oracle("val").exact
+    assert found["reference/val/generator_perplexity"].value == pytest.approx(oracle.perplexity())
+    assert found["reference/val/generator_perplexity_seen_only"].value == pytest.approx(
+        oracle.perplexity(seen_only=True)
+    )
+    assert len(found) == 9
 
 
 def test_about_a_hundred_validation_sentences_occur_in_training() -> None:

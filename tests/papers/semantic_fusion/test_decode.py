@@ -440,7 +440,7 @@ def test_the_rules_are_the_settings_in_order(fusion, penalty, soft, hard):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "keep_crossing", "exact", "facts"),
+    ("numbers", "keep_crossing", "exact", "rounded"),
     [
         (PAPER_POSITIVE, False, 3 * 0.97 / 5, 0.58),
         (PAPER_POSITIVE, True, 3 * 0.97 / 5, 0.58),
@@ -449,10 +449,10 @@ def test_the_rules_are_the_settings_in_order(fusion, penalty, soft, hard):
         (PAPER_NEGATIVE, True, 3 * 0.85 / 5, 0.51),
     ],
 )
-def test_held_out_rates_follow_from_the_sampler_alone(numbers, keep_crossing, exact, facts):
+def test_held_out_rates_follow_from_the_sampler_alone(numbers, keep_crossing, exact, rounded):
     rate = sampler_held_out_rate(numbers, seen=2, held_out=3, keep_crossing=keep_crossing)
     assert rate == pytest.approx(exact, abs=1e-12)
-    assert round(rate, 2) == facts
+    assert round(rate, 2) == rounded
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.5, 3.0])

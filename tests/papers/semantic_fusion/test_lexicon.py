@@ -62,11 +62,11 @@ def test_csv_and_yaml_say_the_same(tmp_path, lexicon):
         ("word,polarity\ngood,1.2\n", "line 2: polarity of 'good'"),
         ("word,polarity\ngood,nan\n", "line 2: polarity of 'good'"),
         ("word,strength\ngood,-0.1\n", "give a number from 0 to 1"),
-        ("word,polarity\ngood,1\nGood,0\n", "line 3: 'good' stands there twice"),
+        ("word,polarity\ngood,1\nGood,0\n", "line 3: 'good' appears twice"),
         ("word,polarity\n ,1\n", "line 2: a word is empty"),
         ("word,polarity\ngood,1,2\n", "line 2: it does not have as many columns"),
         ("word,polarity\ngood\n", "line 2: it does not have as many columns"),
-        ("word,polarity,polarity\ngood,1,1\n", "a column stands twice"),
+        ("word,polarity,polarity\ngood,1,1\n", "a column appears twice"),
         ('word,polarity\n"good,1\n', "cannot be read as CSV"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_bad_csv_is_one_line(tmp_path, text, message):
     [
         ("- good", "give a mapping"),
         ("good: [", "cannot be read as YAML"),
-        ("yes: 1", "reads the word True as no text"),
+        ("yes: 1", "does not read the word True as text"),
         ("good: {polarity: high}", "entry 'good': polarity of 'good' is 'high'"),
         ("good: true", "polarity of 'good' is True"),
     ],

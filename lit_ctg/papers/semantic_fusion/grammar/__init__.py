@@ -122,10 +122,10 @@ class _Compiler:
             for following in [option["next"] for option in options]:
                 if following != END and following not in self.slots:
                     hint = did_you_mean(str(following), self.slots)
-                    self.refuse(f"slot {slot}: next={following!r} is no slot{hint}")
+                    self.refuse(f"slot {slot}: next={following!r} is not a slot{hint}")
         start = content.get("start")
         if start not in self.slots:
-            self.refuse(f"start={start!r} is no slot{did_you_mean(str(start), self.slots)}")
+            self.refuse(f"start={start!r} is not a slot{did_you_mean(str(start), self.slots)}")
         self.start: str = start
         self.classes: dict[str, tuple[int, ...]] = {}
         self.transitions: dict[str, dict[str, str]] = {}
@@ -279,7 +279,7 @@ class _Compiler:
             for key in ("remember", "agree"):
                 if key in option and option[key] not in self.agreement:
                     known = ", ".join(self.agreement) or "none"
-                    self.refuse(f"slot {slot}: {key}={option[key]!r} is no agreement (there are: {known})")
+                    self.refuse(f"slot {slot}: {key}={option[key]!r} is not an agreement (there are: {known})")
             words = [
                 word
                 for item in self._strings(f"slot {slot}: words", option["words"])
