@@ -20,7 +20,7 @@ class Bleu:
         references: ``aligned`` compares text i with reference i. ``flat`` is the authors' call: sacrebleu takes a
             list of references as a list of *streams*, so each reference text is a stream of letters, and text i is
             compared with the i-th letter of every reference. Identical texts then do not score 100.
-        resamples: of the bootstrap; 0 for no interval.
+        resamples: of the bootstrap; fewer than two give no interval.
     """
 
     unit = "BLEU"
@@ -46,7 +46,8 @@ class Bleu:
         flat = self.references == "flat"
         streams = [text or " " for text in references] if flat else [list(references)]
         scored = min(len(texts), *map(len, streams)) if flat else len(texts)
-        resamples = self.resamples if scored > 1 else 0
+        # of one resample sacrebleu makes no bootstrap and returns -1 for its mean
+        resamples = self.resamples if scored > 1 and self.resamples > 1 else 0
         # sacrebleu logs its bootstrap, and takes tokenised text for a mistake
         with only_errors_of("sacrebleu"):
             found = BLEU().corpus_score(list(texts), streams, n_bootstrap=resamples)

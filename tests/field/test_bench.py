@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
 from lit_ctg.field import bench as field_bench
 from lit_ctg.field.bench import WORDS, Bench, Parts, facts
-from lit_ctg.field.judge import snippets
+from lit_ctg.field.judge import BagJudge, NeuralJudge, proving_texts, snippets
+from lit_ctg.field.measure import Overlap
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import class_counts, log_odds_words
+from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer
 from lit_ctg.files import try_lock
 from tests.field.conftest import MakeBench
 
@@ -29,6 +35,37 @@ def test_each_model_is_trained_on_the_texts_of_its_split(bench: Bench) -> None:
     assert own == {"texts": bench.task.checksum("train"), "options": bench.base_options}
     assert bench.task.checksum("fluency") in [key["texts"] for key in fluency]
     assert all(key["options"]["steps"] == bench.fluency_options["steps"] for key in fluency)
+
+
+def test_a_language_model_is_made_as_its_options_say(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Base and independent model alike, and whatever the bench's seed is: the seeds of a task share them."""
+    seen = []
+
+    def train(model: Any, stream: Stream, **options: Any) -> dict[str, float]:
+        seen.append((copy.deepcopy(model), stream, options))
+        return {"seconds": 0.0, "loss": 0.0}
+
+    monkeypatch.setattr(field_bench, "train_model", train)
+    base = {**bench.base_options, "layers": 3, "steps": 7, "batch": 5, "learning_rate": 0.5}
+    made = Bench(task=bench.task, parts=Parts(tmp_path), base=base, fluency={"steps": 9}, judges={}, tune={},
+                 decode={}, seed=1)  # fmt: skip
+    assert made.base_folder is not None
+    made.cost(["a"], ["b"])
+    for (model, stream, options), split, steps in zip(seen, ("train", "fluency"), (7, 9), strict=True):
+        texts = made.task.texts(split)
+        tokenizer = make_tokenizer(texts, base["vocabulary"])
+        shape = {name: base[name] for name in ("layers", "dim", "heads", "positions")}
+        same = make_gpt2(len(tokenizer), **shape, end=tokenizer.eos_token_id, seed=0)
+        assert model.config.to_dict() == same.config.to_dict()
+        assert all(map(torch.equal, model.parameters(), same.parameters()))
+        assert stream.ids.tolist() == Stream(tokenizer, texts, 1).ids.tolist() and stream.length == base["length"]
+        assert options.pop("checkpoint").parent == tmp_path
+        assert options == {"steps": steps, "batch": 5, "learning_rate": 0.5, "seed": 0}
+    told = facts(made.base_folder)
+    assert (told["tokens"], told["parameters"]) == (len(seen[0][1].ids), made.model.num_parameters())
+    assert not made.model.training and not any(value.requires_grad for value in made.model.parameters())
 
 
 def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) -> None:
@@ -75,33 +112,88 @@ def test_tuning_reads_its_class_with_the_benchs_seed(make_bench: MakeBench, monk
     assert len(ids) == 1 + sum(len(bench.tokenizer(text).input_ids) + 1 for text in texts)
     assert options["seed"] == 1 and {key: options[key] for key in bench.tune_options} == bench.tune_options
     one, *rest = zip(found.parameters(), bench.model.parameters(), strict=True)
-    assert (one[0] == 0.25).all() and all(torch.equal(own, base) for own, base in rest)
+    assert (one[0] == 0.25).all() and not (one[1] == 0.25).any(), "a copy was trained"
+    assert all(torch.equal(own, base) for own, base in rest)
     assert not found.training and not any(value.requires_grad for value in found.parameters())
     (weights,) = bench.parts.root.glob("first_alone-*/weights.pt")
     assert len(torch.load(weights, weights_only=True)) == 1, "what was not trained is not kept"
+    bench.tuned("positive", prepare=first_alone, name="first_alone")
+    bench.tuned("negative", prepare=first_alone, name="first_alone")
+    assert [row == ids for row, _ in seen] == [True, False], "each class once"
+
+
+def test_windows_fit_a_model_with_few_positions(bench: Bench) -> None:
+    """One is left for what a method puts before a text."""
+    assert bench.stream().length == bench.base_options["length"] == 32
+    made = copy.copy(bench)
+    made.base_options = {**bench.base_options, "length": 500}
+    assert made.stream().length == bench.base_options["positions"] - 1
 
 
 def test_words_of_a_class_are_those_of_the_training_texts(make_bench: MakeBench) -> None:
     bench = make_bench()
     counts = class_counts(bench.task.examples("train"))
+    assert WORDS == 50, "as docs/field.md says"
     assert bench.word_lists == {label: log_odds_words(counts, label, WORDS) for label in bench.task.targets}
     keywords = make_bench("task=keywords")
     assert keywords.word_lists == keywords.task.labels, "of a task of words the words themselves"
+    assert bench.overlap.known == Overlap(bench.task.texts("train")).known != Overlap(bench.task.texts("judge")).known
 
 
+def test_a_word_of_a_lexicon_is_of_the_class_of_its_sign(bench: Bench) -> None:
+    made = copy.copy(bench)
+    for name in ("graded_words", "held_out_words"):
+        made.__dict__.pop(name, None)
+    made.task = copy.copy(bench.task)
+    grades = {"good": 0.5, "flat": 0.0, "bad": -0.25, "poor": -0.75}
+    made.task.lexicon = SimpleNamespace(words=list(grades), column={"polarity": [*grades.values()]}.get,
+                                        held_out=["flat", "poor"])  # fmt: skip
+    made.task.lexicon_signs = {"positive": 1.0, "negative": -1.0}
+    assert made.graded_words == {"positive": {"good": 0.5}, "negative": {"bad": 0.25, "poor": 0.75}}
+    assert made.held_out_words == {"positive": frozenset(), "negative": frozenset({"poor"})}
+    words = bench.word_lists
+    assert bench.graded_words == {label: dict.fromkeys(own, 1.0) for label, own in words.items()}
+    assert bench.held_out_words == {label: frozenset() for label in words}
+
+
+@pytest.mark.parametrize(("longest", "shortest"), [(10, 5), (6, 4)])
 def test_judges_learn_from_their_split_pieces_as_long_as_continuations(
-    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, shortest: int
 ) -> None:
-    bench, asked = make_bench("judges.seed=3", "decode.new_tokens=10"), []
-    monkeypatch.setattr(field_bench, "judging_texts", lambda *given: asked.append(given) or _learned(*given))
-    bench.__dict__.pop("judges", None)
-    judges, proofs = bench.judges
-    assert asked == [(bench.task, 5, 10, bench.judge_options["each"], 3)]
+    """Half as long at least, and never under four words."""
+    made, asked, given = copy.copy(bench), [], []
+    made.parts = Parts(tmp_path)
+    made.judge_options = {**bench.judge_options, "seed": 3, "steps": 2}
+    made.decode_options = {"new_tokens": longest}
+    made.__dict__.pop("judges", None)
+    monkeypatch.setattr(field_bench, "judging_texts", lambda *words: asked.append(words) or _learned(*words))
+    monkeypatch.setattr(field_bench, "proving_texts", lambda *words: asked.append(words) or proving_texts(*words))
+    for kind in (BagJudge, NeuralJudge):
+        own = _noted(kind, given)
+        monkeypatch.setattr(field_bench, kind.__name__, own)
+    judges, proofs = made.judges
+    each = bench.judge_options["each"]
+    assert asked == [(bench.task, shortest, longest, each, 3), (bench.task, shortest, longest)]
+    assert sorted(given) == [("bag", 3, {}), ("neural", 3, {"steps": 2})]
     assert [judge.name for judge in judges] == ["bag", "neural"]
     assert all(proof.of == len(bench.task.examples("held_out")) for proof in proofs)
-    (key,) = (facts(path)["key"] for path in bench.parts.root.glob("judge-*")
-              if facts(path)["key"]["options"]["seed"] == 3)  # fmt: skip
-    assert key["longest"] == 10 and key["options"]["least_accuracy"] is None, "what decides is not what is trained"
+    (key,) = (facts(path)["key"] for path in tmp_path.glob("judge-*"))
+    assert key["texts"] == bench.task.identity() and key["longest"] == longest
+    assert key["options"]["least_accuracy"] is None, "what decides is not what is trained"
+
+
+def _noted(kind: type, given: list[Any]) -> type:
+    class Noted(kind):  # type: ignore[misc]
+        def __init__(self, known: Any, seed: int, **options: Any) -> None:
+            given.append((kind.name, seed, options))
+            super().__init__(known, seed, **options)
+
+    return Noted
+
+
+def test_forms_of_a_word_count_for_the_second_judge_of_a_task_of_words(make_bench: MakeBench) -> None:
+    strict, loose = make_bench("task=keywords").judges[0]
+    assert (strict.name, loose.name) == ("exact", "inflected")
 
 
 def _learned(task: Any, shortest: int, longest: int, each: int, seed: int) -> Any:
@@ -129,13 +221,21 @@ def test_every_text_is_of_its_prompt_and_row_whatever_the_batch(make_bench: Make
     assert 6 <= tokens <= 6 * bench.decode_options["new_tokens"]
 
 
+@pytest.mark.parametrize("taken", [0, 3])
 def test_a_text_counts_to_its_end_token_and_a_long_prompt_loses_its_beginning(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
+    """More of it where a soft prompt takes positions."""
     end, new, given = bench.tokenizer.eos_token_id, int(bench.decode_options["new_tokens"]), []
+    strengths: list[float] = []
 
     class Written(Steered):
-        def generate(self, ids: Any, *args: Any, **options: Any) -> torch.Tensor:
+        def __init__(self, model: Any, controls: Any, *, tokenizer: Any) -> None:
+            super().__init__(model, [], tokenizer=tokenizer)
+            self.controls = tuple(controls)
+
+        def generate(self, ids: Any, settings: Any, **options: Any) -> torch.Tensor:
+            assert settings == {"soft.size": taken}
             given.extend(ids)
             width = max(map(len, ids))
             made = torch.full((len(ids), width + new), 5)
@@ -143,14 +243,53 @@ def test_a_text_counts_to_its_end_token_and_a_long_prompt_loses_its_beginning(
             made[0, width + 2 :] = end
             return made
 
+    @contextlib.contextmanager
+    def at(strength: float) -> Iterator[None]:
+        strengths.append(strength)
+        yield
+
     monkeypatch.setattr(field_bench, "Steered", Written)
-    long = Arm(bench.model, prefix=lambda strength, place: "word " * 200)
-    texts, _, tokens = bench.write(long, 1.0)
-    assert tokens == 2 + (len(texts) - 1) * new
-    room = int(bench.base_options["length"]) - new
+    monkeypatch.setattr(field_bench, "time", SimpleNamespace(process_time=iter((3.0, 5.5)).__next__))
+    soft: Any = SimpleNamespace(name="soft", columns=lambda settings, rows: settings["size"])
+    long = Arm(bench.model, [soft], settings=lambda strength: {"soft.size": round(taken * strength / 2)}, at=at,
+               prefix=lambda strength, place: "word " * 200)  # fmt: skip
+    texts, seconds, tokens = bench.write(long, 2.0)
+    assert strengths == [2.0] and tokens == 2 + (len(texts) - 1) * new and seconds == 2.5
+    room = int(bench.base_options["length"]) - taken - new
     whole = [bench.tokenizer("word " * 200 + prompt).input_ids for prompt, _ in bench.prompts]
     assert given == [ids[-room:] for ids in whole], "as many positions as the base model was trained on"
     assert texts[0] == bench.tokenizer.decode([5]) and texts[1] == bench.tokenizer.decode([5] * new)
+
+
+def test_no_special_token_stands_before_a_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods train on text without any, and the independent model reads it so."""
+    end, given = bench.tokenizer.eos_token_id, []
+
+    def generate(steered: Steered, ids: Any, *args: Any, **options: Any) -> torch.Tensor:
+        given.extend(ids)
+        return torch.full((len(ids), max(map(len, ids)) + 1), end)
+
+    tokenizer = copy.deepcopy(bench.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{tokenizer.eos_token} $A", special_tokens=[(tokenizer.eos_token, end)]
+    )
+    assert tokenizer("word").input_ids[0] == end
+    made = copy.copy(bench)
+    made.__dict__["_loaded"] = bench.model, tokenizer
+    monkeypatch.setattr(Steered, "generate", generate)
+    texts, _, tokens = made.write(Arm(bench.model), 1.0)
+    assert given == [bench.tokenizer(prompt, add_special_tokens=False).input_ids for prompt, _ in bench.prompts]
+    assert texts == [""] * tokens
+
+
+def test_prompts_are_as_many_as_asked_and_fit_the_model(bench: Bench) -> None:
+    assert len(bench.prompts) == bench.decode_options["prompts"]
+    other = copy.copy(bench)
+    assert bench.context == bench.base_options["length"] == 32
+    other.model_name = "a/b"
+    assert other.context == bench.base_options["positions"] == 96, "of another model we know no shorter length"
+    other.decode_options = {**bench.decode_options, "new_tokens": 96}
+    assert other._cut([5, 6, 7], 0) == [7], "a prompt keeps a token"
 
 
 def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
@@ -163,6 +302,41 @@ def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path) -> None
     with pytest.raises(UserError, match="is being made by another process: wait for it"):
         parts.get("model", {"steps": 3}, lambda folder, checkpoint: {})
     lock.release()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as kept:  # its traceback holds the lock, which nothing else would give back
         parts.get("other", {}, lambda folder, checkpoint: {"x": 1 / 0})
     assert facts(parts.get("other", {}, lambda folder, checkpoint: {}))["seconds"] >= 0, "the lock was given back"
+    assert kept.type is ZeroDivisionError
+
+
+def test_a_part_made_by_another_before_the_lock_was_free_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(tmp_path)
+
+    def late(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(field_bench, "try_lock", try_lock)
+        parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"loss": 1.5})
+        return try_lock(*args, **options)
+
+    monkeypatch.setattr(field_bench, "try_lock", late)
+    assert facts(parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"loss": 2.5}))["loss"] == 1.5
+
+
+def test_a_part_goes_on_from_its_checkpoint_and_has_a_time_and_no_order_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(tmp_path)
+
+    def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        known = checkpoint.is_file()
+        checkpoint.write_text("half of it")
+        if not known:
+            raise KeyboardInterrupt
+        return {}
+
+    with pytest.raises(KeyboardInterrupt):
+        parts.get("model", {"steps": 3, "dim": 2}, make)
+    monkeypatch.setattr(field_bench, "time", SimpleNamespace(monotonic=iter((10.0, 12.5)).__next__))
+    made = parts.get("model", {"steps": 3, "dim": 2}, make)
+    assert facts(made)["seconds"] == 2.5
+    assert parts.get("model", {"dim": 2, "steps": 3}, make) == made

@@ -61,6 +61,12 @@ def test_the_interval_stays_on_the_scale() -> None:
     assert metric.score([text] * 4, [text, other, other, other]).ci95[0] == 0.0
 
 
+def test_an_interval_needs_two_resamples():
+    assert [Bleu(references="aligned", resamples=count).score(TEXTS, OTHERS).ci95 for count in (0, 1)] == [None, None]
+    low, high = Bleu(references="aligned", resamples=2).score(TEXTS, OTHERS).ci95
+    assert 0 <= low <= high <= 100
+
+
 def test_flat_references_score_texts_against_letters():
     """Deviation 2: the authors' call."""
     metric = Bleu(references="flat", resamples=0)

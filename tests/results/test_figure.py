@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
+from lit_ctg.results import figure
 from lit_ctg.results.figure import (
     curve_metrics,
+    has_ours,
+    headline_picture,
     legend_for,
     main,
     panels_for,
@@ -25,8 +32,8 @@ from lit_ctg.results.figure import (
 from lit_ctg.results.gather import all_results, results_for
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.rows import build_row
-from lit_ctg.results.spec import load_spec
-from lit_ctg.results.table import RecordPool, Results, Table
+from lit_ctg.results.spec import Printed, load_spec
+from lit_ctg.results.table import Cell, RecordPool, Results, Table
 
 
 @pytest.fixture
@@ -166,7 +173,7 @@ rows:
     assert raised[0] == pytest.approx(sum(lowered), abs=0.2) and raised[1] == pytest.approx(lowered[1], abs=0.2)
 
 
-def test_figure_6_shows_words_before_and_after(make_record, tmp_path) -> None:
+def test_figure_6_shows_words_before_and_after(make_record, tmp_path, monkeypatch) -> None:
     record = make_record("main", "corrected", 1)
     record.samples = [
         {"method": "softmax", "text": "give 0.310, be 0.200"},
@@ -189,6 +196,11 @@ rows:
     assert list(panels_for(table)) == ["I was going to: graphmax, corrected"]
     assert plots_for(table)[0].count('class="shift corrected"') == 2
     assert legend_for(table) == []
+    first, other = table.rows
+    silent = dataclasses.replace(other, cells={**other.cells, "corrected": Cell(hole="not run: main")})
+    assert panels_for(dataclasses.replace(table, rows=(first, silent))) == {}
+    monkeypatch.setattr(figure, "word_shift", lambda title, *lists, names, **_: dict(zip(names, lists, strict=True)))
+    assert plots_for(table) == [{"softmax": [("give", 0.31), ("be", 0.2)], "graphmax": [("be", 0.4), ("give", 0.1)]}]
 
 
 # --- training curves ------------------------------------------------------------------------------------------------
@@ -207,7 +219,9 @@ def test_one_measure_of_each_family(make_record) -> None:
     history = {
         "val/accuracy": [[1, 0.1], [2, 0.2]],
         "val/perplexity": [[1, 9.0], [2, 8.0]],
+        "val/loss": [[1, 2.0], [2, 1.0]],
         "train/loss": [[1, 2.0], [2, 1.0]],
+        "train/cross_entropy": [[1, 2.0], [2, 1.0]],
         "increment/unseen": [[0, 5.0], [1, 4.0]],
         "trial/bleu": [[1, 0.5]],
     }
@@ -338,3 +352,236 @@ def test_one_measure_against_another_is_a_curve_of_labelled_points(write_records
         assert f", {weight}, Perplexity" in chart  # what hovering says
     # the last is of another condition: a point beside the curve of weights
     assert chart.count("<polyline") == 1 and legend_for(table) == []
+
+
+def one_seed(make_record, name: str, regime: str, points: list[list[float]], seed: int = 1, size: str = "paper"):
+    record = make_record(name, regime, seed, size)
+    record.history = {"val/perplexity": points}
+    return record
+
+
+def with_curves(records: list) -> Any:
+    """Results whose headline's picture is the curves of three experiments."""
+    picture = {"curves": {"one": "main", "two": "ablation_no_gate", "three": "baseline"}, "title": "Both",
+               "metric": "val/perplexity", "regime": "corrected"}  # fmt: skip
+    manifest = SimpleNamespace(headline=SimpleNamespace(picture=picture))
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    return SimpleNamespace(paper="semantic_fusion", manifest=manifest, pool=pool)
+
+
+def test_a_headline_of_curves_shows_the_experiments_that_were_run(make_record) -> None:
+    runs = [one_seed(make_record, "main", "corrected", [[1, 11.0], [2, 9.0]]),
+            one_seed(make_record, "main", "as_published", [[1, 3.0], [2, 2.0]]),
+            one_seed(make_record, "ablation_no_gate", "corrected", [[1, 30.0], [2, 20.0]])]  # fmt: skip
+    found = headline_picture(with_curves(runs))
+    assert found is not None and found[1] == []
+    svg = found[0]
+    assert re.findall("<title>([^<]*)</title>", svg) == [
+        "one, epoch 1: 11", "one, epoch 2: 9", "two, epoch 1: 30", "two, epoch 2: 20"]  # fmt: skip
+    assert ">Both<" in svg and "val/perplexity (log scale)" in svg and "three" not in svg
+    far = with_curves([one_seed(make_record, "main", "corrected", [[1, 900.0], [2, 800.0]])])
+    beside = headline_picture(with_curves(runs), [far]), headline_picture(far, [with_curves(runs)])
+    assert beside[0] is not None and beside[1] is not None
+    assert limits(beside[0][0]) == limits(beside[1][0]) != limits(svg)
+    assert headline_picture(with_curves(runs[1:2])) is None, "no run of that regime"
+
+
+def test_a_curve_of_one_common_epoch_is_none(make_record) -> None:
+    apart = [one_seed(make_record, "main", "corrected", [[1, 9.0], [last, 8.0]], last) for last in (2, 3)]
+    assert training_curves(RecordPool(apart, "semantic_fusion", "paper")) == {}
+
+
+def test_measures_have_axes_of_their_own(make_record) -> None:
+    """Curves of one measure share one, of another measure they do not; a loss is not on a log scale."""
+    made = []
+    for name, high in (("main", 9.0), ("ablation_no_gate", 90.0)):
+        record = make_record(name, "corrected", 1)
+        record.history = {"val/perplexity": [[1, high], [2, 8.0]], "train/loss": [[1, 2.0], [2, 1.0]]}
+        record.metrics["train/loss"] = {**record.metrics["val/perplexity"], "unit": "nats"}
+        made.append(record)
+    found = training_curves(RecordPool(made, "semantic_fusion", "paper"))
+    assert list(found) == [(name, metric) for name in ("ablation_no_gate", "main")
+                           for metric in ("train/loss", "val/perplexity")]  # fmt: skip
+    axes = {key: limits(svg) for key, svg in found.items()}
+    assert axes["main", "val/perplexity"] == axes["ablation_no_gate", "val/perplexity"]
+    assert max(map(float, axes["main", "train/loss"])) < 3
+    assert all(("log scale" in svg) == (metric == "val/perplexity") for (_, metric), svg in found.items())
+    assert ">train/loss, nats<" in found["main", "train/loss"] and ">val/perplexity (log scale)<" in "".join(
+        found.values()
+    )
+
+
+def test_a_legend_is_of_what_is_drawn(make_record, tmp_path) -> None:
+    """Neither a section without a chart nor a regime without a run has words in it."""
+    text = """
+plot: {kind: bars, x: rate, sections: [A]}
+rows:
+  - {section: A, unit: rate, label: one, metric: one}
+  - {section: B, unit: rate, label: two, metric: two}
+"""
+    table = table_of(tmp_path, text, {"one": 0.2, "two": 0.3}, make_record)
+    drawn, other = table.rows
+    printed = Printed(0.5, "0.5")
+    table = dataclasses.replace(table, rows=(drawn, dataclasses.replace(other, printed=printed)))
+    assert legend_for(table) == [("corrected", "corrected (95% interval)")]
+    table = dataclasses.replace(table, rows=(dataclasses.replace(drawn, printed=printed), other))
+    assert legend_for(table)[0] == ("printed", "printed")
+    assert [panel.count('class="mark printed"') for panel in plots_for(table)] == [1]
+    # a printed number alone is drawn, but makes no picture of ours
+    headline = SimpleNamespace(picture={"table": table.spec.name, "panel": "A"})
+
+    def results_of(table: Table) -> Any:
+        return SimpleNamespace(paper="x", tables=(table,), manifest=SimpleNamespace(headline=headline))
+
+    assert headline_picture(results_of(table)) == (plots_for(table)[0], legend_for(table))
+    alone = dataclasses.replace(table.rows[0], cells={"corrected": Cell(hole="not run: main"), "as_published": None})
+    table = dataclasses.replace(table, rows=(alone,))
+    assert [panel.count('class="mark printed"') for panel in plots_for(table)] == [1]
+    assert not has_ours(table) and headline_picture(results_of(table)) is None
+
+
+def test_values_that_are_no_numbers_make_no_panel(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: line, x: step}
+rows:
+  - {unit: rate, label: one, series: a, x: 0, metric: one}
+  - {unit: rate, label: two, series: a, x: 1, metric: two}
+"""
+    table = table_of(tmp_path, text, {"one": math.nan, "two": math.nan}, make_record)
+    assert panels_for(table) == {"a": None}
+
+
+def test_bars_have_three_digits_at_most(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: bars, x: rate}
+rows:
+  - {unit: rate, label: one, metric: one, digits: 5}
+  - {unit: rate, label: two, metric: two, digits: 1}
+"""
+    (chart,) = plots_for(table_of(tmp_path, text, {"one": 0.123456, "two": 0.654321}, make_record))
+    assert ">0.123<" in chart and ">0.7<" in chart
+
+
+def test_a_rule_is_inside_its_frame(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: line, x: step}
+rows:
+  - {unit: rate, label: one, series: a, x: 0, metric: one}
+  - {unit: rate, label: two, series: a, x: 1, metric: two}
+"""
+    table = table_of(tmp_path, text, {"one": 5.0, "two": 6.0}, make_record)
+    assert min(map(float, limits(plots_for(table)[0]))) > 4
+    first, second = table.rows
+    spec = dataclasses.replace(first.spec, floor={"corrected": SimpleNamespace(note="")})
+    cell = dataclasses.replace(first.cells["corrected"], bounds={"floor": 1.0, "expectation": 5.5})
+    first = dataclasses.replace(first, spec=spec, cells={**first.cells, "corrected": cell})
+    (chart,) = plots_for(dataclasses.replace(table, rows=(first, second)))
+    assert "band" not in chart
+    assert "floor" in limits(chart)
+    assert min(float(words) for words in limits(chart) if words != "floor") <= 2
+
+
+@pytest.mark.parametrize(("most", "log"), [(4.0, False), (40.0, True)])
+def test_what_is_drawn_against_what(make_record, tmp_path, most: float, log: bool) -> None:
+    """The first section goes across, on a log scale where it spans more than a power of ten."""
+    text = """
+plot: {kind: pareto, pairs: {P: {x: Across, y: Up}}}
+rows:
+  - for: {section: [Across, Up], label: [a, b, c]}
+    section: "{section}"
+    label: "{label}"
+    series: s
+    metric: "{section}/{label}"
+"""
+    values = {"Across/a": 1.0, "Across/b": 3.0, "Across/c": most, "Up/a": 0.1, "Up/b": 0.2, "Up/c": 0.3}
+    chart = panels_for(table_of(tmp_path, text, values, make_record))["P"]
+    assert chart is not None and chart.count("<polyline") == 1
+    words = re.findall("<title>([^<]*)</title>", chart)
+    assert [word.rpartition(": ")[2] for word in words] == ["0.1", "0.2", "0.3"]
+    assert all(f"Across {x:g}" in word for x, word in zip((1, 3, most), words, strict=True))
+    assert ("Across (log scale)" in chart) == log and ">Up<" in chart
+
+
+def test_a_curve_has_its_intervals(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: line, x: step}
+rows:
+  - {unit: rate, label: one, series: a, x: 0, metric: one}
+  - {unit: rate, label: two, series: a, x: 1, metric: two}
+"""
+    table = table_of(tmp_path, text, {"one": 5.0, "two": 6.0}, make_record)
+    cells = [dataclasses.replace(row.cells["corrected"], interval=(4.0, 7.0)) for row in table.rows]
+    rows = [dataclasses.replace(row, cells={**row.cells, "corrected": cell})
+            for row, cell in zip(table.rows, cells, strict=True)]  # fmt: skip
+    (chart,) = plots_for(dataclasses.replace(table, rows=tuple(rows)))
+    assert chart.count('class="band corrected"') == 1
+
+
+def test_series_of_pairs_have_colours_of_their_own(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: pareto, pairs: {P: {x: Across, y: Up}}}
+rows:
+  - for: {section: [Across, Up], series: [s, t], label: [a, b]}
+    section: "{section}"
+    label: "{series} {label}"
+    series: "{series}"
+    metric: "{section}/{series}{label}"
+"""
+    values = {
+        f"{section}/{one}": n for section in ("Across", "Up") for n, one in enumerate(("sa", "sb", "ta", "tb"), 1)
+    }
+    chart = panels_for(table_of(tmp_path, text, values, make_record))["P"]
+    assert chart is not None and re.findall('<polyline class="([^"]*)"', chart) == ["curve series0", "curve series1"]
+
+
+def test_a_matrix_has_rows_down_and_columns_across(make_record, tmp_path) -> None:
+    text = """
+plot: {kind: matrix, x: realised, y: wanted}
+rows:
+  - for: {wanted: [p, q], realised: [r, s, t]}
+    series: M
+    x: "{realised}"
+    y: "{wanted}"
+    label: "{wanted} {realised}"
+    metric: "{wanted}/{realised}"
+"""
+    values = {f"{y}/{x}": float(n) for n, (y, x) in enumerate(itertools.product("pq", "rst"), 1)}
+    table = table_of(tmp_path, text, values, make_record)
+    printed = (dataclasses.replace(row, printed=Printed(n, str(n))) for n, row in enumerate(table.rows, 1))
+    table = dataclasses.replace(table, rows=tuple(printed))
+    shown = dict(zip(("printed", "corrected"), plots_for(table), strict=True))
+    for kind, chart in shown.items():
+        matrix_in_order(chart, kind)
+
+
+def matrix_in_order(chart: str, kind: str) -> None:
+    assert f"M, {kind}: wanted by realised" in chart
+    assert re.findall(r'anchor="middle">([a-z])<', chart) == ["r", "s", "t"]
+    assert re.findall(r'anchor="end">([a-z])<', chart) == ["p", "q"]
+    assert [word.split(" ")[0] for word in re.findall(r'anchor="middle">([0-9.]+ [^<]*)<', chart)] == list("123456")
+
+
+def test_files_say_their_size_where_there_are_several(make_record, tmp_path: Path, monkeypatch) -> None:
+    """And only the regimes that were run are in the legend of the curves."""
+    monkeypatch.chdir(tmp_path)
+    points = [[1, 9.0], [2, 8.0]]
+    for size in ("paper", "small"):
+        write_record(one_seed(make_record, "main", "corrected", points, size=size), tmp_path / "o" / size / "run.json")
+    sizes = all_results("semantic_fusion", None, [tmp_path / "o"], "auto")
+    found = pictures(sizes)
+    assert 'aria-label="semantic fusion: training curves, size paper"' in found["training.svg"]
+    assert 'aria-label="semantic fusion: training curves, size small"' in found["small_training.svg"]
+    assert "size paper" in found["headline.svg"] and "small_headline.svg" not in found
+    assert ">corrected (mean over seeds" in found["training.svg"] and "as published" not in found["training.svg"]
+    assert ", size" not in "".join(pictures(sizes[:1]).values())
+    # where they go, and what is told
+    monkeypatch.setattr(figure, "pictures", lambda sizes: found)
+    monkeypatch.setattr(figure, "gather", lambda *words, **options: (sizes, ["x: left out: why"]))
+    own = "outputs/figures/semantic_fusion"
+    for paper, out, folder in (("semantic_fusion", None, own), ("semantic_fusion", "a", "a"),
+                               ("all", "b", "b/semantic_fusion"), (None, None, own)):  # fmt: skip
+        console = Console(file=StringIO(), width=200)
+        assert main(paper, out=out, console=console) == 0
+        told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+        assert told.splitlines() == [f"semantic_fusion: {len(found)} figures in {folder}", "x: left out: why"]
+        assert {path.name for path in (tmp_path / folder).iterdir()} == set(found)

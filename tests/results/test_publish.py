@@ -14,7 +14,8 @@ import yaml
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.gather import results_for
+from lit_ctg.results import publish
+from lit_ctg.results.gather import gather, results_for
 from lit_ctg.results.publish import (
     BEGIN,
     END,
@@ -29,6 +30,7 @@ from lit_ctg.results.publish import (
     wandb_report,
     workspace,
 )
+from lit_ctg.results.record import write_record
 from lit_ctg.results.report import main as report
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 
@@ -78,10 +80,13 @@ def test_only_what_stands_between_the_marks_changes(copy: Path, tmp_path: Path, 
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\n") and text.endswith(f"{END}\nafter\n")
     assert "| paper | runs |" in text and "old" not in text
-    readme.write_text(f"{END}\n{BEGIN}\n", encoding="utf-8")
-    capsys.readouterr()
-    assert main([str(readme), "--experiments", str(copy)]) == 2
-    assert "once each and in this order" in capsys.readouterr().err
+    for marks in ([END, BEGIN], [BEGIN], [END], [BEGIN, END, END], [END, BEGIN, END], [BEGIN, END, BEGIN]):
+        readme.write_text(damaged := "\n".join(marks), encoding="utf-8")
+        capsys.readouterr()
+        assert main([str(readme), "--experiments", str(copy)]) == 2, marks
+        assert "once each and in this order" in capsys.readouterr().err and readme.read_text() == damaged
+    assert main([str(tmp_path / "none.md"), "--experiments", str(copy)]) == 2
+    assert "readme: no file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -114,6 +119,97 @@ def test_a_paper_needs_no_headline(copy: Path) -> None:
     del manifest["headline"]
     path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
     assert "left out" not in readme_section(copy)
+
+
+PAPER = "semantic_fusion"
+ROWS = ("A", "B", "C")
+HEAD = """title: {paper}
+headline:
+  summary: All of it.
+  rows:
+"""
+
+
+@pytest.fixture
+def papers_of_ours(tmp_path: Path, make_record) -> Path:
+    """Two papers of three rows: ``mine`` was run at two sizes, nobody ran its C; ``empty`` never was."""
+    root = tmp_path / "experiments"
+    for paper in ("empty", "mine"):
+        (root / paper / "tables").mkdir(parents=True)
+        named = "".join(f"    - {{table: t, section: '', label: {row}, says: row {row}}}\n" for row in ROWS)
+        (root / paper / MANIFEST).write_text(HEAD.format(paper=paper) + named)
+        (root / paper / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n,1,A,x,2.0,,\n")
+        printed = ", printed: {row: A, column: x}, margin: {relative: 0.1, why: one}"
+        rows = "".join(
+            f"  - {{label: {row}, metric: {row.lower()}, experiment: {'gone' if row == 'C' else 'main'}, "
+            f"regimes: [corrected]{printed * (row == 'A')}}}\n"
+            for row in ROWS
+        )
+        (root / paper / "tables" / "t.yaml").write_text(f"title: T\ntable: 1\nrows:\n{rows}")
+    for size, values in (("paper", {"a": 2.0}), ("small", {"a": 4.0, "b": 6.0})):
+        record = make_record("main", "corrected", 1, size)
+        entry = record.metrics["val/perplexity"]
+        record.paper, record.metrics = "mine", {name: {**entry, "value": value} for name, value in values.items()}
+        write_record(record, root / "mine" / "results" / "main" / f"corrected-{size}-seed1.json")
+    counted = make_record("counts_main", "corrected", 1, "paper")
+    counted.paper = "mine"
+    write_record(counted, root / "mine" / "results" / "counts_main" / "corrected-paper-seed1.json")
+    return root
+
+
+def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Path) -> None:
+    """Counts of a text are no runs, and a paper without any is not there."""
+    text = readme_section(papers_of_ours)
+    lines = text.splitlines()
+    starts = ["| [mine](experiments/mine/tables.md) | 1, size paper | claims | ",
+              "| [mine](experiments/mine/tables.md) | 1, size small | claims | "]  # fmt: skip
+    found = [line for line in lines if "](experiments/" in line]
+    assert len(found) == 2 and all(map(str.startswith, found, starts)) and "empty" not in text
+    assert text.count("**") == 2 and "**Mine.** All of it." in text
+    assert [line.split(" | ")[-2:] for line in lines[2:6]] == [
+        ["—", "— |"], ["—", "1 undecided |"], ["—", "— |"], ["—", "1 other size |"]
+    ], "of the number, not of the claims"  # fmt: skip
+    rows = [line.split(" | ") for line in lines if line.startswith("| row ")]
+    assert [row[0] for row in rows] == ["| row A", "| row B", "| row C"]
+    assert [row[2] for row in rows] == ["—"] * 3
+    assert rows[0][3].startswith("2.0") and rows[0][3].endswith("(size paper) |")
+    assert rows[1][3].startswith("6.0") and rows[1][3].endswith("(size small) |")
+    assert rows[2][3] == "not run |"
+    (papers_of_ours / "mine" / "results" / "main" / "corrected-small-seed1.json").unlink()
+    assert "(size " not in readme_section(papers_of_ours), "of one size it needs not be said"
+
+
+@pytest.mark.parametrize("drawn", [{"paper"}, {"small"}, set()])
+def test_a_picture_is_shown_where_any_size_has_one(papers_of_ours: Path, monkeypatch, drawn: set[str]) -> None:
+    monkeypatch.setattr(publish, "headline_picture", lambda one: ("", []) if one.size in drawn else None)
+    assert ("![mine](experiments/mine/figures/headline.svg)" in readme_section(papers_of_ours)) == bool(drawn)
+
+
+def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes, and what was left out, are told once: where a table is not all that is printed also on the terminal."""
+    results, _ = gather("mine", "all", root=papers_of_ours)
+    assert [one.size for one in results] == ["paper", "small"]
+    for chosen, titles in ((results, ["T (size paper)", "T (size small)"]), (results[:1], ["T"])):
+        monkeypatch.setattr(publish, "gather", lambda *words, chosen=chosen: (chosen, ["x: left out: why"]))
+        for fmt, out in (("md", None), ("csv", None), ("md", papers_of_ours / "out"), ("csv", papers_of_ours / "out")):
+            console = Console(file=StringIO(), width=200)
+            assert table_command("mine", format=fmt, out=out, console=console) == 0
+            told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+            text = capsys.readouterr().out if out is None else out.read_text(encoding="utf-8")
+            assert ("x: left out: why" in told) == (fmt == "csv" or out is not None)
+            if fmt == "md":
+                text = text.replace("\\", "")
+                assert [line[4:] for line in text.splitlines() if line.startswith("### ")] == titles
+                assert "x: left out: why" in text and "Records: " in text
+
+
+def test_verdicts_of_a_report_are_told_by_regime_and_kind(papers_of_ours: Path) -> None:
+    results, _ = gather("mine", "paper", root=papers_of_ours)
+    (first, *_) = [node for node in _nodes(json.loads(serialised(wandb_report(results[0], "me", "ours"))))
+                   if "none judged" in str(node.get("content"))]  # fmt: skip
+    lines = "".join(first["content"]).splitlines()
+    assert lines == ["- As published, claims: none judged", "- As published, printed numbers: none judged",
+                     "- Corrected, claims: none judged", "- Corrected, printed numbers: 1 undecided"]  # fmt: skip
 
 
 # required keys of eval.schema.json 0.3.0, by where they stand
@@ -152,6 +248,10 @@ def test_a_run_is_a_document_of_the_schema(make_record) -> None:
     assert interval == {"lower": 4.5, "upper": 5.0, "confidence_level": 0.95}
     config = perplexity["metric_config"]
     assert (config["lower_is_better"], config["min_score"], config["max_score"]) == (True, 1.0, "Infinity")
+    assert config["metric_unit"] == "perplexity" and perplexity["source_data"]["source_type"] == "other"
+    assert perplexity["score_details"]["uncertainty"]["num_samples"] == record.metrics["val/perplexity"]["n"]
+    assert list(results) == sorted(results)
+    assert (found["retrieved_timestamp"], found["evaluation_timestamp"]) == ("1767323091", "2026-01-02T03:04:51+00:00")
     assert not results["control/hard/positive/adjective"]["metric_config"]["lower_is_better"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert evaluation(record) == found, "the same record gives the same document"
@@ -169,8 +269,11 @@ def test_a_document_names_its_text_and_bounds_and_no_folder_of_ones_own(make_rec
     config = result["metric_config"]
     assert (config["min_score"], config["max_score"], config["lower_is_better"]) == ("-Infinity", "Infinity", False)
     assert "seed111" in found["evaluation_id"] and found["retrieved_timestamp"] in found["evaluation_id"]
-    other = evaluation(make_record("main", "corrected", 112))
-    assert other["evaluation_id"] != found["evaluation_id"]
+    runs = [(name, regime, seed, size) for name in ("main", "baseline") for regime in ("corrected", "as_published")
+            for seed in (111, 171) for size in ("small", "paper")]  # fmt: skip
+    made = [evaluation(make_record(*run)) for run in runs]  # seeds a minute apart: begun in the same second
+    assert len({one["evaluation_id"] for one in made}) == len(runs)
+    assert len({one["model_info"]["id"] for one in made}) == len(runs) / 2, "seeds are runs of one model"
 
 
 def test_curves_of_one_kind_and_unit_share_a_panel(make_record, tmp_path: Path) -> None:
@@ -186,6 +289,26 @@ def test_curves_of_one_kind_and_unit_share_a_panel(make_record, tmp_path: Path) 
     }
 
 
+def test_dashboards_show_a_paper_s_own_runs_and_not_too_many_lines(make_record) -> None:
+    record = make_record("main", "corrected", 111)
+    record.history = {f"val/{panel}/{line}": [[1, 2.0]] for panel in range(15) for line in range(10)}
+    results = results_for(PAPER, record_dirs=[], size="paper", extra=[record])
+    made = workspace(results, "me", "ours")
+    (section,) = (one for one in made.sections if one.name == "val")
+    assert [len(panel.y) for panel in section.panels] == [8] * 12
+    for data in map(serialised, (made, wandb_report(results, "me", "ours"))):
+        found = [node["value"] for node in _nodes(json.loads(data)) if node.get("op") == "IN"]
+        assert found and all(value == [PAPER] for value in found)
+    assert "1 run, size paper" in data, "the notes of the tables"
+
+
+def _nodes(node: Any) -> Any:
+    if isinstance(node, dict):
+        yield node
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _nodes(inner)
+
+
 def test_the_packages_own_schema_holds(make_record) -> None:
     schemas = pytest.importorskip("every_eval_ever.schemas", reason="every-eval-ever asks for Python 3.12")
     jsonschema = pytest.importorskip("jsonschema")
@@ -197,18 +320,16 @@ def test_the_packages_own_schema_holds(make_record) -> None:
 
 
 def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_records(("main",), seeds=(111, 112), regimes=("corrected",))
+    folder = write_records(("main",), seeds=(111, 112), regimes=("corrected", "as_published"))
     console = Console(file=StringIO(), width=200)
     out = tmp_path / "eee"
     table_command("semantic_fusion", format="eee", records=[folder], out=out, console=console)
     names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.json"))
-    assert names == [f"semantic_fusion/main/corrected-paper-seed{seed}.json" for seed in (111, 112)]
-    assert "written: 2 runs" in console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+    assert names == [f"semantic_fusion/main/{regime}-paper-seed{seed}.json"
+                     for regime in ("as_published", "corrected") for seed in (111, 112)]  # fmt: skip
+    assert "written: 4 runs" in console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
     with pytest.raises(UserError, match="give out=<folder>"):
         table_command("semantic_fusion", format="eee", records=[folder])
-
-
-PAPER = "semantic_fusion"
 
 
 @pytest.mark.long

@@ -24,8 +24,10 @@ from transformers import (
 )
 
 from lit_ctg.config import compose
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import GraphmaxRule
+from lit_ctg.papers.graphmax.translation import PretrainedTranslationModule, _first
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
 
@@ -119,6 +121,31 @@ def test_scores_and_translations_are_the_models_own(saved) -> None:
             scores_TV = module(batch).scores_BTV[b].log_softmax(-1)
         ours = -scores_TV[: len(target)].gather(1, torch.tensor(target)[:, None])
         torch.testing.assert_close(ours, nll, atol=1e-4, rtol=1e-4)
+
+
+def test_languages_stand_where_the_model_has_them(tmp_path: Path) -> None:
+    """The source's before a sentence, the target's after the token that every translation starts with."""
+    path = save("mbart", tmp_path)
+    codes = {"source_language": "es_XX", "target_language": "en_XX"}
+    words = HuggingFaceTokenizer(path=path)
+    words.train([])
+    module = PretrainedTranslationModule(vocabulary=words, path=path, **codes)
+    spanish, english = (words.engine.get_vocab()[code] for code in codes.values())
+    assert (module.before, module.after) == ([spanish], [words.engine.eos_token_id])
+    assert module.decoder_start == (2, english) and set(module.decoder_start) <= module.silent
+    module.network.generation_config.decoder_start_token_id = 5
+    assert _first(module.network, words.engine, None) == [5], "as the network's own generate"
+    module.network.generation_config.decoder_start_token_id = None
+    module.network.config.decoder_start_token_id = None
+    assert _first(module.network, words.engine, "en_XX") == [english], "where the model names none"
+    with pytest.raises(UserError, match=r"names no decoder_start_token_id: give model\.target_language"):
+        _first(module.network, words.engine, None)
+    with pytest.raises(UserError, match="has no language 'es': use its own codes"):
+        PretrainedTranslationModule(vocabulary=words, path=path, source_language="es")
+    module.network.resize_token_embeddings(len(words) - 1)
+    module.network.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"has {len(words) - 1} tokens, its tokenizer {len(words)}: not a pair"):
+        PretrainedTranslationModule(vocabulary=words, path=path)
 
 
 @pytest.mark.long

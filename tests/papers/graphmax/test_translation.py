@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -63,12 +64,33 @@ def test_it_learns_and_its_graph_is_the_target_language(trained, corpus, tmp_pat
     assert torch.equal(again(batch).scores_BTV, trained(batch).scores_BTV)
 
 
+def test_the_network_and_its_training_are_as_asked(corpus) -> None:
+    module = make(corpus, layers=2, dim=16, heads=4, feedforward_dim=24, dropout=0.3, max_length=20,
+                  weight_decay=0.25, warmup_fraction=0.2)  # fmt: skip
+    config = module.network.config
+    for side in ("encoder", "decoder"):
+        sizes = (getattr(config, f"{side}_{name}") for name in ("layers", "attention_heads", "ffn_dim"))
+        assert tuple(sizes) == (2, 4, 24)
+    assert (config.d_model, config.dropout, config.attention_dropout, config.scale_embedding) == (16, 0.3, 0.3, True)
+    assert module.positions == 20 and module.label_smoothing == 0.1
+    module.trainer = SimpleNamespace(estimated_stepping_batches=10)
+    made = module.configure_optimizers()
+    groups = made["optimizer"].param_groups
+    assert {(group["weight_decay"], one.ndim > 1) for group in groups for one in group["params"]} == {
+        (0.25, True), (0.0, False)}  # fmt: skip
+    assert made["lr_scheduler"]["scheduler"].get_last_lr() == [0.0025] * 2, "the first of two steps of warm-up"
+
+
 def test_scores_padding_and_causality(trained, corpus) -> None:
     trained.eval()
     batch = corpus.train_dataloader().dataset[0, 0]
     with torch.no_grad():
         scores_BTV = trained(batch).scores_BTV
         assert not scores_BTV[~batch["mask_input_BT"]].any()
+        hidden_BTD = trained(batch).hidden_BTD
+        assert not hidden_BTD[~batch["mask_input_BT"]].any()
+        scored_BTV = trained.network.lm_head(hidden_BTD) + trained.network.final_logits_bias
+        np.testing.assert_allclose(scored_BTV * batch["mask_input_BT"][..., None], scores_BTV, atol=1e-5)
         row = {key: value[:1] for key, value in batch.items()}
         real = int(row["mask_source_BS"].sum())
         row |= {key: row[key][:, :real] for key in ("source_ids_BS", "mask_source_BS")}
@@ -108,6 +130,11 @@ def test_rules_work_in_beam_search(trained, corpus) -> None:
     batch = corpus.train_dataloader().dataset[0, 0]
     source, mask = batch["source_ids_BS"][:4], batch["mask_source_BS"][:4]
     plain = trained.translate(source, mask, beams=3, max_new_tokens=8)
+    start = torch.tensor([[corpus.vocabulary.bos_id]]).expand(4, -1)
+    own = {"attention_mask": mask.long(), "decoder_input_ids": start, "num_beams": 3, "max_new_tokens": 8}
+    theirs = trained.eval().network.generate(source, **own, do_sample=False).tolist()
+    assert plain == [[number for number in row if number not in trained.silent] for row in theirs]
+    assert plain != trained.translate(source, mask, max_new_tokens=8), "more than greedy"
     assert plain == trained.translate(source, mask, GraphmaxRule(trained.graph, 0.0), beams=3, max_new_tokens=8)
     strong = VariantRule(trained.variants["successor_divergence"], 1e5)
     bigrams = trained.graph.matrix.toarray() > 0

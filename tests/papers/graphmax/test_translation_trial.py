@@ -50,11 +50,12 @@ class Oracle(lightning.LightningModule):
 
     def __init__(self, targets):
         super().__init__()
-        self.targets, self.rules = targets, []
+        self.targets, self.rules, self.asked = targets, [], []
         self.variants = variants(CooccurrenceGraph.from_token_ids([[0, 1]], 4))
 
     def translate(self, source_ids_BS, mask_source_BS, rule=None, *, beams, max_new_tokens):
         self.rules.append(rule)
+        self.asked.append((beams, max_new_tokens))
         return [self.targets[0 if rule else number] for number in source_ids_BS[:, 0].tolist()]
 
     def decoder_ids(self, input_ids_BT):
@@ -94,6 +95,20 @@ def test_each_translation_meets_its_own_reference(setting):
     assert found.samples[0] == {"method": "softmax", "prompt": PAIRS[0][0], "text": PAIRS[0][1].lower()}
 
 
+def test_translations_are_as_asked_and_samples_are_of_the_last_run(setting):
+    module, corpus = setting
+    methods = {"softmax": {"variant": "softmax"}, "graphmax": {"variant": "graphmax"}}
+    found = trial(methods=methods, beams=4, max_new_tokens=7, samples_kept=2, resamples=1)
+    for _ in range(2):
+        found.run(module, corpus)
+    assert set(module.asked) == {(4, 7)} and module.rules[-1].strength == 1.0
+    assert [(one["method"], one["prompt"]) for one in found.samples] == [
+        (name, PAIRS[number][0]) for name in methods for number in (0, 1)
+    ]
+    assert found.results["bleu/graphmax"]["ci95"] is None, "of one resample"
+    assert (found.results["zero/softmax"]["unit"], found.results["bleu/softmax"]["unit"]) == ("rate", "BLEU, 0 to 1")
+
+
 def test_case_counts_where_the_tokenizer_keeps_it(setting):
     found = trial(lower=False)
     found.run(*setting)
@@ -110,6 +125,8 @@ def test_only_so_many_sentences(setting):
 def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module):
     found = trial()
     trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), datamodule=setting[1])
+    found.on_validation_end(trainer, setting[0])
+    trainer.state.fn = "test"
     found.on_validation_end(trainer, setting[0])
     assert not found.results
     trainer.state.fn = "validate"
@@ -133,6 +150,7 @@ def test_it_runs_in_validate_only_and_on_translation_models_only(setting, module
         ({"samples_kept": -1}, "samples_kept=-1: give a whole number of at least 0"),
         ({"methods": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
         ({"floor": 0}, "floor=0: give a number above 0 and at most 1"),
+        ({"floor": 1.5}, "floor=1.5: give a number above 0 and at most 1"),
     ],
 )
 def test_a_mistake_is_told_when_the_callback_is_built(changes, message):
@@ -249,6 +267,25 @@ def test_a_translation_ends_where_the_decoders_positions_do(translator, monkeypa
     given = batch["source_ids_BS"], batch["mask_source_BS"], Never()
     assert [len(row) for row in translator.translate(*given, max_new_tokens=99)] == [15, 15]
     assert [len(row) for row in translator.translate(*given, max_new_tokens=4)] == [4, 4]
+
+
+def test_translations_are_made_without_dropout_and_the_module_trains_on():
+    torch.manual_seed(3)
+    module = GraphmaxTranslationModule(vocabulary=WORDS, dim=16, layers=1, heads=2, feedforward_dim=32, dropout=0.9,
+                                       max_length=16, learning_rate=1e-3)  # fmt: skip
+    with torch.no_grad():
+        module.network.get_output_embeddings().weight.normal_()
+    (batch,) = Pairs(size=3).val_dataloader()
+    given = batch["source_ids_BS"], batch["mask_source_BS"]
+    expected = module.eval().translate(*given)
+    assert module.train().translate(*given) == expected and module.training
+
+
+@pytest.mark.parametrize("config", [SimpleNamespace(), SimpleNamespace(max_position_embeddings=None)])
+def test_positions_that_a_network_does_not_state_are_no_limit(translator, monkeypatch, config):
+    """As T5 has none."""
+    monkeypatch.setattr(translator.network, "config", config)
+    assert translator.positions >= 1_000_000
 
 
 def test_the_interval_is_over_sentences_of_any_length():
