@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from lit_ctg.papers.graphmax.certificate import duality_gap
-from lit_ctg.papers.graphmax.fast import over_rows
-from lit_ctg.papers.graphmax.fast.constants import (
+from lit_ctg.papers.graphmax.fast import (
     ABSENT,
     CG_ITERATIONS,
     CG_TOL,
@@ -28,6 +27,7 @@ from lit_ctg.papers.graphmax.fast.constants import (
     SMALL,
     SURE,
     WEIGHTY,
+    over_rows,
 )
 from lit_ctg.papers.graphmax.graph import GraphOperator
 
