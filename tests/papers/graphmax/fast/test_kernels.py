@@ -15,10 +15,10 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, fast, graphmax
-from lit_ctg.papers.graphmax.certificate import judge
 from lit_ctg.papers.graphmax.fast import MOST_EXTRAS
 from lit_ctg.papers.graphmax.graph import GraphOperator, Matrices
 from lit_ctg.papers.graphmax.model_step import model_step
+from lit_ctg.papers.graphmax.solver import judge
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("lit_ctg.papers.graphmax.fast.kernels", reason="numba is not installed")
