@@ -24,7 +24,6 @@ class Batch(TypedDict, total=False):
         document_BT: long, the document that each target belongs to.
         reset_B: bool, whether to reset the state carried along the row before reading it.
         control_weights_BS: float, weights of the S sources of a row, instead of ``control_code_B``.
-        sentence_index_B: long, the index of the row's sentence in its split.
     """
 
     input_ids_BT: Required[Tensor]
@@ -35,7 +34,6 @@ class Batch(TypedDict, total=False):
     control_weights_BS: Tensor
     document_BT: Tensor
     reset_B: Tensor
-    sentence_index_B: Tensor
 
 
 class Fingerprint(TypedDict):
