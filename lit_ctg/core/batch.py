@@ -23,7 +23,6 @@ class Batch(TypedDict, total=False):
         control_code_B: long, the index of the row's source in the corpus's ``sources``.
         document_BT: long, the document that each target belongs to.
         reset_B: bool, whether to reset the state carried along the row before reading it.
-        control_weights_BS: float, weights of the S sources of a row, instead of ``control_code_B``.
     """
 
     input_ids_BT: Required[Tensor]
@@ -31,7 +30,6 @@ class Batch(TypedDict, total=False):
     mask_input_BT: Required[Tensor]
     mask_target_BT: Required[Tensor]
     control_code_B: Tensor
-    control_weights_BS: Tensor
     document_BT: Tensor
     reset_B: Tensor
 
