@@ -80,7 +80,7 @@ class CodeAdapterModule(SourceModel):
             )
         self.vocabulary, self.backbone, self.corpus, self.injection = vocabulary, backbone, corpus, injection
         self.codes = codes
-        self.optimization = {
+        self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -175,10 +175,7 @@ class CodeAdapterModule(SourceModel):
     def configure_optimizers(self) -> Any:
         """AdamW with warm-up and cosine for the trained parameters."""
         total_steps = int(self.trainer.estimated_stepping_batches)
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return adamw_warmup_cosine(
-            trained, total_steps=total_steps, decay_matrices_only=True, warmup_from_zero=False, **self.optimization
-        )
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
 
     # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
 

@@ -705,8 +705,6 @@ def configured_optimizer(
         parameters,
         learning_rate=rate,
         weight_decay=settings["weight_decay"],
-        decay_matrices_only=True,
         warmup_fraction=settings["warmup_fraction"],
-        warmup_from_zero=False,
         total_steps=total_steps,
     )
