@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from lit_ctg.config import compose
-from lit_ctg.papers.nslm.evaluation import class_counts, counts_table
+from lit_ctg.papers.nslm.evaluation import class_counts
 from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.run.build import build_datamodule, build_model
 
@@ -54,7 +54,9 @@ def grid(module: Any, datamodule: Any) -> float:
     seconds = time.perf_counter() - began
     found = {split: module.occurrences(datamodule, split) for split in ("train", "val")}
     totals = {split: len(datamodule.prepare().ids(split)) for split in found}
-    print(counts_table(class_counts(module.table, found, totals)))
+    print(f"{'class':<12}{'split':<8}{'tokens':>10}{'share':>9}{'members':>9}{'first':>9}")
+    for c in class_counts(module.table, found, totals):
+        print(f"{c.class_name:<12}{c.split:<8}{c.tokens:>10,}{c.share:>9.3%}{c.members:>9,}{c.first:>9,}")
     print(selection.table())
     print(f"grid of {len(selection.trials)} cells: {seconds:.1f} s")
     return seconds

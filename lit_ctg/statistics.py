@@ -1,4 +1,4 @@
-"""Intervals, exact tests and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
+"""Intervals, an exact test and repeatability of rates, seeds and corpus ratios (numpy and scipy only, no torch).
 
 Every function takes plain numbers and returns plain numbers. An interval is ``(low, high)`` at the given confidence,
 95% by default, and ``None`` where the data cannot give one (no trial, one seed), so that a hole stays visible.
@@ -15,10 +15,6 @@ import numpy as np
 from scipy import stats
 
 Interval = tuple[float, float]
-
-# up to this many non-zero differences the permutation test tries every sign pattern (2^20 of them, in blocks)
-_MAX_EXACT = 20
-_BLOCK = 1 << 14
 
 
 def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval | None:
@@ -143,33 +139,6 @@ def paired_t_interval(ours: Sequence[float], base: Sequence[float], confidence: 
     return t_interval(_differences(ours, base).tolist(), confidence)
 
 
-def paired_bootstrap(
-    ours: Sequence[float],
-    base: Sequence[float],
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Interval | None:
-    """Percentile bootstrap interval of the mean of ``ours[i] - base[i]``; pairs are drawn together.
-
-    Suited to many pairs (sentences, prompts). For a handful of seeds it is too narrow: use ``paired_t_interval``.
-    The same ``seed`` gives the same interval. ``None`` below two pairs.
-    """
-    differences = _differences(ours, base)
-    if differences.size < 2:
-        return None
-    rng = np.random.default_rng(seed)
-    means = np.empty(resamples)
-    rows = max(1, (1 << 22) // differences.size)  # bounds the memory of one block of draws
-    for start in range(0, resamples, rows):
-        stop = min(resamples, start + rows)
-        drawn = rng.integers(0, differences.size, size=(stop - start, differences.size))
-        means[start:stop] = differences[drawn].mean(axis=1)
-    tail = (1 - _checked_confidence(confidence)) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
-
-
 def sign_test(ours: Sequence[float], base: Sequence[float]) -> float:
     """Exact two-sided sign test of paired values: the p-value; ties are dropped, 1.0 when nothing is left."""
     differences = _differences(ours, base)
@@ -177,36 +146,6 @@ def sign_test(ours: Sequence[float], base: Sequence[float]) -> float:
     if wins + losses == 0:
         return 1.0
     return float(stats.binomtest(wins, wins + losses, 0.5).pvalue)
-
-
-def permutation_test(ours: Sequence[float], base: Sequence[float], resamples: int = 100_000, seed: int = 0) -> float:
-    """Two-sided paired permutation test of the mean difference: the p-value.
-
-    Exact, over all 2^n sign patterns, up to 20 pairs that differ; beyond that ``resamples`` random patterns, the
-    observed one counted among them, so the p-value is never 0. With n seeds it cannot go below 2 / 2^n: 0.0625 for
-    five.
-    """
-    differences = _differences(ours, base)
-    differences = differences[differences != 0]
-    if differences.size == 0:
-        return 1.0
-    # a pattern ties with the observed one when they differ by rounding only
-    observed = abs(float(differences.sum())) - 1e-12 * float(np.abs(differences).sum())
-    if differences.size <= _MAX_EXACT:
-        total = 1 << differences.size
-        bits = np.arange(differences.size)
-        hits = 0
-        for start in range(0, total, _BLOCK):
-            codes = np.arange(start, min(total, start + _BLOCK))
-            signs = 1 - 2 * ((codes[:, None] >> bits) & 1)
-            hits += int((np.abs(signs @ differences) >= observed).sum())
-        return hits / total
-    rng = np.random.default_rng(seed)
-    hits = 0
-    for start in range(0, resamples, _BLOCK):
-        signs = 1 - 2 * rng.integers(0, 2, size=(min(resamples, start + _BLOCK) - start, differences.size))
-        hits += int((np.abs(signs @ differences) >= observed).sum())
-    return (hits + 1) / (resamples + 1)
 
 
 def ratio_interval(

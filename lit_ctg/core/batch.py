@@ -23,8 +23,6 @@ class Batch(TypedDict, total=False):
         control_code_B: long, the index of the row's source in the corpus's ``sources``.
         document_BT: long, the document that each target belongs to.
         reset_B: bool, whether to reset the state carried along the row before reading it.
-        control_weights_BS: float, weights of the S sources of a row, instead of ``control_code_B``.
-        sentence_index_B: long, the index of the row's sentence in its split.
     """
 
     input_ids_BT: Required[Tensor]
@@ -32,10 +30,8 @@ class Batch(TypedDict, total=False):
     mask_input_BT: Required[Tensor]
     mask_target_BT: Required[Tensor]
     control_code_B: Tensor
-    control_weights_BS: Tensor
     document_BT: Tensor
     reset_B: Tensor
-    sentence_index_B: Tensor
 
 
 class Fingerprint(TypedDict):

@@ -102,10 +102,10 @@ def adamw_warmup_cosine(
     *,
     learning_rate: float,
     weight_decay: float,
-    decay_matrices_only: bool,
     warmup_fraction: float,
-    warmup_from_zero: bool,
     total_steps: int,
+    decay_matrices_only: bool = True,
+    warmup_from_zero: bool = False,
     final_fraction: float = 0.0,
 ) -> OptimizerLRSchedulerConfig:
     """AdamW with decoupled decay and a per-step warm-up and cosine, as ``configure_optimizers`` returns it.
@@ -114,10 +114,10 @@ def adamw_warmup_cosine(
         parameters: what to train.
         learning_rate: peak rate.
         weight_decay: of the parameters to which it applies.
-        decay_matrices_only: no decay of biases, norms and other vectors.
         warmup_fraction: share of the run that warms up.
-        warmup_from_zero: see ``warmup_cosine``.
         total_steps: optimiser steps of the whole run (``trainer.estimated_stepping_batches``).
+        decay_matrices_only: no decay of biases, norms and other vectors.
+        warmup_from_zero: see ``warmup_cosine``.
         final_fraction: share of the peak rate that is left at the end.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]

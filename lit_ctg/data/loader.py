@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from lit_ctg.core.batch import Batch
 from lit_ctg.errors import UserError
 
-_OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B")
+_OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT")
 # first spawn key of the shuffling stream; the corpora use the small numbers
 ORDER_STREAM = 100
 
@@ -34,8 +34,8 @@ class SentenceBatches(Dataset[Batch]):
         crop: cut each batch to its longest sentence (else all batches have T - 1 positions).
 
     An item is a dict of ``input_ids_BT`` and ``target_ids_BT`` (the sentence and the sentence shifted by one),
-    ``mask_input_BT`` and ``mask_target_BT`` (bool: not padding), ``sentence_index_B`` and the extras. Where T allows, a
-    cropped input keeps the longest sentence's last token, whose target is padding, as the published mask counts it.
+    ``mask_input_BT`` and ``mask_target_BT`` (bool: not padding) and the extras. Where T allows, a cropped input keeps
+    the longest sentence's last token, whose target is padding, as the published mask counts it.
 
     Raises:
         ValueError: an extra has another number of rows or a name already in use.
@@ -73,7 +73,6 @@ class SentenceBatches(Dataset[Batch]):
             "target_ids_BT": ids_BT[:, 1:].contiguous(),
             "mask_input_BT": real_BT[:, :-1].contiguous(),
             "mask_target_BT": real_BT[:, 1:].contiguous(),
-            "sentence_index_B": index_B,
         }
         for name, tensor in self.extras.items():
             per_position = tensor.ndim > 1 and tensor.shape[1] == columns

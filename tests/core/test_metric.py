@@ -18,7 +18,6 @@ import torch
 from lit_ctg.core.metric import LitMetric, token_nll
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
-from lit_ctg.metric.bits_per_token import BitsPerToken
 from lit_ctg.metric.control_success import ControlSuccess
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.numbers import format_value
@@ -34,7 +33,6 @@ from lit_ctg.papers.semantic_fusion.metrics import (
 BATCH_METRICS = {
     "perplexity": lambda: Perplexity(mask="target"),
     "perplexity_input": lambda: Perplexity(mask="input"),
-    "bits": lambda: BitsPerToken(),
     "seen_only": lambda: SeenOnlyPerplexity(held_out_ids=[2, 3, 5]),
     "semantic_mse": lambda: SemanticMSE(),
     "semantic_mse_constant": lambda: SemanticMSEConstant(num_features=4),

@@ -34,9 +34,7 @@ class Bigram(LitLanguageModel):
             self.parameters(),
             learning_rate=0.1,
             weight_decay=0.0,
-            decay_matrices_only=True,
             warmup_fraction=0.1,
-            warmup_from_zero=False,
             total_steps=int(self.trainer.estimated_stepping_batches),
         )
 
@@ -73,8 +71,11 @@ def test_schedule_without_warmup():
     assert warmup_cosine(5, 10, 0.0, start_at_zero=False, final_fraction=0.1) == pytest.approx(0.55)
 
 
-@pytest.mark.parametrize("matrices_only", [True, False])
-def test_decay_spares_vectors_only_when_asked(matrices_only):
+@pytest.mark.parametrize(
+    ("given", "weight", "bias"),
+    [({}, 0.95, 1.0), ({"decay_matrices_only": False}, 0.95, 0.95), ({"warmup_from_zero": True}, 1.0, 1.0)],
+)
+def test_decay_spares_vectors_and_the_first_step_changes_something_unless_asked(given, weight, bias):
     layer = nn.Linear(3, 2)
     nn.init.ones_(layer.weight)
     nn.init.ones_(layer.bias)
@@ -82,16 +83,15 @@ def test_decay_spares_vectors_only_when_asked(matrices_only):
         layer.parameters(),
         learning_rate=0.5,
         weight_decay=0.2,
-        decay_matrices_only=matrices_only,
-        warmup_fraction=0.0,
-        warmup_from_zero=False,
+        warmup_fraction=0.2,
         total_steps=10,
+        **given,
     )
     layer.weight.grad = torch.zeros_like(layer.weight)
     layer.bias.grad = torch.zeros_like(layer.bias)
     made["optimizer"].step()
-    assert torch.allclose(layer.weight, torch.full((2, 3), 0.9))
-    assert torch.allclose(layer.bias, torch.full((2,), 1.0 if matrices_only else 0.9))
+    assert torch.allclose(layer.weight, torch.full((2, 3), weight))
+    assert torch.allclose(layer.bias, torch.full((2,), bias))
 
 
 def test_training_learns_logs_the_parts_and_validation_returns_the_output():

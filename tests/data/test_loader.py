@@ -31,13 +31,13 @@ def dataset(**changes: object) -> SentenceBatches:
 
 def loader(size: int = 10, batch_size: int = 3, **changes: Any) -> ResumableLoader:
     ids_NT = torch.tensor([[1, 2]]).expand(size, 2)
-    sentences = SentenceBatches(ids_NT, torch.full((size,), 2), pad_id=0, extras={})
+    sentences = SentenceBatches(ids_NT, torch.full((size,), 2), pad_id=0, extras={"index_B": torch.arange(size)})
     return sentence_loader(sentences, **{"batch_size": batch_size, "seed": 0, "shuffle": True, **changes})
 
 
 def epoch_of(batches: ResumableLoader, epoch: int) -> list[list[int]]:
     batches.set_epoch(epoch)
-    return [batch["sentence_index_B"].tolist() for batch in batches]
+    return [batch["index_B"].tolist() for batch in batches]
 
 
 def flat(lists: list[list]) -> list:
@@ -50,7 +50,6 @@ def test_a_batch_is_cropped_and_shifted_by_one() -> None:
     assert batch["target_ids_BT"].tolist() == [[2, 3, 4, 0], [2, 3, 0, 0]]
     assert batch["mask_input_BT"].tolist() == [[True] * 4, [True] * 3 + [False]]
     assert batch["mask_target_BT"].tolist() == [[True] * 3 + [False], [True] * 2 + [False] * 2]
-    assert batch["sentence_index_B"].tolist() == [2, 0]
     assert all(tensor.is_contiguous() for tensor in batch.values())
 
 
@@ -131,7 +130,7 @@ def test_workers_give_the_same_batches() -> None:
 def test_dataset_and_order_can_be_pickled() -> None:
     copy, order = pickle.loads(pickle.dumps((dataset(), loader().dataset)))
     assert torch.equal(copy[torch.tensor([4])]["target_ids_BT"], dataset()[torch.tensor([4])]["target_ids_BT"])
-    assert [order[1, place]["sentence_index_B"].tolist() for place in range(4)] == epoch_of(loader(), 1)
+    assert [order[1, place]["index_B"].tolist() for place in range(4)] == epoch_of(loader(), 1)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -140,7 +139,7 @@ def test_an_epoch_told_after_the_iterator_was_asked_for_is_the_one_that_is_read(
     batches = loader(50, num_workers=num_workers)
     walk = iter(batches)
     batches.set_epoch(3)
-    assert [batch["sentence_index_B"].tolist() for batch in walk] == epoch_of(loader(50), 3)
+    assert [batch["index_B"].tolist() for batch in walk] == epoch_of(loader(50), 3)
 
 
 CORPORA = {

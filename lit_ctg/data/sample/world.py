@@ -46,12 +46,6 @@ class Domain:
     fixed: dict[str, str] = field(default_factory=dict)
 
 
-def term_words(domain: Domain) -> tuple[str, ...]:
-    """The single words of a domain's topical entries, sorted, without duplicates."""
-    phrases = [word for entry in domain.terms for word in domain.lexicon[entry]]
-    return tuple(sorted({word.lower() for phrase in phrases for word in phrase.split() if len(word) > 2}))
-
-
 class World(Scene):
     """A :class:`Scene` that also knows years, places, people, figures and conversions.
 

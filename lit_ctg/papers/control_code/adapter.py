@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.control.base import row_values
-from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
+from lit_ctg.core.model import Batch, LMOutput, adamw_warmup_cosine
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
-from lit_ctg.papers.control_code.model import CodeState, bound_sources, mean_cross_entropy, source_weights
+from lit_ctg.papers.control_code.model import CodeState, SourceModel, mean_cross_entropy
 
 ARMS = ("neuron", "prompt")
 
 
-class CodeAdapterModule(LitLanguageModel):
+class CodeAdapterModule(SourceModel):
     """A frozen language model with one of the two arms.
 
     Args:
@@ -46,7 +46,6 @@ class CodeAdapterModule(LitLanguageModel):
         seed: of codes and weights.
 
     Attributes:
-        sources: names of the codes, from the data module or the checkpoint; empty before.
         places: P in the prompt arm, 0 in the other.
 
     Raises:
@@ -80,8 +79,8 @@ class CodeAdapterModule(LitLanguageModel):
                 "tokenizer (the model's own: data/tokenizer=huggingface data.tokenizer.path=<folder or name>)"
             )
         self.vocabulary, self.backbone, self.corpus, self.injection = vocabulary, backbone, corpus, injection
-        self.codes, self.sources = codes, tuple[str, ...]()
-        self.optimization = {
+        self.codes = codes
+        self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
@@ -102,26 +101,6 @@ class CodeAdapterModule(LitLanguageModel):
         self.paths = tuple(taking)
 
     # codes -----------------------------------------------------------------------------------------------------------
-
-    def setup(self, stage: str | None = None) -> None:
-        """Learn the names of the sources from the data module."""
-        self.bind(datamodule_of(self.trainer).sources)
-
-    def bind(self, sources: Sequence[str]) -> None:
-        """Set the names of the sources.
-
-        Raises:
-            UserError: not as many as codes, or different from those of training.
-        """
-        self.sources = bound_sources(sources, self.sources, self.codes)
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return the names of the sources, for the checkpoint."""
-        return {"sources": list(self.sources)}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Restore the names of the sources from a checkpoint."""
-        self.sources = tuple(state["sources"])
 
     @property
     def output(self) -> nn.Module:
@@ -184,7 +163,7 @@ class CodeAdapterModule(LitLanguageModel):
     def forward(self, batch: Batch) -> LMOutput:
         """Score every position."""
         ids_BT = batch["input_ids_BT"]
-        state = self.start(len(ids_BT), source_weights(batch, self.codes, self.corpus))
+        state = self.start(len(ids_BT), self.weights(batch))
         hidden_BTD = self.hidden(ids_BT, state)
         return LMOutput(self.scores(hidden_BTD, state), hidden_BTD)
 
@@ -196,10 +175,7 @@ class CodeAdapterModule(LitLanguageModel):
     def configure_optimizers(self) -> Any:
         """AdamW with warm-up and cosine for the trained parameters."""
         total_steps = int(self.trainer.estimated_stepping_batches)
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return adamw_warmup_cosine(
-            trained, total_steps=total_steps, decay_matrices_only=True, warmup_from_zero=False, **self.optimization
-        )
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimization)
 
     # generation (a StepModel of decoding/loop.py) --------------------------------------------------------------------
 

@@ -378,36 +378,58 @@ class CodeGRUBackbone(nn.Module):
 # the model -----------------------------------------------------------------------------------------------------------
 
 
-def bound_sources(sources: Sequence[str], known: Sequence[str], codes: int) -> tuple[str, ...]:
-    """Return the names of a corpus's sources, checked against the codes and, if known, the sources of training.
+class SourceModel(LitLanguageModel):
+    """A language model of a corpus of several sources, each with its code.
 
-    Raises:
-        UserError: not as many as codes, or different from those of training.
+    Attributes:
+        corpus: name of the corpus, for run names and messages.
+        codes: number of sources S.
+        sources: names of the codes, from the data module or the checkpoint; empty before.
     """
-    if len(sources) != codes:
-        raise UserError(
-            f"model.codes={codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
-            f"set model.codes={len(sources)}"
-        )
-    if known and tuple(sources) != tuple(known):
-        raise UserError(
-            f"the model was trained on {', '.join(known)}, the corpus has {', '.join(sources)}: "
-            "choose the corpus of its training"
-        )
-    return tuple(sources)
 
+    corpus: str
+    codes: int
+    sources: tuple[str, ...] = ()
 
-def source_weights(batch: Batch, codes: int, corpus: str) -> Tensor:
-    """Return the weights [B, S] of the sources of a batch: ``control_weights_BS``, or 1 for ``control_code_B``.
+    def setup(self, stage: str | None = None) -> None:
+        """Learn the names of the sources from the data module."""
+        self.bind(datamodule_of(self.trainer).sources)
 
-    Raises:
-        UserError: the batch has neither.
-    """
-    if "control_weights_BS" in batch:
-        return batch["control_weights_BS"]
-    if "control_code_B" not in batch:
-        raise UserError(f"batches of {corpus} have no control_code_B: set data.by_source=true")
-    return F.one_hot(batch["control_code_B"], codes)
+    def bind(self, sources: Sequence[str]) -> None:
+        """Set the names of the sources.
+
+        Raises:
+            UserError: not as many as codes, or different from those of training.
+        """
+        if len(sources) != self.codes:
+            raise UserError(
+                f"model.codes={self.codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "
+                f"set model.codes={len(sources)}"
+            )
+        if self.sources and tuple(sources) != self.sources:
+            raise UserError(
+                f"the model was trained on {', '.join(self.sources)}, the corpus has {', '.join(sources)}: "
+                "choose the corpus of its training"
+            )
+        self.sources = tuple(sources)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the names of the sources, for the checkpoint."""
+        return {"sources": list(self.sources)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the names of the sources from a checkpoint."""
+        self.sources = tuple(state["sources"])
+
+    def weights(self, batch: Batch) -> Tensor:
+        """Return the weights [B, S] of the sources of a batch: 1 for ``control_code_B``.
+
+        Raises:
+            UserError: the batch has no code.
+        """
+        if "control_code_B" not in batch:
+            raise UserError(f"batches of {self.corpus} have no control_code_B: set data.by_source=true")
+        return F.one_hot(batch["control_code_B"], self.codes)
 
 
 @dataclass
@@ -420,7 +442,7 @@ class CodeState:
     cache: Any = None
 
 
-class ControlCodeModule(LitLanguageModel):
+class ControlCodeModule(SourceModel):
     """Language model conditioned on one code per sequence (sec. 3).
 
     Args:
@@ -448,7 +470,6 @@ class ControlCodeModule(LitLanguageModel):
             loss as written.
 
     Attributes:
-        sources: names of the codes, from the data module or the checkpoint; empty before.
         injection: the arm.
 
     Raises:
@@ -484,7 +505,6 @@ class ControlCodeModule(LitLanguageModel):
             raise UserError(f"model.code_start={code_start}: use one of {', '.join(CODE_STARTS)}{hint}")
         check_optimizer(optimizer, optimizers)
         self.vocabulary, self.corpus, self.injection = vocabulary, corpus, injection
-        self.sources: tuple[str, ...] = ()
         self.codes, self.embedding_dropout = codes, embedding_dropout
         self.optimizer, self.settings, self.fast = optimizer, dict(optimizers[optimizer]), fast
         # a partial: the sizes of the network depend on where the code goes in
@@ -527,21 +547,9 @@ class ControlCodeModule(LitLanguageModel):
 
     # codes -----------------------------------------------------------------------------------------------------------
 
-    def setup(self, stage: str | None = None) -> None:
-        """Learn the names of the sources from the data module."""
-        self.bind(datamodule_of(self.trainer).sources)
-
-    def bind(self, sources: Sequence[str]) -> None:
-        """Set the names of the sources.
-
-        Raises:
-            UserError: not as many as codes, or different from those of training.
-        """
-        self.sources = bound_sources(sources, self.sources, self.codes)
-
     def get_extra_state(self) -> dict[str, Any]:
         """Return the names of the sources and the arm, for the checkpoint."""
-        return {"sources": list(self.sources), "injection": self.injection}
+        return super().get_extra_state() | {"injection": self.injection}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the names of the sources from a checkpoint.
@@ -554,11 +562,7 @@ class ControlCodeModule(LitLanguageModel):
                 f"the checkpoint is of model.injection={state['injection']}, this model of {self.injection}: "
                 "give the injection it was trained with"
             )
-        self.sources = tuple(state["sources"])
-
-    def weights(self, batch: Batch) -> Tensor:
-        """Return the weights [B, S] of the sources: ``control_weights_BS``, or 1 for ``control_code_B``."""
-        return source_weights(batch, self.codes, self.corpus).to(self.output.weight.dtype)
+        super().set_extra_state(state)
 
     def start(self, batch_size: int, controls: Tensor | None = None) -> CodeState:
         """Return the state of empty prefixes; ``controls`` are weights [B, S] of the sources (None only without code).
@@ -701,8 +705,6 @@ def configured_optimizer(
         parameters,
         learning_rate=rate,
         weight_decay=settings["weight_decay"],
-        decay_matrices_only=True,
         warmup_fraction=settings["warmup_fraction"],
-        warmup_from_zero=False,
         total_steps=total_steps,
     )

@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, GraphOperator
-from lit_ctg.papers.graphmax.model_step import solve_tangent
+from lit_ctg.papers.graphmax.model_step import duality_gap, solve_tangent
 from lit_ctg.papers.graphmax.published import AlgorithmOne
-from lit_ctg.papers.graphmax.solver import Solution, solve, solve_carefully
+from lit_ctg.papers.graphmax.solver import Solution, is_certified, solve, solve_carefully
 
 # ``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable.
 

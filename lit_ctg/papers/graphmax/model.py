@@ -232,13 +232,8 @@ class GraphmaxModule(LitLanguageModel):
         """AdamW with warm-up and cosine; None for a frozen model, which is only evaluated."""
         if not any(parameter.requires_grad for parameter in self.parameters()):
             return None
-        return adamw_warmup_cosine(
-            self.parameters(),
-            **self.optimizer_settings,
-            decay_matrices_only=True,
-            warmup_from_zero=False,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-        )
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimizer_settings)
 
     def start(self, batch_size: int, controls: Any = None) -> None:
         """Return the state of empty prefixes (see ``decoding/loop.py``)."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.papers.graphmax.certificate import duality_gap
 from lit_ctg.papers.graphmax.graph import GraphOperator
+from lit_ctg.papers.graphmax.model_step import duality_gap
 from lit_ctg.papers.graphmax.solver import Solution
 
 # Euclidean projection on the probability simplex (Eq. 6 and 7), with the correct sort and the printed one.

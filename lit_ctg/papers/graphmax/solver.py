@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified, judge
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.model_step import (
+    duality_gap,
     gradient_slack,
     log_normalized,
     model_step,
@@ -37,6 +37,42 @@ class Solution(NamedTuple):
     gap_B: Tensor
     iterations_B: Tensor
     products_B: Tensor
+
+
+# The certificate is about the returned array itself, float32 or not: its exponential, sum and product with M are
+# computed in float64, or their rounding is part of the bound.
+
+
+def judge(
+    operator: GraphOperator, logits_BV: Tensor, floor_B1: Tensor, strength_B1: Tensor, log_probs_BV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return ``y = z - 2 lambda M x`` in the dtype of the logits, and a bound of each row's gap (float64).
+
+    Args:
+        operator: the graph.
+        logits_BV: as given; the largest of each row is subtracted in float64.
+        floor_B1: float64; logits lower than this relative to the row's largest are raised to it.
+        strength_B1: lambda.
+        log_probs_BV: log x, in the dtype of the logits; normalised in float64 first.
+    """
+    kernels = operator.kernels_for(log_probs_BV)
+    if kernels is not None:
+        parts = (logits_BV, floor_B1[:, 0], strength_B1[:, 0].double(), log_probs_BV)
+        y_BV, gap_B = kernels.judged(operator.matrices, *(part.detach().contiguous().numpy() for part in parts))
+        return torch.from_numpy(y_BV), torch.from_numpy(gap_B)
+    z_BV = logits_BV.double()
+    z_BV = torch.maximum(z_BV - z_BV.amax(dim=-1, keepdim=True), floor_B1)
+    log_x_BV = log_probs_BV.double().log_softmax(dim=-1)
+    y_BV = z_BV - 2 * strength_B1.double() * operator.product(log_x_BV.exp())
+    return y_BV.to(logits_BV.dtype), duality_gap(log_x_BV, y_BV)
+
+
+def is_certified(gap_B: Tensor, tol: float) -> Tensor:
+    """Say which gaps certify: within ``[0, tol]``. A negative gap or NaN is an arithmetic error, never a pass."""
+    return (gap_B >= 0) & (gap_B <= tol)
+
+
+# The solver.
 
 
 def solve(

@@ -227,13 +227,8 @@ class GraphmaxTranslationModule(TranslationModel):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine."""
-        return adamw_warmup_cosine(
-            self.parameters(),
-            **self.optimizer_settings,
-            decay_matrices_only=True,
-            warmup_from_zero=False,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-        )
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        return adamw_warmup_cosine(self.parameters(), total_steps=total_steps, **self.optimizer_settings)
 
 
 # A pretrained encoder-decoder (BART, mBART, T5, Marian, ...) by folder or name, with graphmax in its decoder.

@@ -182,14 +182,6 @@ def unknown_members(datamodule: Any, recognisers: Iterable[Recogniser], split: s
     return sum(map(lost, words))
 
 
-def counts_table(counts: list[ClassCount]) -> str:
-    """Return the counts as lines of text."""
-    lines = [f"{'class':<12}{'split':<8}{'tokens':>10}{'share':>9}{'members':>9}{'first':>9}"]
-    for c in counts:
-        lines.append(f"{c.class_name:<12}{c.split:<8}{c.tokens:>10,}{c.share:>9.3%}{c.members:>9,}{c.first:>9,}")
-    return "\n".join(lines)
-
-
 @dataclass(frozen=True)
 class Curve:
     """Probability of metric values: observed shares of occurrences and the micro-model's expectation.

@@ -634,9 +634,7 @@ class NSLMModule(LitLanguageModel):
                 self.parameters(),
                 learning_rate=self.learning_rate,
                 weight_decay=self.weight_decay,
-                decay_matrices_only=True,
                 warmup_fraction=self.warmup_fraction,
-                warmup_from_zero=False,
                 total_steps=int(self.trainer.estimated_stepping_batches),
             )
         return sgd_with_decay(

@@ -182,24 +182,6 @@ class MixtureNumbers:
     top_p: float
 
 
-def sampler_held_out_rate(numbers: MixtureNumbers, *, seen: int, held_out: int, keep_crossing: bool) -> float:
-    """Return how often the group mixture draws a held-out word when the model gives held-out words no mass at all.
-
-    Computed from the whole distribution, not sampled. This alone implies Table 4's rates.
-
-    Args:
-        numbers: a, T and p of the class.
-        seen: number of words of the class in training, equally likely to the model.
-        held_out: number of words of the class that it never saw.
-        keep_crossing: nucleus rule, see :func:`lit_ctg.decoding.filters.nucleus`.
-    """
-    scores_BV = torch.tensor([[0.0] * seen + [-math.inf] * held_out], dtype=torch.float64)
-    everything_BV = torch.ones_like(scores_BV, dtype=torch.bool)
-    log_q_BV = group_mixture(scores_BV, everything_BV, weight=numbers.weight, temperature=numbers.temperature)
-    mass_BV = nucleus(log_q_BV, numbers.top_p, keep_crossing=keep_crossing).softmax(dim=-1)
-    return float(mass_BV[0, seen:].sum())
-
-
 class ClauseRule(ScoreRule):
     """Common base of the three rules below: the controls of the rows, the grammar's slots, the classes of tokens."""
 

@@ -165,10 +165,9 @@ def test_padding_costs_nothing_and_codes_may_be_mixed(make: Callable[..., CodeAd
     nats = -module(data).scores_BTV.detach().double().log_softmax(-1)
     counted = [nats[row, place, data["target_ids_BT"][row, place]] for row, place in ((0, 0), (0, 1), (0, 2), (1, 0))]
     assert float(module.losses(data)["loss"].detach()) == pytest.approx(float(torch.stack(counted).mean()), rel=1e-5)
-    halves = {**data, "control_weights_BS": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}
-    state = module.start(2, halves["control_weights_BS"])
+    state = module.start(2, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     assert torch.allclose(state.code_BC[0], module.code.mean(0))
-    mixed_BTV = module(halves).scores_BTV
+    mixed_BTV = module.scores(module.hidden(data["input_ids_BT"], state), state)
     assert not torch.allclose(mixed_BTV[0], module(data).scores_BTV[0], atol=1e-3)
     assert torch.allclose(mixed_BTV[1], module(data).scores_BTV[1], atol=1e-5)
     with pytest.raises(UserError, match="needs a code for every sequence"):

@@ -411,9 +411,14 @@ def test_a_code_of_zeros_is_the_model_without_codes_exactly(network, make_module
 
 def test_weights_mix_the_codes(make_module, make_batch):
     module, batch = make_module().double().eval(), make_batch()
-    one_hot = {**batch, "control_weights_BS": torch.eye(3)}
-    assert torch.equal(module(one_hot).scores_BTV, module(batch).scores_BTV)
-    mixed = module({**batch, "control_weights_BS": torch.tensor([[0.5, 0.5, 0.0]] * 3)}).scores_BTV
+
+    def scores_under(weights: torch.Tensor) -> torch.Tensor:
+        state = module.start(3, weights)
+        scores = module.scores(module.hidden(batch["input_ids_BT"], state), state)
+        return scores * batch["mask_input_BT"].unsqueeze(-1)
+
+    assert torch.equal(scores_under(torch.eye(3)), module(batch).scores_BTV)
+    mixed = scores_under(torch.tensor([[0.5, 0.5, 0.0]] * 3))
     module.code.weight.data[2] = module.code.weight.data[:2].mean(0)
     third = {**batch, "control_code_B": torch.full((3,), 2)}
     assert torch.allclose(module(third).scores_BTV, mixed, atol=1e-12)

@@ -1,5 +1,4 @@
-"""Parts of the solver: lit_ctg.papers.graphmax.certificate, lit_ctg.papers.graphmax.model_step,
-lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.model_step, lit_ctg.papers.graphmax.published,
+"""Parts of the solver: lit_ctg.papers.graphmax.model_step, its certificate, lit_ctg.papers.graphmax.published,
 lit_ctg.papers.graphmax.variant."""
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import scipy.special
 import torch
 
 from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, graphmax, softmax, sparsemax
-from lit_ctg.papers.graphmax.certificate import duality_gap, is_certified, judge
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.model_step import (
+    duality_gap,
     log_normalized,
     log_wright_omega,
     model_step,
@@ -22,6 +21,7 @@ from lit_ctg.papers.graphmax.model_step import (
     solve_separable,
 )
 from lit_ctg.papers.graphmax.published import project_on_simplex
+from lit_ctg.papers.graphmax.solver import is_certified, judge
 
 
 def kl(log_x: np.ndarray, y: np.ndarray) -> float:

@@ -109,15 +109,21 @@ def test_facts_and_texts_are_those_of_their_split() -> None:
         assert data.texts(3, split) == [data.vocabulary.decode(row) for row in ids_NT[:3]]
 
 
+def numbered(ids_NT: torch.Tensor, lengths_N: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A corpus_transform that says which sentence of the split a row is."""
+    return {"index_B": torch.arange(len(ids_NT))}
+
+
 def test_batches_of_a_split() -> None:
     data = make(size="small")
+    data.corpus_transform = numbered
     data.setup("fit")
     train, val = batches(data.train_dataloader()), batches(data.val_dataloader())
     assert [len(batch["input_ids_BT"]) for batch in train] == [64] * 31 + [16]
-    assert torch.equal(torch.cat([batch["sentence_index_B"] for batch in val]), torch.arange(600))
+    assert torch.equal(torch.cat([batch["index_B"] for batch in val]), torch.arange(600))
     batch = train[0]
     assert batch["input_ids_BT"].shape == (64, 18)
-    expected = rows(data, "train")[batch["sentence_index_B"].numpy()]
+    expected = rows(data, "train")[batch["index_B"].numpy()]
     assert np.array_equal(batch["input_ids_BT"], expected[:, :18])
     assert np.array_equal(batch["target_ids_BT"], expected[:, 1:19])
     # a cap of the longest sentence takes nothing from a batch: its input ends with <eos>, its target with padding
@@ -166,12 +172,14 @@ def test_a_trainer_runs_epochs_in_the_samplers_order(tiny: Any, trainer_of: Any)
             self.epochs: dict[int, list[int]] = {}
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            self.epochs.setdefault(trainer.current_epoch, []).extend(batch["sentence_index_B"].tolist())
+            self.epochs.setdefault(trainer.current_epoch, []).extend(batch["index_B"].tolist())
 
     module, _ = tiny()
     module.embedding = torch.nn.Embedding(41, 4)
     watch = Watch()
-    trainer_of(watch, max_epochs=3).fit(module, make(size="smoke"))
+    data = make(size="smoke")
+    data.corpus_transform = numbered
+    trainer_of(watch, max_epochs=3).fit(module, data)
     for epoch in range(3):
         stream = np.random.SeedSequence(111, spawn_key=(100, epoch))
         assert watch.epochs[epoch] == np.random.default_rng(stream).permutation(256).tolist()
@@ -427,7 +435,7 @@ def test_the_predictor_that_does_not_know_pays_what_marginalising_costs(coupled:
 
 def test_batches_are_those_of_the_plain_module(coupled: ClauseCoupledDataModule) -> None:
     batch = next(iter(coupled.train_dataloader()))
-    assert set(batch) == {"input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT", "sentence_index_B"}
+    assert set(batch) == {"input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT"}
     assert not np.isin(coupled.corpus("train")[0], coupled.held_out_ids).any()
     assert np.isin(coupled.corpus("val")[0], coupled.held_out_ids).any()
 

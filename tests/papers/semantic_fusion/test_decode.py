@@ -32,7 +32,6 @@ from lit_ctg.papers.semantic_fusion.decode import (
     SteeringNumbers,
     build_grammar,
     group_mixture,
-    sampler_held_out_rate,
     steer_adjective,
     steer_intensifier,
     steer_punctuation,
@@ -437,6 +436,15 @@ def test_the_rules_are_the_settings_in_order(fusion, penalty, soft, hard):
 
 
 # ---- Table 4 from the sampler alone ---------------------------------------------------------------------------------
+
+
+def sampler_held_out_rate(numbers: MixtureNumbers, *, seen: int, held_out: int, keep_crossing: bool) -> float:
+    """How often the mixture draws a held-out word if the model gives those no mass and the seen ones equal mass."""
+    scores = torch.tensor([[0.0] * seen + [-math.inf] * held_out], dtype=torch.float64)
+    everything = torch.ones_like(scores, dtype=torch.bool)
+    log_q = group_mixture(scores, everything, weight=numbers.weight, temperature=numbers.temperature)
+    mass = nucleus(log_q, numbers.top_p, keep_crossing=keep_crossing).softmax(dim=-1)
+    return float(mass[0, seen:].sum())
 
 
 @pytest.mark.parametrize(

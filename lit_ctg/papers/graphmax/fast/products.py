@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from lit_ctg.papers.graphmax.fast import together
-from lit_ctg.papers.graphmax.fast.keep import compiled
+from lit_ctg.papers.graphmax.fast.jit import compiled
 
 if TYPE_CHECKING:
     from lit_ctg.papers.graphmax.graph import Matrices

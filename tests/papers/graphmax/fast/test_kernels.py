@@ -15,17 +15,14 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph, certify, fast, graphmax
-from lit_ctg.papers.graphmax.certificate import judge
-from lit_ctg.papers.graphmax.fast.constants import MOST_EXTRAS
+from lit_ctg.papers.graphmax.fast import MOST_EXTRAS
 from lit_ctg.papers.graphmax.graph import GraphOperator, Matrices
 from lit_ctg.papers.graphmax.model_step import model_step
+from lit_ctg.papers.graphmax.solver import judge
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("lit_ctg.papers.graphmax.fast.kernels", reason="numba is not installed")
-jit, judge_kernels, keep, products, step = (
-    importlib.import_module(f"lit_ctg.papers.graphmax.fast.{name}")
-    for name in ("jit", "judge", "keep", "products", "step")
-)
+jit, products = (importlib.import_module(f"lit_ctg.papers.graphmax.fast.{name}") for name in ("jit", "products"))
 highest, write_exp = jit.highest, jit.write_exp
 
 
@@ -93,22 +90,22 @@ def test_a_row_does_not_depend_on_its_batch(zipf_graph, zipf_logits) -> None:
 
 
 def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
-    package = Path(keep.__file__).parent
+    package = Path(jit.__file__).parent
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    assert keep.kept_in().parent == package / "__pycache__"
-    assert re.fullmatch("kernels-[0-9a-f]{16}", keep.kept_in().name)
+    assert jit.kept_in().parent == package / "__pycache__"
+    assert re.fullmatch("kernels-[0-9a-f]{16}", jit.kept_in().name)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "asked"))
-    assert keep.kept_in().parent == tmp_path / "asked"
+    assert jit.kept_in().parent == tmp_path / "asked"
     # neither the package nor the home directory can be written to: a file stands in the way
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    monkeypatch.setattr(keep, "__file__", str(tmp_path / "file" / "keep.py"))
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "file" / "jit.py"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert keep.kept_in().parent == tmp_path / "cache" / "lit_ctg"
+    assert jit.kept_in().parent == tmp_path / "cache" / "lit_ctg"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert keep.kept_in() is None
+    assert jit.kept_in() is None
 
-    @keep.compiled
+    @jit.compiled
     def twice(number):
         return 2 * number
 
@@ -116,7 +113,7 @@ def test_code_is_kept_where_one_may_write(tmp_path, monkeypatch) -> None:
 
 
 def test_all_kernels_are_kept_together() -> None:
-    for kernel in (compiled.model_steps, judge_kernels.gaps, products.residuals, write_exp):
+    for kernel in (compiled.model_steps, compiled.gaps, products.residuals, write_exp):
         assert re.search("kernels-[0-9a-f]{16}", kernel.stats.cache_path)
 
 
@@ -135,9 +132,9 @@ def test_of_too_many_extras_the_weightiest_are_kept() -> None:
     size = MOST_EXTRAS + 900
     y = np.random.default_rng(0).permutation(np.linspace(-3, 0, size)).astype(np.float32)
     diagonal, work = np.ones(size, np.float32), np.empty_like(y)
-    found = step._extras(y, y, False, diagonal, 1e-9, work)
+    found = compiled._extras(y, y, False, diagonal, 1e-9, work)
     assert sorted(found) == sorted(np.argsort(-y)[: MOST_EXTRAS - 1])
-    few = step._extras(y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y))
+    few = compiled._extras(y, y, False, np.ones(size, np.float32), np.exp(-0.5) / np.exp(y).sum(), np.empty_like(y))
     assert sorted(few) == sorted(np.flatnonzero(y > -0.5))
 
 
