@@ -281,8 +281,9 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
         words: the same texts, where success is to hold a held-out word of the class.
     """
     (bare_words,) = curve(words[BARE])[1]
+    drawn = "prompts, texts and seeds" if ranked.seeds > 1 else "prompts and texts"
     lines = [
-        "Every strength beside the bare model, [95% bootstrap over prompts and texts]. With two classes, twice the "
+        f"Every strength beside the bare model, [95% bootstrap over {drawn}]. With two classes, twice the "
         "first number is how far the share of one class moves from asking for the other to asking for it. Held-out "
         "words: texts with a word of the class that nothing was trained to steer by; the bare model's share is "
         f"{bare_words:.3f}.",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lit_ctg.config import plain
 from lit_ctg.errors import UserError
 from lit_ctg.field import rank
+from lit_ctg.field.command import compose
 from lit_ctg.field.rank import (
     COST,
     Sweep,
@@ -250,6 +252,12 @@ def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
     assert bench_key(one) == bench_key(other)
     other.config["judges"] = {"steps": 4}
     assert bench_key(one) != bench_key(other)
+    for each, words in ((one, ["method=bare", "seed=0"]), (other, ["method=gedi", "name=b", "seed=1"])):
+        each.config = plain(compose(["task=sentiment", *words]))
+    assert bench_key(one) == bench_key(other)
+    other.config["data"]["sample_size"] += 1
+    assert bench_key(one) != bench_key(other)
+    assert other.config["data"]["seed"] == 1, "the record is not changed"
     one.metrics["distinct_2@0.5"] = {"value": 0.25}
     assert describe(one, 0.5, "distinct_2") == 0.25 and describe(one, 1.0, "distinct_2") is None
 
