@@ -116,6 +116,17 @@ def try_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock 
     return _lock(lock_file, 0.0, remedy)
 
 
+def wait_lock(lock_file: str | Path, *, remedy: str = ELSEWHERE) -> BaseFileLock:
+    """Take ``lock_file`` as soon as it is free, however long that takes, and return it as `try_lock` does.
+
+    Raises:
+        UserError: its folder cannot be written.
+    """
+    lock = _lock(lock_file, -1.0, remedy)
+    assert lock is not None, "a lock without a time limit does not time out"
+    return lock
+
+
 def _lock(lock_file: str | Path, timeout_s: float, remedy: str) -> BaseFileLock | None:
     from filelock import FileLock, Timeout
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -19,7 +20,6 @@ import torch
 
 from lit_ctg.control import Steered
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
     BagJudge,
     Judge,
@@ -35,10 +35,13 @@ from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
 from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model
-from lit_ctg.files import replacing, try_lock, write_atomic
+from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 
+_logger = logging.getLogger(__name__)
+
 PART = "part.json"
+REMEDY = "set output_root=..."
 # words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
 
@@ -61,16 +64,17 @@ class Parts:
             key: plain values that it depends on.
             make: (folder to fill, path for a checkpoint) -> plain facts, stored in ``part.json``.
 
-        Raises:
-            UserError: another process is making it.
+        While another process makes it, this one waits.
         """
         text = json.dumps(key, sort_keys=True, default=str)
         folder = self.root / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         if (folder / PART).is_file():
             return folder
-        lock = try_lock(folder.with_name(f".{folder.name}.lock"), remedy="set output_root=...")
+        lock_file = folder.with_name(f".{folder.name}.lock")
+        lock = try_lock(lock_file, remedy=REMEDY)
         if lock is None:
-            raise UserError(f"{folder} is being made by another process: wait for it, then give the command again")
+            _logger.warning("waiting: another process is making %s", folder)
+            lock = wait_lock(lock_file, remedy=REMEDY)
         try:
             if not (folder / PART).is_file():
                 with replacing(folder) as temporary:

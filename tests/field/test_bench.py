@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,6 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
-from lit_ctg.errors import UserError
 from lit_ctg.field import bench as field_bench
 from lit_ctg.field.bench import WORDS, Bench, Parts, facts
 from lit_ctg.field.judge import BagJudge, NeuralJudge, proving_texts, snippets
@@ -292,16 +293,29 @@ def test_prompts_are_as_many_as_asked_and_fit_the_model(bench: Bench) -> None:
     assert other._cut([5, 6, 7], 0) == [7], "a prompt keeps a token"
 
 
-def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
+def test_a_part_that_another_process_makes_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     parts = Parts(tmp_path)
     made = parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"seconds": 7})
     assert facts(made)["seconds"] == 7, "its maker's own time"
     (made / "part.json").unlink()
-    lock = try_lock(made.with_name(f".{made.name}.lock"), remedy="")
-    assert lock is not None
-    with pytest.raises(UserError, match="is being made by another process: wait for it"):
-        parts.get("model", {"steps": 3}, lambda folder, checkpoint: {})
-    lock.release()
+    held = threading.Event()
+
+    def make() -> None:
+        lock = try_lock(made.with_name(f".{made.name}.lock"), remedy="")
+        assert lock is not None
+        held.set()
+        time.sleep(0.3)
+        (made / "part.json").write_text('{"seconds": 8}')
+        lock.release()
+
+    other = threading.Thread(target=make)
+    other.start()
+    assert held.wait(60)
+    with caplog.at_level("WARNING"):
+        taken = parts.get("model", {"steps": 3}, lambda folder, checkpoint: {"x": 1 / 0})
+    other.join()
+    assert facts(taken)["seconds"] == 8, "the other's"
+    assert f"waiting: another process is making {made}" in caplog.text
     with pytest.raises(ZeroDivisionError) as kept:  # its traceback holds the lock, which nothing else would give back
         parts.get("other", {}, lambda folder, checkpoint: {"x": 1 / 0})
     assert facts(parts.get("other", {}, lambda folder, checkpoint: {}))["seconds"] >= 0, "the lock was given back"
