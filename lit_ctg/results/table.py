@@ -181,7 +181,7 @@ class RecordPool:
         data = f", data: {', '.join(sorted(folders))}" if folders else ""
         runs = len(self.trained())
         counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
-        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seeds {told}{data}{counts}"
+        return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seed{'s' * (len(seeds) != 1)} {told}{data}{counts}"
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""

@@ -129,7 +129,7 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
     fitted = fit(memory, model, held_out, context=context)
     fitted.origin = memory.origin
     told = saved(fitted, model, measured, context=context)
-    out, tokens = Path(own.get("out", own["memory"])), sum(map(len, held_out))
+    out, tokens = Path(own.get("out", own["memory"])).expanduser(), sum(map(len, held_out))
     fitted.save_pretrained(out)
     record = {
         "settings": {**own, "tokens": most, "context": context, "overrides": list(overrides)},

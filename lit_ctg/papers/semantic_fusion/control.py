@@ -285,7 +285,9 @@ class LexiconSteering(Control):
         speller = Speller(HuggingFaceTokenizer.of(tokenizer))
         spellings = [speller.spell(word) for word in self.lexicon.words]
         if not any(spellings):
-            raise UserError(f"control {self.name}: the tokenizer spells no word of the lexicon")
+            raise UserError(
+                f"control {self.name}: the tokenizer spells no word of the lexicon: take one in its language"
+            )
         by_word = speller.by_word
         self.trie = TokenTrie.of(
             spellings, None if by_word else speller.begins_V, None if by_word else speller.ends_open_V

@@ -256,7 +256,9 @@ class WordFinder(nn.Module):
         speller = Speller(vocabulary)
         self.spellings = [speller.spell(word) for word in lexicon.words]
         if not any(self.spellings):
-            raise UserError(f"lexicon {lexicon.path}: the corpus's vocabulary spells none of its words")
+            raise UserError(
+                f"lexicon {lexicon.path}: the corpus's vocabulary spells none of its words: take one in its language"
+            )
         self.register_buffer("begins_V", speller.begins_V, persistent=False)
         self.register_buffer("ends_open_V", speller.ends_open_V, persistent=False)
         by_length: dict[int, dict[tuple[int, ...], int]] = {}
