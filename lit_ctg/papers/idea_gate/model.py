@@ -437,23 +437,36 @@ class IdeaGateModule(LitLanguageModel):
 
     def setup(self, stage: str) -> None:
         """Before training, count frequent tokens and base rates in the training text."""
-        if not self.gated or stage != "fit":
-            return
-        frequent = self.stopwords == "frequent"
-        counted = self.lift or self.idea_bias == "token_rate"
-        if not frequent and not counted:
-            return
-        ids_N = datamodule_of(self.trainer).prepare().ids("train")
-        if frequent:
-            self.stopword_mask_V.copy_(frequent_mask(ids_N, self.vocabulary_size, self.stopword_count))
-        if counted:
-            rate_V = base_rates(ids_N, self.vocabulary_size, self.window_size)
-            # the optimum without context: positives count positive_weight times; unseen tokens half a time
-            odds_V = self.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
-            if self.lift:
-                self.base_V.copy_((odds_V / (1 + odds_V)).log())
-            if self.idea_bias == "token_rate":
-                self.idea_head.outer.bias.data.copy_(odds_V.log())
+        if stage == "fit" and self.counts_text:
+            self.count_text(datamodule_of(self.trainer).prepare().ids("train"))
+
+    @property
+    def counts_text(self) -> bool:
+        """Whether anything has to be counted before training."""
+        return self.gated and (self.stopwords == "frequent" or self.lift or self.idea_bias == "token_rate")
+
+    def count_text(self, ids_N: Any, reference_N: Any = None) -> None:
+        """Set stopwords, base rates and the initial bias from token ids.
+
+        Args:
+            ids_N: what will be trained on; its rates are the initial bias (``idea_bias=token_rate``).
+            reference_N: a text whose frequent tokens are the stopwords and whose rates the lift gate subtracts, if not
+                the same: then a head trained on some of a corpus raises what is more frequent there.
+        """
+        reference_N = ids_N if reference_N is None else reference_N
+        if self.stopwords == "frequent":
+            self.stopword_mask_V.copy_(frequent_mask(reference_N, self.vocabulary_size, self.stopword_count))
+        if self.lift:
+            odds_V = self._odds(reference_N)
+            self.base_V.copy_((odds_V / (1 + odds_V)).log())
+        if self.idea_bias == "token_rate":
+            self.idea_head.outer.bias.data.copy_(self._odds(ids_N).log())
+
+    def _odds(self, ids_N: Any) -> Tensor:
+        """Return the idea head's optimum without context [V], odds: positives count ``positive_weight`` times."""
+        rate_V = base_rates(ids_N, self.vocabulary_size, self.window_size)
+        # unseen tokens half a time
+        return self.positive_weight * rate_V.clamp(min=0.5 / len(ids_N)) / (1 - rate_V).clamp(min=1e-6)
 
     # the network ---------------------------------------------------------------------------------------------------
 

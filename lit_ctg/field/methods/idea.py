@@ -1,0 +1,109 @@
+"""The idea gate over the frozen base model, with an idea head for each class, trained on its texts.
+
+The paper's gate has no class: it keeps a text with what its own head expects soon. Here the head of a class expects
+what its texts bring. Losses and gate are the paper's (Eq. 2-7); decoding uses its control ``idea_gate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_ctg.control import Control
+from lit_ctg.control.bundle import kind_named
+from lit_ctg.core.batch import Batch
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm, Method
+from lit_ctg.field.tune import Stream, optimise
+from lit_ctg.network.huggingface import HuggingFaceBackbone
+
+
+class IdeaGates(Method):
+    """Gates the base model's logits by the idea head of the class.
+
+    Args:
+        strengths: multiples of the gate: alpha and its bound beta are scaled together, so 1 is the module's own gate.
+        module: makes the module that is trained, from ``vocabulary`` and ``backbone``.
+        learning_rate: of its training.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], module: Callable[..., Any], learning_rate: float) -> None:
+        super().__init__(strengths=strengths)
+        self.module, self.learning_rate = module, learning_rate
+        self.controls: dict[str, Control] = {}
+        self.gate = (0.0, 0.0)  # alpha and beta of strength 1
+        self.learned = 0
+
+    def fit(self, bench: Bench) -> None:
+        backbone = HuggingFaceBackbone(path=str(bench.model_name or bench.base_folder), frozen=True)
+        vocabulary = HuggingFaceTokenizer.of(bench.tokenizer)
+        everything = bench.stream().ids
+        for target in bench.task.targets:
+            torch.manual_seed(bench.seed)
+            module = self.module(vocabulary=vocabulary, backbone=backbone)
+            stream = bench.stream(target)
+            module.count_text(stream.ids, everything)
+            self._train(bench, module, stream, target)
+            self.controls[target] = _control(module)
+            self.gate = (module.alpha, module.beta)
+            self.learned += sum(value.numel() for value in module.idea_head.parameters())
+
+    def _train(self, bench: Bench, module: Any, stream: Stream, target: str) -> None:
+        """Train the idea head on the texts of a class, as long as a model is fine-tuned on them."""
+
+        def loss_of(generator: np.random.Generator) -> Tensor:
+            ids = stream.windows(generator, int(bench.tune_options["batch"]))
+            given, following = ids[:, :-1], ids[:, 1:]
+            batch = Batch(input_ids_BT=given, target_ids_BT=following, mask_input_BT=torch.ones_like(given).bool(),
+                          mask_target_BT=torch.ones_like(following).bool())  # fmt: skip
+            loss: Tensor = module.losses(batch)["loss"]
+            return loss
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            module.train()
+            loss = optimise(
+                module.idea_head.parameters(),
+                loss_of,
+                steps=int(bench.tune_options["steps"]),
+                learning_rate=self.learning_rate,
+                seed=bench.seed,
+                weight_decay=0.0,
+                checkpoint=checkpoint,
+            )
+            torch.save(module.idea_head.state_dict(), folder / "weights.pt")
+            return {"loss": loss}
+
+        options = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {})}
+        folder = bench.learned("idea_head", {**options, "label": target}, make)
+        module.idea_head.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        module.eval()
+
+    def arm(self, bench: Bench, target: str) -> Arm:
+        alpha, beta = self.gate
+        return Arm(
+            bench.model,
+            [self.controls[target]],
+            lambda s: {"idea_gate.alpha": s * alpha, "idea_gate.beta": s * beta},
+        )
+
+    def parameters(self) -> int:
+        return self.learned
+
+
+def _control(module: Any) -> Control:
+    """Return the gate of a trained module, in its portable form."""
+    form = {"clamp": module.form.clamp, "epsilon": module.form.epsilon, "alpha": module.alpha, "beta": module.beta}
+    extra = {"base_V": module.base_rate, "neutral_V": module.neutral}
+    tensors = {
+        **{f"head.{name}": value.clone() for name, value in module.idea_head.state_dict().items()},
+        **{name: value for name, value in extra.items() if value is not None},
+    }
+    kind: Any = kind_named("idea_gate")
+    gate: Control = kind.restore(form, tensors)
+    return gate
