@@ -16,7 +16,7 @@ from lit_ctg.field.run import build_method
 from lit_ctg.field.tune import Stream
 from tests.field.conftest import MakeBench
 
-GATES = ["idea_gate", "idea_gate_lift"]
+GATES = ["idea_gate", "idea_gate_lift", "idea_gate_static"]
 
 
 def opinions(bench: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str | None, Stream]:
@@ -76,6 +76,9 @@ def test_the_gate_is_that_of_the_class_s_head(
     frequent = np.argsort(-np.bincount(streams[None].ids, minlength=len(logits)), kind="stable")[:3]
     for target in bench.task.targets:
         head = method.arm(bench, target).controls[0].head  # type: ignore[attr-defined]
+        if gate == "idea_gate_static":
+            own = torch.from_numpy(rates(streams[target], len(logits)))
+            torch.testing.assert_close(head.outer.bias.double(), own - (-own.expm1()).log(), rtol=1e-4, atol=1e-4)
         inner = torch.relu(head.inner.weight.double() @ state + head.inner.bias.double())
         idea = head.outer.weight.double() @ inner + head.outer.bias.double()
         log_p = (1 / (1 + (-idea).exp()) + 1e-8).log()
