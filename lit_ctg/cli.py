@@ -486,23 +486,26 @@ COMMANDS = {
         ),
         Command(
             "field",
-            "run|report|rejudge|add: measure control methods on one model, task and judges, and rank them",
+            "run|report|rejudge|export|add: measure control methods on one model, task and judges, and rank them",
             _field,
             (
-                Setting("task", "run: sentiment, topic, ...; several (with commas) or all make a sweep"),
-                Setting("method", "run: bare, prefix, dexperts, ...; several (with commas) or all make a sweep"),
-                Setting("model", "run: a Hugging Face model instead of the one trained here"),
+                Setting("task", "run, export: sentiment, topic, ...; several (with commas) or all make a sweep"),
+                Setting(
+                    "method", "run, export: bare, prefix, dexperts, ...; several (with commas) or all make a sweep"
+                ),
+                Setting("model", "run, export: a Hugging Face model instead of the one trained here"),
                 Setting("size", "smoke, small (default) or paper"),
                 Setting("seed", "run: 0, 1, ...; rejudge: of the judges"),
                 Setting("logger", "run: none (default) or wandb"),
                 Setting("records", "report: folders of records, with commas; rejudge: one folder"),
-                Setting("out", "report: a folder to write tables and picture to"),
+                Setting("out", "report: a folder for tables and pictures; export: one for the controls"),
                 Setting("root", "rejudge: where the corpus lies now, with task="),
                 Setting("name", "add: of the new method"),
             ),
             overrides=True,
             notes=(
                 "rejudge  asks whether judges of another seed give the same ranking",
+                "export  writes what a method learned as controls for lit-ctg generate, Steered and play",
                 "add  writes a new method's files",
             ),
             examples=(
@@ -510,6 +513,7 @@ COMMANDS = {
                 "field run task=sentiment method=all data.source=local data.root=<folder of reviews>",
                 "field report",
                 "field rejudge seed=1",
+                "field export task=sentiment method=idea_gate_lift size=smoke out=<folder>",
                 "field add name=my_method",
             ),
         ),

@@ -1,4 +1,4 @@
-"""`lit-ctg field run|report|rejudge|add`: measure methods on tasks, tables of the records, a new method's files."""
+"""`lit-ctg field run|report|rejudge|export|add`: methods measured, their tables, their controls, new ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.console import Console
 from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
 from lit_ctg.errors import UserError, did_you_mean, one_line
 
-ACTIONS = ("run", "report", "rejudge", "add")
+ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")
 
 
@@ -73,6 +73,8 @@ def main(words: Sequence[str]) -> int:
 
         found = settings(rest, "field rejudge", ("seed", "records", "task", "root", "output_root"))
         return rejudge(**found, console=Console(soft_wrap=True, highlight=False))
+    if action == "export":
+        return _export(rest)
     from lit_ctg.field.page import report
 
     found = settings(rest, "field report", ("records", "out", "size"))
@@ -141,6 +143,22 @@ def combinations(words: Sequence[str]) -> list[list[str]]:
         key = word.partition("=")[0]
         choices.append([f"{key}={value}" for value in override.sweep_string_iterator()] if swept else [word])
     return [list(each) for each in itertools.product(*choices)]
+
+
+def _export(words: Sequence[str]) -> int:
+    """Export the controls of one combination.
+
+    Raises:
+        UserError: several, or see ``export.export``.
+    """
+    from lit_ctg.field.export import export
+
+    out = [word.partition("=")[2] for word in words if word.startswith("out=")]
+    rest = [word for word in words if not word.startswith("out=")]
+    if len(combinations(rest)) > 1 or "method=all" in rest or "task=all" in rest:
+        raise UserError("lit-ctg field export: give one task, one method and one seed")
+    export(compose(rest), out[-1] if out else "", Console(soft_wrap=True, highlight=False))
+    return 0
 
 
 def run_all(words: Sequence[str]) -> int:

@@ -185,7 +185,7 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
         "## Over tasks",
         "",
         f"Mean rank by the area among the {len(places)} methods that every task has, 1 the best; [95% bootstrap over "
-        "each task's prompts and texts; of other tasks it says nothing].",
+        "each task's prompts, texts and training seeds; of other tasks it says nothing].",
         "",
         "| method | mean rank | " + " | ".join(tasks) + " |",
         "|---" * (2 + len(tasks)) + "|",
@@ -197,8 +197,8 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
         )
     groups = [BarGroup(each.method, [Bar("series0" if each.method != BARE else "neutral", each.rank, each.interval)])
               for each in places]  # fmt: skip
-    title = f"Which control should I use? {', '.join(tasks)}"
-    drawn = bar_chart(title, groups, measure="mean rank over tasks, 1 the best", low=0.0, high=float(len(places)))
+    title = f"Which control should I use? {len(tasks)} tasks"
+    drawn = bar_chart(title, groups, measure="mean rank, 1 the best", low=0.0, high=float(len(places)))
     return "\n".join([*lines, ""]), {"over_tasks.svg": sheet([drawn], (), "field, over tasks")}
 
 

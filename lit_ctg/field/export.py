@@ -1,0 +1,100 @@
+"""`lit-ctg field export`: what a method has learned on a task, as controls that any command takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lit_ctg.config import plain
+from lit_ctg.control import Control, Origin, fingerprint
+from lit_ctg.control.bundle import save, versions
+from lit_ctg.control.custom_generate import write_custom_generate
+from lit_ctg.errors import UserError
+from lit_ctg.field.bench import Bench
+from lit_ctg.field.method import Arm
+from lit_ctg.field.run import PAPER, build_bench, build_method
+from lit_ctg.results.record import config_hash
+from lit_ctg.run.directory import RECORD, finished, run_stem
+from lit_ctg.run.quiet import quiet
+
+
+def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
+    """Learn as ``lit-ctg field run`` does (or read what it learned) and write the method's controls as bundles.
+
+    A control that steers to every class by a setting goes to ``out/<control>``; where each class has its own, to
+    ``out/<class>/<control>``. The finished record of the same settings goes along if there is one.
+
+    Args:
+        cfg: composed by ``command.compose``.
+        out: folder of the bundles.
+        console: where to say what was written and how it is used.
+
+    Returns:
+        the bundles' folders.
+
+    Raises:
+        UserError: no folder, a method without a control or one that changes the model, a folder that holds something
+            else.
+    """
+    if not out:
+        raise UserError("lit-ctg field export: give out=<folder>, where the controls are to go")
+    method = build_method(cfg)
+    with quiet():
+        bench = build_bench(cfg)
+        method.fit(bench)
+        arms = {target: method.arm(bench, target) for target in bench.task.targets}
+    _check(arms, bench, cfg.name)
+    origin = Origin(_record(cfg), fingerprint(bench.tokenizer), versions())
+    folders: dict[int, Path] = {}
+    for folder, control in _places(arms, Path(out).expanduser()):
+        control.origin = origin if control.of_ids else Origin(origin.record, None, origin.versions)
+        save(control, folder)
+        write_custom_generate(control, folder)
+        folders[id(control)] = folder
+        console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
+    model = bench.model_name or bench.base_folder
+    for target, arm in arms.items():
+        bundles = ",".join(str(folders[id(control)]) for control in arm.controls)
+        settings = " ".join(f"control.{key}={value:g}" for key, value in arm.settings(method.strengths[0]).items())
+        console.print(
+            f"{target}: lit-ctg generate model={model} controls=[{bundles}] {settings} prompt=...", markup=False
+        )
+    weakest, strongest = method.strengths[0], method.strengths[-1]
+    if weakest != strongest:
+        console.print(f"strength {weakest:g} here; the sweep goes to {strongest:g}", markup=False)
+    return list(folders.values())
+
+
+def _check(arms: Mapping[str, Arm], bench: Bench, name: str) -> None:
+    """Refuse arms that no bundle can hold."""
+    if any(arm.model is not bench.model for arm in arms.values()):
+        raise UserError(f"{name} changes the model itself: it has no control that another model could take")
+    if not all(arm.controls for arm in arms.values()):
+        raise UserError(f"{name} steers without a control: there is nothing to export")
+
+
+def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:
+    """Return every control once, with its folder."""
+    places: dict[int, tuple[Path, Control]] = {}
+    for target, arm in arms.items():
+        for control in arm.controls:
+            shared = all(any(control is each for each in other.controls) for other in arms.values())
+            folder = out / control.name if shared else out / target / control.name
+            places.setdefault(id(control), (folder, control))
+    return list(places.values())
+
+
+def _record(cfg: DictConfig) -> dict[str, Any] | None:
+    """Return the finished record of the same settings, None without one."""
+    stem = run_stem(Path(cfg.output_root), PAPER, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed,
+                    config_hash(plain(cfg)))  # fmt: skip
+    done = finished(stem)
+    if not done:
+        return None
+    record: dict[str, Any] = json.loads((done[-1] / RECORD).read_text(encoding="utf-8"))
+    return record
