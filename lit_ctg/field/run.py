@@ -1,7 +1,7 @@
 """One run of the field: a method, trained and swept over its strengths on a task, as a run record.
 
 Every text is in ``samples.jsonl`` with its measures, from which tables, curves and ranks are made (``field/rank.py``).
-A killed run continues after the last finished strength.
+A killed run continues after the last finished strength, and a longer sweep takes over the texts of a shorter one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lit_ctg.field.rank import HELD_OUT
 from lit_ctg.files import write_atomic, write_samples
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
-from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
+from lit_ctg.run.directory import RECORD, Finished, RunDirectory, claim, run_status, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import Outcome, new_record
 
@@ -129,11 +129,18 @@ def measure(
         put(f"judge/{judge.name}/balanced_accuracy", MetricResult(proof.balanced, "", "higher", proof.of, None, 1))
     method.fit(bench)
     arms = {target: method.arm(bench, target) for target in bench.task.targets}
+    corpus = {
+        "text": bench.task.data.checksum(),
+        "model": bench.model_name or str(bench.base_folder and bench.base_folder.name),
+    }
+    before = written_before(directory.path, plain(cfg), corpus)
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:
         part = directory.path / PARTIAL.format(f"{strength:g}")
         if part.is_file():
             own = json.loads(part.read_text(encoding="utf-8"))
+        elif strength in before:
+            own = before[strength]
         else:
             own = texts_of(bench, arms, strength)
             write_atomic(part, json.dumps(own, ensure_ascii=False))
@@ -146,8 +153,34 @@ def measure(
     write_samples(rows + (human_texts(bench) if isinstance(method, Bare) else []), directory.path / SAMPLES)
     for strength in method.strengths:
         (directory.path / PARTIAL.format(f"{strength:g}")).unlink(missing_ok=True)
-    base = bench.model_name or str(bench.base_folder and bench.base_folder.name)
-    return metrics, method.parameters(), {"text": bench.task.data.checksum(), "model": base}
+    return metrics, method.parameters(), corpus
+
+
+def written_before(
+    folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]
+) -> dict[float, list[dict[str, Any]]]:
+    """Return by strength what finished runs have written whose settings differ from these in the strengths alone.
+
+    The texts of one strength do not depend on which others are swept.
+
+    Args:
+        folder: of this run; the others lie beside it.
+        config: this run's, as plain values.
+        corpus: this run's text and model, as in its record.
+    """
+    ignored = [*HASH_IGNORED, "method.strengths"]
+    found: dict[float, list[dict[str, Any]]] = {}
+    for path in sorted(folder.parent.glob(f"*/{RECORD}")):
+        if run_status(path) != "DONE":
+            continue
+        record = json.loads(path.read_text(encoding="utf-8"))
+        same = config_hash(record["config"], ignored) == config_hash(config, ignored) and record["corpus"] == corpus
+        samples = path.with_name(SAMPLES)
+        if same and samples.is_file():
+            rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+            own = [row for row in rows if row.get("kind") != HUMAN]
+            found |= {value: [row for row in own if row["strength"] == value] for value in {r["strength"] for r in own}}
+    return found
 
 
 def texts_of(bench: Bench, arms: Mapping[str, Arm], strength: float) -> list[dict[str, Any]]:

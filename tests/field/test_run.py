@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lit_ctg.cli import main
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
 from lit_ctg.field.bench import Parts, facts
@@ -34,7 +35,6 @@ def swept(field_root: Path) -> Path:
 
 
 def sweep(tasks: str, root: Path) -> Path:
-    from lit_ctg.cli import main
 
     words = [f"task={tasks}", "method=bare,log_odds", "size=smoke", f"output_root={root}"]
     assert main(["field", "run", *words]) == 0
@@ -321,3 +321,33 @@ def test_a_new_method_s_files_run(tmp_path: Path) -> None:
     assert names["QuietWords"](strengths=[1]).parameters() == 0
     assert "lit_ctg.field.methods.quiet_words.QuietWords" in option.read_text()
     compile(test.read_text(), str(test), "exec")
+
+
+def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
+    field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "field").mkdir()
+    (tmp_path / "field" / "parts").symlink_to(field_root / "field" / "parts")
+    words = ["field", "run", "task=sentiment", "method=log_odds", "size=smoke", f"output_root={tmp_path}"]
+    written: list[float] = []
+    texts_of = field_run.texts_of
+
+    def watched(bench: Any, arms: Any, strength: float) -> list[dict[str, Any]]:
+        written.append(strength)
+        return texts_of(bench, arms, strength)
+
+    monkeypatch.setattr(field_run, "texts_of", watched)
+    assert main([*words, "method.strengths=[1,2]"]) == 0
+    assert main([*words, "method.strengths=[1,2,4]"]) == 0
+    assert written == [1, 2, 4]
+    assert main([*words, "method.strengths=[0.5,4]", "seed=1"]) == 0
+    assert written == [1, 2, 4, 0.5, 4], "of another seed"
+    assert main([*words, "method.strengths=[0.5,2,4]"]) == 0
+    assert written == [1, 2, 4, 0.5, 4, 0.5]
+    records = {tuple(each.config["method"]["strengths"]): each for each in load_records([tmp_path / "field"])
+               if each.seed == 0}  # fmt: skip
+    assert sorted(records) == [(0.5, 2, 4), (1, 2), (1, 2, 4)]
+    first, whole = records[1, 2], records[1, 2, 4]
+    assert [row for row in whole.samples if row["strength"] < 4] == first.samples
+    assert all(whole.metrics[key] == value for key, value in first.metrics.items() if "@" in key)
+    assert len(records[0.5, 2, 4].samples) == len(whole.samples), "each text once"
