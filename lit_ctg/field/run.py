@@ -168,7 +168,9 @@ def written_before(
         config: this run's, as plain values.
         corpus: this run's text and model, as in its record.
     """
-    ignored = [*HASH_IGNORED, "method.strengths"]
+    # of a combination the parts' own strengths are not used
+    swept = ["method", *(f"method.parts.{part}" for part in config["method"].get("parts", {}))]
+    ignored = [*HASH_IGNORED, *(f"{each}.strengths" for each in swept)]
     found: dict[float, list[dict[str, Any]]] = {}
     for path in sorted(folder.parent.glob(f"*/{RECORD}")):
         if run_status(path) != "DONE":

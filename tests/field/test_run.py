@@ -351,3 +351,19 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     assert [row for row in whole.samples if row["strength"] < 4] == first.samples
     assert all(whole.metrics[key] == value for key, value in first.metrics.items() if "@" in key)
     assert len(records[0.5, 2, 4].samples) == len(whole.samples), "each text once"
+
+
+def test_of_a_combination_the_parts_own_strengths_do_not_count(tmp_path: Path) -> None:
+    record = {"status": "DONE", "corpus": {"text": "t"}}
+    config = {"method": {"strengths": [1, 2], "parts": {"words": {"strengths": [1], "gain": 3}}}}
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "run.json").write_text(json.dumps({**record, "config": config}))
+    (tmp_path / "one" / "samples.jsonl").write_text('{"strength": 2.0, "text": "a"}\n')
+
+    def found(**words: Any) -> Any:
+        method = {"strengths": [2, 4], "parts": {"words": {"strengths": [1, 2], "gain": 3, **words}}}
+        return field_run.written_before(tmp_path / "two", {"method": method}, {"text": "t"})
+
+    assert found() == {2.0: [{"strength": 2.0, "text": "a"}]}
+    assert found(gain=4) == {}, "another method"
+    assert field_run.written_before(tmp_path / "two", config, {"text": "u"}) == {}, "another text"
