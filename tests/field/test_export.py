@@ -38,7 +38,9 @@ def test_a_bundle_steers_as_in_the_field(
 def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Path) -> None:
     words = ["task=sentiment", "method=log_odds", "size=smoke", f"output_root={tmp_path}"]
     (tmp_path / "field").mkdir()
-    (tmp_path / "field" / "parts").symlink_to(field_root / "field" / "parts")
+    parts = field_root / "field" / "parts"  # shared with the other tests
+    parts.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "field" / "parts").symlink_to(parts)
     for run in (False, True):
         if run:
             assert main(["run", *words]) == 0

@@ -327,7 +327,9 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "field").mkdir()
-    (tmp_path / "field" / "parts").symlink_to(field_root / "field" / "parts")
+    parts = field_root / "field" / "parts"  # shared with the other tests
+    parts.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "field" / "parts").symlink_to(parts)
     words = ["field", "run", "task=sentiment", "method=log_odds", "size=smoke", f"output_root={tmp_path}"]
     written: list[float] = []
     texts_of = field_run.texts_of
