@@ -270,6 +270,11 @@ def main_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
             f"| {each.rank:g} [{each.ranks[0]:g}, {each.ranks[1]:g}] | {'bare' if strength == 0 else f'{strength:g}'} "
             f"| {success:.3f} | {format_value(cost, 3, signed=True)} |"
         )
+    repeating = [f"{sweep.method} {', '.join(f'{value:g}' for value in sweep.repeating)}"
+                 for sweep in found.values() if sweep.repeating]  # fmt: skip
+    if repeating:
+        why = "Strengths that do not count, for their texts have less than half of the bare model's distinct word pairs"
+        lines += ["", f"{why}: {'; '.join(repeating)}."]
     return lines
 
 

@@ -26,6 +26,9 @@ from lit_ctg.statistics import Interval, holm
 # what a control may cost: nats per token above the bare model's, under the independent model; exp(0.5) is 1.65 times
 # its perplexity
 COST = 0.5
+# texts of a strength with less than this share of the bare model's distinct word pairs do not count: a word said again
+# and again is a success of its class, and likely
+VARIETY = 0.5
 RESAMPLES = 1000
 # resamplings for each pair of methods: with them the least p-value, adjusted for all pairs, is 0.01
 PER_PAIR = 200
@@ -44,6 +47,8 @@ class Sweep:
         success_ZSPCK: mean over the deciding judges, 0 to 1.
         nats_ZSPCK, tokens_ZSPCK: under the independent language model.
         records: one for each seed.
+        repeating: strengths that are not among these, because their texts have too few distinct word pairs
+            (``VARIETY``).
     """
 
     method: str
@@ -52,6 +57,7 @@ class Sweep:
     nats_ZSPCK: np.ndarray
     tokens_ZSPCK: np.ndarray
     records: tuple[RunRecord, ...]
+    repeating: tuple[float, ...] = ()
 
 
 def method_of(record: RunRecord) -> str:
@@ -100,7 +106,29 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
     shapes = {sweep.success_ZSPCK.shape[2:] for sweep in made.values()}
     if len(shapes) > 1:
         raise UserError("the methods wrote from different prompts: run them all with one configuration")
-    return made
+    if BARE not in made:
+        return made
+    least = VARIETY * _variety(made[BARE].records, made[BARE].strengths[0])
+    return {method: _without_repeating(sweep, least) for method, sweep in made.items()}
+
+
+def _variety(records: Sequence[RunRecord], strength: float) -> float:
+    """Return the distinct word pairs of a strength's texts, as a share, over the records."""
+    return float(np.mean([record.metrics[f"distinct_2@{strength:g}"]["value"] for record in records]))
+
+
+def _without_repeating(sweep: Sweep, least: float) -> Sweep:
+    """Return the sweep without the strengths whose texts vary less than ``least``."""
+    kept = [place for place, value in enumerate(sweep.strengths) if _variety(sweep.records, value) >= least]
+    return Sweep(
+        sweep.method,
+        tuple(sweep.strengths[place] for place in kept),
+        sweep.success_ZSPCK[:, kept],
+        sweep.nats_ZSPCK[:, kept],
+        sweep.tokens_ZSPCK[:, kept],
+        sweep.records,
+        tuple(value for place, value in enumerate(sweep.strengths) if place not in kept),
+    )
 
 
 def _check_seeds(method: str, records: Sequence[RunRecord]) -> None:
@@ -145,7 +173,7 @@ def resampled(sweep: Sweep, times_RX: np.ndarray, seeds_RZ: np.ndarray) -> tuple
 
     def total(part_ZSPCK: np.ndarray) -> np.ndarray:
         sums = times_RX @ part_ZSPCK.reshape(seeds * strengths, math.prod(texts)).T
-        return np.einsum("rzs,rz->rs", sums.reshape(-1, seeds, strengths), seeds_RZ)
+        return np.einsum("rzs,rz->rs", sums.reshape(len(sums), seeds, strengths), seeds_RZ)
 
     success, nats, tokens = map(total, (sweep.success_ZSPCK, sweep.nats_ZSPCK, sweep.tokens_ZSPCK))
     return nats / np.maximum(tokens, 1), success / (seeds * math.prod(texts))

@@ -187,9 +187,12 @@ def test_a_ranking_needs_the_bare_model() -> None:
         ranking({"good": sweep("good", 0.9)})
 
 
-def record(rows: list[dict[str, object]], name: str = "sentiment-bare", seed: int = 0) -> RunRecord:
+def record(rows: list[dict[str, object]], name: str = "sentiment-bare", seed: int = 0, **pairs: float) -> RunRecord:
+    """Return a record; ``pairs`` are the shares of distinct word pairs at strengths, as ``at_2=0.3``, else 0.5."""
+    shares = {f"at_{row['strength']:g}": 0.5 for row in rows} | pairs
+    metrics = {name.replace("at_", "distinct_2@"): {"value": value} for name, value in shares.items()}
     return RunRecord(paper="field", name=name, experiment="", regime="corrected", size="small", seed=seed, config={},
-                     config_hash="", git={}, versions={}, started_at="", samples=rows)  # fmt: skip
+                     config_hash="", git={}, versions={}, started_at="", samples=rows, metrics=metrics)  # fmt: skip
 
 
 def row(**changed: object) -> dict[str, object]:
@@ -220,6 +223,29 @@ def test_records_become_numbers_and_seeds_a_dimension() -> None:
     other = record([row()], "sentiment-x")
     with pytest.raises(UserError, match="different prompts"):
         sweeps([record(rows), other], ["bag"])
+
+
+def test_strengths_whose_texts_repeat_themselves_do_not_count() -> None:
+    rows = [row(strength=strength, bag=strength > 1) for strength in (1.0, 2.0, 3.0)]
+    bare = record([row(bag=0)], at_1=0.8)
+
+    def found(*shares: float) -> Sweep:
+        pairs = {f"at_{place}": share for place, share in enumerate(shares, start=1)}
+        own = [
+            record(rows, "sentiment-x", seed, **pairs | {"at_2": shares[1] + (0.1 if seed else -0.1)})
+            for seed in (0, 1)
+        ]
+        return sweeps([bare, *own], ["bag"])["x"]
+
+    # half of the bare model's share, on average over seeds, is enough
+    whole = found(0.8, 0.4, 0.4)
+    assert whole.strengths == (1, 2, 3) and whole.repeating == ()
+    some = found(0.8, 0.39, 0.4)
+    assert some.strengths == (1, 3) and some.repeating == (2,)
+    assert some.success_ZSPCK.shape == some.nats_ZSPCK.shape == some.tokens_ZSPCK.shape == (2, 2, 1, 1, 1)
+    assert some.success_ZSPCK[:, :, 0, 0, 0].tolist() == [[0, 1]] * 2
+    none = ranking({"bare": sweeps([bare], ["bag"])["bare"], "x": found(0, 0.1, 0)}, resamples=9)
+    assert [(each.area, each.point) for each in none.standings] == [(0.0, (0.0, 0.0, 0.0))] * 2, "level with bare"
 
 
 def test_judges_decide_from_their_least_accuracy_on() -> None:
@@ -259,7 +285,7 @@ def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
     assert bench_key(one) != bench_key(other)
     assert other.config["data"]["seed"] == 1, "the record is not changed"
     one.metrics["distinct_2@0.5"] = {"value": 0.25}
-    assert describe(one, 0.5, "distinct_2") == 0.25 and describe(one, 1.0, "distinct_2") is None
+    assert describe(one, 0.5, "distinct_2") == 0.25 and describe(one, 9.0, "distinct_2") is None
 
 
 def test_holm_is_the_step_down_of_bonferroni() -> None:
