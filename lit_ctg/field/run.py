@@ -179,7 +179,7 @@ def written_before(
         same = config_hash(record["config"], ignored) == config_hash(config, ignored) and record["corpus"] == corpus
         samples = path.with_name(SAMPLES)
         if same and samples.is_file():
-            rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+            rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").split("\n") if line]
             own = [row for row in rows if row.get("kind") != HUMAN]
             found |= {value: [row for row in own if row["strength"] == value] for value in {r["strength"] for r in own}}
     return found

@@ -360,12 +360,12 @@ def test_of_a_combination_the_parts_own_strengths_do_not_count(tmp_path: Path) -
     config = {"method": {"strengths": [1, 2], "parts": {"words": {"strengths": [1], "gain": 3}}}}
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "run.json").write_text(json.dumps({**record, "config": config}))
-    (tmp_path / "one" / "samples.jsonl").write_text('{"strength": 2.0, "text": "a"}\n')
+    (tmp_path / "one" / "samples.jsonl").write_text('{"strength": 2.0, "text": "a\u2028b"}\n')
 
     def found(**words: Any) -> Any:
         method = {"strengths": [2, 4], "parts": {"words": {"strengths": [1, 2], "gain": 3, **words}}}
         return field_run.written_before(tmp_path / "two", {"method": method}, {"text": "t"})
 
-    assert found() == {2.0: [{"strength": 2.0, "text": "a"}]}
+    assert found() == {2.0: [{"strength": 2.0, "text": "a\u2028b"}]}, "a line of a text is none of the file"
     assert found(gain=4) == {}, "another method"
     assert field_run.written_before(tmp_path / "two", config, {"text": "u"}) == {}, "another text"
