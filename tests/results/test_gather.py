@@ -114,9 +114,7 @@ def test_ones_own_records_go_first_and_it_is_told_whose_they_are(write_records, 
     own = results_for(PAPER)
     assert {record.seed for record in own.pool.records()} == {7}
     assert own.origin.startswith("your own runs in outputs (the committed ones: records=")
-    assert (
-        own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seeds 7" in own.notes[0]
-    )
+    assert own.notes[0].startswith("Records: your own runs in outputs") and "2 runs, size paper, seed 7" in own.notes[0]
     assert results_for(PAPER, size="small").origin == "the committed records", "no run of one's own has that size"
     (table,) = [table for table in results_for(PAPER).tables if table.spec.name == "table_1"]
     row = next(row for row in table.rows if row.spec.label == "Baseline, PPL")
