@@ -6,6 +6,7 @@ A killed run continues after the last finished strength, and a longer sweep take
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -31,7 +32,7 @@ from lit_ctg.field.rank import HELD_OUT
 from lit_ctg.files import write_atomic, write_samples
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
-from lit_ctg.run.directory import RECORD, Finished, RunDirectory, claim, run_status, run_stem
+from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import Outcome, new_record
 
@@ -133,6 +134,9 @@ def measure(
         "text": bench.task.data.checksum(),
         "model": bench.model_name or str(bench.base_folder and bench.base_folder.name),
     }
+    if bench.base_folder is not None:
+        # trained with the same settings elsewhere, its weights are others
+        corpus["weights"] = hashlib.sha256((bench.base_folder / "model.safetensors").read_bytes()).hexdigest()
     before = written_before(directory.path, plain(cfg), corpus)
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:
@@ -172,15 +176,10 @@ def written_before(
     swept = ["method", *(f"method.parts.{part}" for part in config["method"].get("parts", {}))]
     ignored = [*HASH_IGNORED, *(f"{each}.strengths" for each in swept)]
     found: dict[float, list[dict[str, Any]]] = {}
-    for path in sorted(folder.parent.glob(f"*/{RECORD}")):
-        if run_status(path) != "DONE":
-            continue
-        record = json.loads(path.read_text(encoding="utf-8"))
-        same = config_hash(record["config"], ignored) == config_hash(config, ignored) and record["corpus"] == corpus
-        samples = path.with_name(SAMPLES)
-        if same and samples.is_file():
-            rows = [json.loads(line) for line in samples.read_text(encoding="utf-8").split("\n") if line]
-            own = [row for row in rows if row.get("kind") != HUMAN]
+    for record in load_records([folder.parent]):
+        same = config_hash(record.config, ignored) == config_hash(config, ignored) and record.corpus == corpus
+        if record.status == "DONE" and same:
+            own = [row for row in record.samples if row.get("kind") != HUMAN]
             found |= {value: [row for row in own if row["strength"] == value] for value in {r["strength"] for r in own}}
     return found
 

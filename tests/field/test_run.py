@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -35,7 +36,6 @@ def swept(field_root: Path) -> Path:
 
 
 def sweep(tasks: str, root: Path) -> Path:
-
     words = [f"task={tasks}", "method=bare,log_odds", "size=smoke", f"output_root={root}"]
     assert main(["field", "run", *words]) == 0
     return root / "field"
@@ -79,7 +79,8 @@ def test_a_record_says_what_its_judges_know_and_which_texts_are_human(swept: Pat
         assert example.text.startswith(prompt + row["text"]) and row["text"].startswith(" ")
         ids = bench.tokenizer(example.text[len(prompt) :]).input_ids
         assert row["text"] == bench.tokenizer.decode(ids[: bench.decode_options["new_tokens"]])
-    assert bare.corpus == {"text": bench.task.data.checksum(), "model": bench.base_folder.name}
+    weights = hashlib.sha256((bench.base_folder / "model.safetensors").read_bytes()).hexdigest()
+    assert bare.corpus == {"text": bench.task.data.checksum(), "model": bench.base_folder.name, "weights": weights}
     assert bare.metrics["cost/parameters"]["value"] == bare.parameters == 0
 
 
@@ -355,17 +356,19 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     assert len(records[0.5, 2, 4].samples) == len(whole.samples), "each text once"
 
 
-def test_of_a_combination_the_parts_own_strengths_do_not_count(tmp_path: Path) -> None:
-    record = {"status": "DONE", "corpus": {"text": "t"}}
+def test_of_a_combination_the_parts_own_strengths_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"method": {"strengths": [1, 2], "parts": {"words": {"strengths": [1], "gain": 3}}}}
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "run.json").write_text(json.dumps({**record, "config": config}))
-    (tmp_path / "one" / "samples.jsonl").write_text('{"strength": 2.0, "text": "a\u2028b"}\n')
+    rows = [{"strength": 2.0, "text": "a"}, {"strength": 0.0, "text": "b", "kind": "human"}]
+    record = SimpleNamespace(status="DONE", corpus={"text": "t", "weights": "w"}, config=config, samples=rows)
+    monkeypatch.setattr(field_run, "load_records", lambda folders: [record])
 
-    def found(**words: Any) -> Any:
+    def found(corpus: dict[str, str] = record.corpus, **words: Any) -> Any:
         method = {"strengths": [2, 4], "parts": {"words": {"strengths": [1, 2], "gain": 3, **words}}}
-        return field_run.written_before(tmp_path / "two", {"method": method}, {"text": "t"})
+        return field_run.written_before(Path("runs/two"), {"method": method}, corpus)
 
-    assert found() == {2.0: [{"strength": 2.0, "text": "a\u2028b"}]}, "a line of a text is none of the file"
+    assert found() == {2.0: rows[:1]}
     assert found(gain=4) == {}, "another method"
-    assert field_run.written_before(tmp_path / "two", config, {"text": "u"}) == {}, "another text"
+    assert found({"text": "u", "weights": "w"}) == {}, "another text"
+    assert found({"text": "t", "weights": "v"}) == {}, "a base with the same settings, trained elsewhere"
+    record.status = "FAILED"
+    assert found() == {}
