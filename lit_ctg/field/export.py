@@ -12,14 +12,14 @@ from rich.console import Console
 
 from lit_ctg.config import plain
 from lit_ctg.control import Control, Origin, fingerprint
-from lit_ctg.control.bundle import save, versions
-from lit_ctg.control.custom_generate import write_custom_generate
+from lit_ctg.control.bundle import versions
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm
 from lit_ctg.field.run import PAPER, build_bench, build_method
 from lit_ctg.results.record import config_hash
 from lit_ctg.run.directory import RECORD, finished, run_stem
+from lit_ctg.run.export import write_bundle
 from lit_ctg.run.quiet import quiet
 
 
@@ -49,14 +49,11 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
         method.fit(bench)
         arms = {target: method.arm(bench, target) for target in bench.task.targets}
     _check(arms, bench, cfg.name)
-    origin = Origin(_record(cfg), fingerprint(bench.tokenizer), versions())
+    record, tokens = _record(cfg), fingerprint(bench.tokenizer)
     folders: dict[int, Path] = {}
     for folder, control in _places(arms, Path(out).expanduser()):
-        control.origin = origin if control.of_ids else Origin(origin.record, None, origin.versions)
-        save(control, folder)
-        write_custom_generate(control, folder)
+        write_bundle(control, folder, Origin(record, tokens if control.of_ids else None, versions()), console)
         folders[id(control)] = folder
-        console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
     model = bench.model_name or bench.base_folder
     for target, arm in arms.items():
         bundles = ",".join(str(folders[id(control)]) for control in arm.controls)
@@ -73,9 +70,13 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
 def _check(arms: Mapping[str, Arm], bench: Bench, name: str) -> None:
     """Refuse arms that no bundle can hold."""
     if any(arm.model is not bench.model for arm in arms.values()):
-        raise UserError(f"{name} changes the model itself: it has no control that another model could take")
+        raise UserError(
+            f"{name} changes the model itself: it has no control to write; take a method that steers while decoding"
+        )
     if not all(arm.controls for arm in arms.values()):
-        raise UserError(f"{name} steers without a control: there is nothing to export")
+        raise UserError(
+            f"{name} steers without a control: there is nothing to write; take a method that steers while decoding"
+        )
 
 
 def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:

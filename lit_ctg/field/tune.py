@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.core.batch import Batch
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.data.fast_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
@@ -106,6 +107,13 @@ class Stream:
         """Return ``rows`` random windows [B, T + 1]."""
         starts_B = generator.integers(0, len(self.ids) - self.length, size=rows)
         return torch.from_numpy(self.ids[starts_B[:, None] + np.arange(self.length + 1)])
+
+
+def batch_of(ids_BT: Tensor) -> Batch:
+    """Return windows as a batch of the papers' modules: every token but the last, and what follows it."""
+    given, following = ids_BT[:, :-1], ids_BT[:, 1:]
+    real = torch.ones_like(given).bool()
+    return Batch(input_ids_BT=given, target_ids_BT=following, mask_input_BT=real, mask_target_BT=real)
 
 
 def next_token_loss(model: Any, ids_BT: Tensor) -> Tensor:

@@ -53,16 +53,25 @@ def export(words: list[str]) -> Control:
     controls = with_adapters([found] if isinstance(found, Control) else list(found), module)
     control = _wanted(controls, own.get("kind"))
     tokens = fingerprint(cast(Vocabulary, module.vocabulary).tokens) if control.of_ids else None
-    control.origin = Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions())
-    save(control, folder)
-    left_out = write_custom_generate(control, folder)
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
+    write_bundle(control, folder, Origin(json.loads(record.read_text(encoding="utf-8")), tokens, versions()), console)
     if told := note(control, controls, module):
         console.print(told, markup=False)
+    return control
+
+
+def write_bundle(control: Control, folder: Path, origin: Origin, console: Console) -> None:
+    """Write a control with where it comes from and, where it can be carried, its own code; say what was written.
+
+    Raises:
+        UserError: see ``bundle.save``.
+    """
+    control.origin = origin
+    save(control, folder)
+    left_out = write_custom_generate(control, folder)
+    console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
     if left_out:
         console.print(f"without {CODE}: {left_out}", markup=False)
-    return control
 
 
 def with_adapters(controls: Sequence[Control], module: Any) -> list[Control]:

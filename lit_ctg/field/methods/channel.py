@@ -17,12 +17,11 @@ from torch import Tensor
 from lit_ctg.control import Control
 from lit_ctg.control.bundle import kind_named
 from lit_ctg.control.guidance import Guidance
-from lit_ctg.core.batch import Batch
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
-from lit_ctg.field.tune import optimise
+from lit_ctg.field.tune import batch_of, optimise
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 
 CENTRES, TEMPERATURE = (0.2, 0.6, 1.0), 0.35  # Eq. 1; the features here have no memberships, so they are not used
@@ -83,10 +82,7 @@ class FeatureChannel(Method):
 
         def loss_of(generator: np.random.Generator) -> Tensor:
             module.channel_generator.manual_seed(int(generator.integers(2**31)))
-            ids = stream.windows(generator, int(bench.tune_options["batch"]))
-            given, target = ids[:, :-1], ids[:, 1:]
-            batch = Batch(input_ids_BT=given, target_ids_BT=target, mask_input_BT=torch.ones_like(given).bool(),
-                          mask_target_BT=torch.ones_like(target).bool())  # fmt: skip
+            batch = batch_of(stream.windows(generator, int(bench.tune_options["batch"])))
             return module.losses(batch)["loss"]
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from lit_ctg.control import Control
 from lit_ctg.control.bundle import kind_named
-from lit_ctg.core.batch import Batch
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
-from lit_ctg.field.tune import Stream, optimise
+from lit_ctg.field.tune import Stream, batch_of, optimise
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 
 
@@ -58,10 +57,7 @@ class IdeaGates(Method):
         """Train the idea head on the texts of a class, as long as a model is fine-tuned on them."""
 
         def loss_of(generator: np.random.Generator) -> Tensor:
-            ids = stream.windows(generator, int(bench.tune_options["batch"]))
-            given, following = ids[:, :-1], ids[:, 1:]
-            batch = Batch(input_ids_BT=given, target_ids_BT=following, mask_input_BT=torch.ones_like(given).bool(),
-                          mask_target_BT=torch.ones_like(following).bool())  # fmt: skip
+            batch = batch_of(stream.windows(generator, int(bench.tune_options["batch"])))
             loss: Tensor = module.losses(batch)["loss"]
             return loss
 

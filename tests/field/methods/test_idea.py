@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lit_ctg.config import compose as compose_run
+from lit_ctg.config import plain
 from lit_ctg.control import Steered
 from lit_ctg.field.command import compose
 from lit_ctg.field.method import Method
@@ -119,3 +121,12 @@ def test_parameters_are_those_of_all_heads(make_bench: MakeBench) -> None:
     method.fit(bench)
     rows, dim = bench.model.get_output_embeddings().weight.shape
     assert method.parameters() == len(bench.task.targets) * (dim * dim + dim + rows * dim + rows)
+
+
+def test_the_gate_is_set_as_in_the_paper_s_own_experiments() -> None:
+    model = plain(compose_run(["experiment=idea_gate/main", "size=small"]))["model"]
+    own = plain(compose(["method=idea_gate", "size=small"]))["method"]["module"]
+    differ = {key for key in own if key in model and own[key] != model[key]}
+    training = {"alpha_ramp_fraction", "learning_rate", "final_fraction", "weight_decay", "warmup_fraction"}
+    assert differ == {"idea_bias", *training}
+    assert set(own) - set(model) <= {"_partial_", "fast", "lift", "neutral_stopwords"}
