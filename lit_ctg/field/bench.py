@@ -62,7 +62,8 @@ class Parts:
         Args:
             name: kind of part.
             key: plain values that it depends on.
-            make: (folder to fill, path for a checkpoint) -> plain facts, stored in ``part.json``.
+            make: (folder to fill, path for a checkpoint) -> plain facts, stored in ``part.json``; ``seconds_before``,
+                of earlier calls that the checkpoint continues, are added to its time.
 
         While another process makes it, this one waits.
         """
@@ -79,9 +80,11 @@ class Parts:
             if not (folder / PART).is_file():
                 with replacing(folder) as temporary:
                     temporary.mkdir()
+                    checkpoint = folder.with_name(f".{folder.name}.ckpt")
                     began = time.monotonic()
-                    facts = dict(make(temporary, folder.with_name(f".{folder.name}.ckpt")))
-                    facts.setdefault("seconds", round(time.monotonic() - began, 3))
+                    facts = dict(make(temporary, checkpoint))
+                    spent = time.monotonic() - began + facts.pop("seconds_before", 0.0)
+                    facts.setdefault("seconds", round(spent, 3))
                     write_atomic(temporary / PART, json.dumps({"key": json.loads(text), **facts}, indent=1) + "\n")
         finally:
             lock.release()

@@ -51,8 +51,8 @@ def report(
         size: of the runs; by default the largest that was run.
         console: where to print.
 
-        Raises:
-            UserError: no records, or records that cannot be compared.
+    Raises:
+        UserError: no records, or records that cannot be compared.
     """
     shown = console or Console(soft_wrap=True, highlight=False)
     found = load(records)

@@ -60,8 +60,8 @@ def add(name: str, root: Path | None = None) -> list[Path]:
         name: of the method.
         root: of the checkout; None for the one that contains this package.
 
-        Raises:
-            UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
+    Raises:
+        UserError: not a plain lower-case word, a method of that name, or an installed package without a checkout.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UserError(f"name={name}: give a word of lower-case letters, digits and _, not a keyword of Python")

@@ -36,33 +36,37 @@ def optimise(
     seed: int,
     weight_decay: float = 0.01,
     checkpoint: Path | None = None,
-) -> float:
-    """Minimise a loss by AdamW with a short warm-up and a cosine to zero; return the mean loss of the last tenth.
+) -> dict[str, float]:
+    """Minimise a loss by AdamW with a short warm-up and a cosine to zero.
 
     Args:
         parameters: what is trained.
         loss_of: draws a batch with the given generator and returns its loss; every step has its own generator, so an
-        interrupted run continues exactly.
+            interrupted run continues exactly.
         steps: updates.
         learning_rate: its peak.
         seed: of the batches and of dropout.
         weight_decay: AdamW's.
         checkpoint: file to resume from, written every ``EVERY`` steps; removed at the end.
 
-        Raises:
-            UserError: no step, or a loss that is not finite.
+    Returns:
+        ``loss``, the mean of the last tenth of the steps, and ``seconds_before``, those that the calls took from whose
+        checkpoint this one went on.
+
+    Raises:
+        UserError: no step, or a loss that is not finite.
     """
     if steps < 1:
         raise UserError(f"steps={steps}: train for at least one")
     trained = list(parameters)
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay)
-    first, losses = 0, []
+    first, losses, before, began = 0, [], 0.0, time.monotonic()
     if checkpoint is not None and checkpoint.is_file():
         kept = torch.load(checkpoint, weights_only=True)
         for own, value in zip(trained, kept["parameters"], strict=True):
             own.data.copy_(value)
         optimizer.load_state_dict(kept["optimizer"])
-        first, losses = int(kept["step"]), list(kept["losses"])
+        first, losses, before = int(kept["step"]), list(kept["losses"]), float(kept.get("seconds", 0.0))
     for step in range(first, steps):
         torch.manual_seed(seed * 1_000_003 + step)
         rate = min(1.0, (step + 1) / max(1.0, WARM_UP * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -80,11 +84,12 @@ def optimise(
         if checkpoint is not None and (step + 1) % EVERY == 0:
             with replacing(checkpoint) as temporary:
                 state = {"parameters": [value.detach() for value in trained], "optimizer": optimizer.state_dict()}
-                torch.save({**state, "step": step + 1, "losses": losses}, temporary)
+                spent = before + time.monotonic() - began
+                torch.save({**state, "step": step + 1, "losses": losses, "seconds": spent}, temporary)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     tail = losses[-max(1, steps // 10) :]
-    return sum(tail) / len(tail)
+    return {"loss": sum(tail) / len(tail), "seconds_before": before}
 
 
 class Stream:
@@ -132,14 +137,12 @@ def train_model(
     seed: int,
     checkpoint: Path | None = None,
 ) -> dict[str, float]:
-    """Train the parameters of a model that require gradients on windows of a stream.
+    """Train the parameters of a model that require gradients on windows of a stream; return what ``optimise`` does.
 
-    Returns:
-        ``seconds`` of this call and ``loss``, the mean of the last tenth of the steps in nats per token.
+    The loss is in nats per token.
     """
-    began = time.monotonic()
     model.train()
-    loss = optimise(
+    told = optimise(
         [value for value in model.parameters() if value.requires_grad],
         lambda generator: next_token_loss(model, stream.windows(generator, batch)),
         steps=steps,
@@ -148,7 +151,7 @@ def train_model(
         checkpoint=checkpoint,
     )
     model.eval()
-    return {"seconds": time.monotonic() - began, "loss": loss}
+    return told
 
 
 def make_tokenizer(texts: Sequence[str], size: int) -> Any:

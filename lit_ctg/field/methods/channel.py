@@ -89,7 +89,7 @@ class FeatureChannel(Method):
             module.train()
             # as many steps as all fine-tuned models together
             steps = int(bench.tune_options["steps"]) * len(bench.task.targets)
-            loss = optimise(
+            told = optimise(
                 trained.values(),
                 loss_of,
                 steps=steps,
@@ -99,7 +99,7 @@ class FeatureChannel(Method):
                 checkpoint=checkpoint,
             )
             torch.save({name: value.detach() for name, value in trained.items()}, folder / "weights.pt")
-            return {"loss": loss}
+            return told
 
         options = {
             "learning_rate": self.learning_rate,

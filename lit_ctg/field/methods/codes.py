@@ -52,7 +52,7 @@ class _Codes(Method):
             return loss(ids, torch.arange(len(targets)).repeat_interleave(each))
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-            found = optimise(
+            told = optimise(
                 parameters.values(),
                 loss_of,
                 steps=int(bench.tune_options["steps"])
@@ -63,7 +63,7 @@ class _Codes(Method):
                 checkpoint=checkpoint,
             )
             torch.save({name: value.detach() for name, value in parameters.items()}, folder / "weights.pt")
-            return {"loss": found}
+            return told
 
         folder = bench.learned(self.kind, {**key, "learning_rate": self.learning_rate, "targets": list(targets)}, make)
         kept = torch.load(folder / "weights.pt", weights_only=True)

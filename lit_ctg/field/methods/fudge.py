@@ -58,7 +58,7 @@ class Fudge(Method):
             def loss_of(generator: np.random.Generator) -> Tensor:
                 return prefix_loss(classifier, *_batch(rows, labels, generator, options))
 
-            loss = optimise(
+            told = optimise(
                 classifier.parameters(),
                 loss_of,
                 steps=int(options["steps"]),
@@ -67,7 +67,7 @@ class Fudge(Method):
                 checkpoint=checkpoint,
             )
             torch.save(classifier.state_dict(), folder / "weights.pt")
-            return {"loss": loss}
+            return told
 
         folder = bench.learned("fudge", {"classifier": options, "targets": list(targets)}, make)
         classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))

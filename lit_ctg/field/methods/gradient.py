@@ -60,7 +60,7 @@ class GradientSteering(Method):
                 chosen = torch.from_numpy(generator.integers(0, len(label_X), size=int(options["batch"])))
                 return nn.functional.cross_entropy(classifier(state_XD[chosen]), label_X[chosen])
 
-            loss = optimise(
+            told = optimise(
                 classifier.parameters(),
                 loss_of,
                 steps=int(options["updates"]),
@@ -70,7 +70,7 @@ class GradientSteering(Method):
             )
             torch.save(classifier.state_dict(), folder / "weights.pt")
             right = (classifier(state_XD).argmax(1) == label_X).float().mean()
-            return {"loss": loss, "accuracy_on_training_states": float(right)}
+            return {**told, "accuracy_on_training_states": float(right)}
 
         folder = bench.learned("gradient", {"classifier": options, "targets": list(targets)}, make)
         classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))

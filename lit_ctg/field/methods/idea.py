@@ -63,7 +63,7 @@ class IdeaGates(Method):
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             module.train()
-            loss = optimise(
+            told = optimise(
                 module.idea_head.parameters(),
                 loss_of,
                 steps=int(bench.tune_options["steps"]),
@@ -73,7 +73,7 @@ class IdeaGates(Method):
                 checkpoint=checkpoint,
             )
             torch.save(module.idea_head.state_dict(), folder / "weights.pt")
-            return {"loss": loss}
+            return told
 
         options = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {})}
         folder = bench.learned("idea_head", {**options, "label": target}, make)

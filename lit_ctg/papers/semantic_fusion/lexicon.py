@@ -58,9 +58,9 @@ class Lexicon:
         classes: class of each word, "" for none.
         held_out: the words kept out of training.
 
-        Raises:
-            UserError: no such file, an empty or repeated word, a value that is not a number or out of range, a held-out
-                word that is not in the file; names file and line or word.
+    Raises:
+        UserError: no such file, an empty or repeated word, a value that is not a number or out of range, a held-out
+            word that is not in the file; names file and line or word.
     """
 
     def __init__(self, *, path: str, held_out: Iterable[str] = (), held_out_share: float = 0.0) -> None:
@@ -243,8 +243,8 @@ class WordFinder(nn.Module):
     Attributes:
         spellings: word index -> its id sequences; () for a word that the vocabulary cannot spell.
 
-        Raises:
-            UserError: the vocabulary cannot spell any word of the lexicon.
+    Raises:
+        UserError: the vocabulary cannot spell any word of the lexicon.
     """
 
     begins_V: Tensor
