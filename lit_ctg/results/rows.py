@@ -171,16 +171,17 @@ def build_cell(
 def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bounds: dict[str, float | None]) -> Cell:
     """Measure and judge a row "on average": one value per cell that was run, the mean over its seeds.
 
-    The claim is about cells, and the seeds of one cell share its size and data: they are not further draws of it. A
-    cell that fails a check of the row is left out, and the note says so.
+    The claim is about cells, and the seeds of one cell share its size and data: they are not further draws of it; nor
+    are sizes that the row declares alike. What fails a check of the row is left out, and the note says so.
     """
-    means: list[float] = []
+    by_cell: dict[str, list[float]] = {}
     reads: list[Read] = []
     experiments: list[tuple[str, dict[str, str | None]]] = []
     holes: list[str] = []
     failed: dict[str, int] = {}
     pairs = 0
-    for terms in row.over:
+    names = row.alike or tuple(map(str, range(len(row.over))))
+    for cell, terms in zip(names, row.over, strict=True):
         own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
         holes += [read.hole for read in own if read.hole]
         seeds = sorted(set.intersection(*(set(read.values) for read in own)))
@@ -192,8 +193,11 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         pairs += len(seeds)
         reads += own
         experiments += terms
-        means.append(statistics.fmean(_combined(row, [read.values[seed] for read in own]) for seed in seeds))
-    told = [f"{count} left out, check {name} does not hold" for name, count in failed.items()]
+        mean = statistics.fmean(_combined(row, [read.values[seed] for read in own]) for seed in seeds)
+        by_cell.setdefault(cell, []).append(mean)
+    means = [statistics.fmean(own_means) for own_means in by_cell.values()]
+    what = " combinations" if row.alike else ""
+    told = [f"{count}{what} left out, check {name} does not hold" for name, count in failed.items()]
     if not means:
         if failed:
             verdict = Verdict(CANNOT_DECIDE, "; ".join(told)) if row.claim else None
@@ -216,7 +220,7 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         cells=len(means),
         verdict=verdict,
         finding=_finding(row, None, measured, bounds),
-        note="; ".join([f"over {len(means)} of {len(row.over)} cells ({size})", *told]),
+        note="; ".join([f"over {len(means)} of {len(set(names))} cells ({size})", *told]),
         bounds=bounds,
     )
 

@@ -37,6 +37,8 @@ A table is a mapping::
         over: {layers: ["2", "4"]}        # "on average": the terms are filled in for every combination; the mean over
                                           # the seeds of each of these cells is a value; cells that fail a check are
                                           # left out
+        alike: [layers]                   # names of "over" that hardly matter: what differs in them alone is one cell,
+                                          # whose value is the mean
         margin: {relative: 0.05, why: ...} or {absolute: 1, why: ...}      # how close is close enough, and why
         trials: 200                       # the printed number is a rate over this many trials
         any_size: why                     # the printed number does not depend on the size of the run
@@ -160,6 +162,7 @@ class RowSpec:
     combine: str | None = None
     terms: tuple[tuple[str, dict[str, str | None]], ...] = ()
     over: tuple[tuple[tuple[str, dict[str, str | None]], ...], ...] = ()
+    alike: tuple[str, ...] = ()  # for each of ``over`` the cell that it belongs to
     margin: Margin | None = None
     trials: int | None = None
     any_size: str = ""
@@ -415,7 +418,10 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
 
     values["terms"] = terms_of(raw.get("terms", [{}]))
     if raw.get("over"):
-        cells = _expand({"for": raw["over"], "terms": raw.get("terms", [{}])}, where)
+        alike = _alike(raw, where)
+        own_cell = " ".join(f"{{{name}}}" for name in raw["over"] if name not in alike)
+        cells = _expand({"for": dict(raw["over"]), "terms": raw.get("terms", [{}]), "cell": own_cell}, where)
+        values["alike"] = tuple(cell["cell"] for cell in cells) if alike else ()
         values["over"] = tuple(terms_of(cell["terms"]) for cell in cells)
         values["terms"] = tuple(term for cell in values["over"] for term in cell)
     for key in _QUANTITIES:
@@ -435,7 +441,19 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
     return row
 
 
+def _alike(raw: dict[str, Any], where: str) -> list[str]:
+    names = raw.get("alike") or []
+    for name in names:
+        if name not in raw["over"]:
+            raise UserError(f"{where}: alike names {name}, which is not in over{did_you_mean(name, list(raw['over']))}")
+    if names and len(names) == len(raw["over"]):
+        raise UserError(f"{where}: alike names all of over, so there would be a single cell")
+    return list(names)
+
+
 def _check_row(row: RowSpec, where: str) -> None:
+    if row.alike and not row.over:
+        raise UserError(f"{where}: alike is for a row with over")
     if row.combine is not None and row.combine not in COMBINATIONS:
         raise UserError(f"{where}: combine is '{row.combine}'{did_you_mean(row.combine, COMBINATIONS)}")
     if (row.combine is None) != (len(row.terms) == 1):

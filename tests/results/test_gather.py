@@ -348,26 +348,33 @@ def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Pat
     assert "of the same seed" not in " ".join(results_for(PAPER).notes)
 
 
-def pooled_rows(make_record, tmp_path: Path, gains: dict[str, tuple[float, ...]], **row: str) -> Results:
+def pooled_rows(
+    make_record,
+    tmp_path: Path,
+    gains: dict[str, tuple[float, ...]],
+    over: str = "{size: [xs, s, m, l]}",
+    size: str = "{size}",
+    **row: str,
+) -> Results:
     """Return a paper of two arms: by cell, how much lower the new one's loss is for each seed; "old" costs 9."""
     folder = tmp_path / "experiments" / "mine"
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "paper.yaml").write_text("title: mine\n")
     (folder / "numbers.csv").write_text("paper,table,row,column,value,unit,note\n")
-    terms = "[{experiment: '{size}_new'}, {experiment: '{size}_old'}]"
+    terms = f"[{{experiment: '{size}_new'}}, {{experiment: '{size}_old'}}]"
     more = "".join(f", {key}: {value}" for key, value in row.items())
     (folder / "tables" / "table_mine.yaml").write_text(
         "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\n"
         "checks: {learned: {says: below 8, metric: val/loss, below: 8}}\nrows:\n"
-        f"  - {{label: pooled, combine: difference, claim: less, over: {{size: [xs, s, m, l]}}, terms: {terms}"
+        f"  - {{label: pooled, combine: difference, claim: less, over: {over}, terms: {terms}"
         f"{more}}}\n"
         "  - {label: deeper, combine: interaction, over: {size: [s]}, terms: "
         "[{experiment: m_new}, {experiment: m_old}, {experiment: '{size}_new'}, {experiment: '{size}_old'}]}\n"
     )
     records = []
-    for size, by_seed in gains.items():
+    for cell, by_seed in gains.items():
         for seed, gain in enumerate(by_seed):
-            for name, value in ((f"{size}_new", 9.0 + gain), (f"{size}_old", 9.0)):
+            for name, value in ((f"{cell}_new", 9.0 + gain), (f"{cell}_old", 9.0)):
                 record = make_record(name, "corrected", seed, "small")
                 record.paper, record.config["data"] = "mine", {}
                 record.metrics = {"val/loss": {"value": value, "unit": "nats", "direction": "lower", "n": 9,
@@ -396,6 +403,21 @@ def test_a_row_on_average_has_one_value_a_cell(make_record, tmp_path: Path) -> N
     two = pooled_rows(make_record, tmp_path, {"s": (-1.0, -1.0, -1.0), "m": (-1.0, -1.0, -1.0)})
     verdict = find(two, "table_mine", "pooled").cells["corrected"].verdict
     assert (verdict.label, verdict.reason) == ("undecided", "fewer than 3 cells")
+
+
+def test_sizes_that_are_alike_are_one_cell(make_record, tmp_path: Path) -> None:
+    """Four widths and depths that were run are two values, one a depth; a width that fails a check is left out."""
+    gains = {"ss": (-1.0,), "sl": (-2.0,), "ls": (-4.0,), "ll": (-5.0,)}
+    over = "{depth: [s, m, l], width: [s, l]}, alike: [width]"
+    found = pooled_rows(make_record, tmp_path, gains, over=over, size="{depth}{width}")
+    pooled = find(found, "table_mine", "pooled").cells["corrected"]
+    assert (list(pooled.values.values()), n_words(pooled)) == ([-1.5, -4.5], "2 cells")
+    assert pooled.note == "over 2 of 3 cells (4 pairs of runs)"
+    gains["ls"] = (-0.5,)
+    some = pooled_rows(make_record, tmp_path, gains, over=over, size="{depth}{width}", some="[learned]")
+    pooled = find(some, "table_mine", "pooled").cells["corrected"]
+    assert list(pooled.values.values()) == [-2.0, -5.0]
+    assert pooled.note == "over 2 of 3 cells (2 pairs of runs); 2 combinations left out, check learned does not hold"
 
 
 def test_cells_that_fail_a_check_are_left_out_and_told(make_record, tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ("  - {label: A, metric: m, combine: interaction, terms: [{}, {}, {}]}", "interaction is of four terms"),
         ("  - {label: A, metric: m, terms: [{}, {}]}", "belong together"),
         ("  - {label: A, metric: m, over: {x: [1, 2]}}", "belong together"),
+        ("  - {label: A, metric: m, alike: [x]}", "alike is for a row with over"),
+        ("  - {label: A, metric: m, over: {xy: [1], z: [2]}, alike: [xz]}", "xz, which is not in over; did you mean"),
+        ("  - {label: A, metric: m, over: {x: [1, 2]}, alike: [x]}", "a single cell"),
         (
             "  - {label: A, metric: m, over: {x: [1]}, combine: sum, terms: [{}, {}], printed: {value: y}}",
             "over is for",

@@ -20,6 +20,8 @@ CURVES = {
 # nats of the logged loss. The first epochs hang on rounding; from the eighth on the curves are smooth. With a code that
 # is scaled as a word is the neuron arm (hidden 128) stood at 11 to 14 nats after three epochs; the curve is at 8.2
 TOLERANCE = {1: 1.0, 2: 1.0, 3: 1.0, 8: 0.4, 10: 0.4}
+# with 8 layers our perplexity jumps between 1,227 and 1,917 in epochs 8 to 11, theirs does not; then both are smooth
+MORE = {"neuron_8_layers": {10: 0.5, 12: 0.2, 20: 0.1, 25: 0.1}}
 
 
 def printed(curve: str) -> dict[int, float]:
@@ -44,5 +46,5 @@ def test_committed_runs_begin_as_the_printed_curve_does(curve):
     values = printed(curve)
     for record in runs:
         logged = dict(record.history["train/logged_loss"])
-        for epoch, tolerance in TOLERANCE.items():
+        for epoch, tolerance in (TOLERANCE | MORE.get(curve, {})).items():
             assert logged[epoch] == pytest.approx(math.log(values[epoch]), abs=tolerance), (record.seed, epoch)
