@@ -34,7 +34,7 @@ from lit_ctg.field.judge import (
 from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model
+from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model, weights_digest
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 
@@ -193,13 +193,36 @@ class Bench:
         """The base model's tokenizer."""
         return self._loaded[1]
 
+    @cached_property
+    def weights(self) -> str:
+        """SHA-256 of the base model's weights: trained with the same settings elsewhere, they are others."""
+        if self.base_folder is not None:
+            return hashlib.sha256((self.base_folder / "model.safetensors").read_bytes()).hexdigest()
+        return weights_digest(self.model)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What texts and measures depend on besides the settings, for the record: corpus, and weights of the models."""
+        judges = {each.name: weights_digest(each.network) for each in self.judges[0] if isinstance(each, NeuralJudge)}
+        return {
+            "text": self.task.data.checksum(),
+            "model": self.model_name or str(self.base_folder and self.base_folder.name),
+            "weights": self.weights,
+            "fluency": hashlib.sha256((self._fluency_folder / "model.safetensors").read_bytes()).hexdigest(),
+            **{f"judge/{name}": digest for name, digest in judges.items()},
+        }
+
     def copy(self) -> Any:
         """Return a copy of the base model that can be trained."""
         return copy.deepcopy(self.model).requires_grad_(True)
 
     @cached_property
+    def _fluency_folder(self) -> Path:
+        return self._language_model("fluency", "fluency", self.fluency_options["steps"])
+
+    @cached_property
     def _independent(self) -> tuple[Any, Any]:
-        folder = str(self._language_model("fluency", "fluency", self.fluency_options["steps"]))
+        folder = str(self._fluency_folder)
         model = load_model(folder, where="fluency").eval().requires_grad_(False)
         return model, load_tokenizer(folder, None, "fluency")
 
@@ -207,8 +230,14 @@ class Bench:
 
     def learned(self, name: str, key: Mapping[str, Any], make: Callable[[Path, Path], Mapping[str, Any]]) -> Path:
         """Return the folder of what a method learns on this bench (see ``Parts.get``); its training time is counted."""
-        base = {"model": self.model_name} if self.base_folder is None else {"base": self.base_folder.name}
-        whole = {**base, "texts": self._identity, "tune": self.tune_options, "seed": self.seed, **key}
+        whole = {
+            "weights": self.weights,
+            "length": int(self.base_options["length"]),  # of the windows
+            "texts": self._identity,
+            "tune": self.tune_options,
+            "seed": self.seed,
+            **key,
+        }
         folder = self.parts.get(name, whole, make)
         self.training_seconds += float(facts(folder)["seconds"])
         return folder
@@ -223,6 +252,7 @@ class Bench:
         """
         model = self.copy()
         if prepare is not None:
+            torch.manual_seed(self.seed)  # an adapter starts from random numbers
             model = prepare(model)
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def task_page(
     if BARE not in found:
         return "\n".join([*lines, "", "The bare model was not run, so nothing can be ranked.", ""]), {}
     ranked = ranking(found)
-    lines += lacking_line(records)
+    lines += [*lacking_line(records), *mixed_lines(records)]
     lines += ["", *main_table(ranked, found), "", *judge_seed_lines(task, records, ranked, judged)]
     if any(name.startswith(f"{HELD_OUT}@") for name in records[0].metrics):
         lines += [*held_out_table(ranked, found, sweeps(records, [HELD_OUT])), ""]
@@ -243,6 +243,24 @@ def lacking_line(records: Sequence[RunRecord]) -> list[str]:
     return [f"Training seeds that were not run: {'; '.join(lacking)}."] if lacking else []
 
 
+def mixed_lines(records: Sequence[RunRecord]) -> list[str]:
+    """Return what records of one training seed do not share but should (weights of a model that all of them use).
+
+    Older records do not tell all of it.
+    """
+    found: dict[tuple[int, str], dict[str, list[str]]] = {}
+    for record in records:
+        for key, value in record.corpus.items():
+            found.setdefault((record.seed, key), {}).setdefault(value, []).append(method_of(record))
+    return [
+        f"Records of seed {seed} were made with different models or texts ({key}), so they are not comparable: "
+        + "; ".join(", ".join(sorted(methods)) for methods in sorted(told.values(), key=len))
+        + ". Run the methods of the shorter list again in the folder of the others."
+        for (seed, key), told in sorted(found.items())
+        if len(told) > 1
+    ]
+
+
 def judge_line(record: RunRecord, judge: str) -> str:
     """Return how well a judge knows held-out human texts; a rule that defines the task cannot be wrong about them."""
     rules = record.config["task"].get("rules")
@@ -324,7 +342,7 @@ def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
     for each in ranked.standings:
         sweep = found[each.method]
         # a method that gains nothing within the cost is shown at its lowest strength
-        strength = each.point[0] or sweep.strengths[0]
+        strength = each.point[0] or (sweep.strengths or sweep.repeating)[0]
         names = [*(f"success/{judge}" for judge in judges), *MEASURES]
         cells = [_mean([describe(record, strength, name) for record in sweep.records]) for name in names]
         ends = [_mean([record.metrics[f"cost/{name}"]["value"] for record in sweep.records])
@@ -374,7 +392,8 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
     lines = [f"Texts at the best strength within {COST:g} nats, first prompt, first text of each class:", ""]
     lines += ["| method | class | text |", "|---|---|---|"]
     for each in ranked.standings:
-        strength = each.point[0] or found[each.method].strengths[0]
+        sweep = found[each.method]
+        strength = each.point[0] or (sweep.strengths or sweep.repeating)[0]
         for row in found[each.method].records[0].samples:
             if row.get("kind") != HUMAN and row["place"] < prompts and row["copy"] == 0 and row["strength"] == strength:
                 text = " ".join((row["prompt"] + row["text"]).split())

@@ -6,7 +6,6 @@ A killed run continues after the last finished strength, and a longer sweep take
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
@@ -130,13 +129,7 @@ def measure(
         put(f"judge/{judge.name}/balanced_accuracy", MetricResult(proof.balanced, "", "higher", proof.of, None, 1))
     method.fit(bench)
     arms = {target: method.arm(bench, target) for target in bench.task.targets}
-    corpus = {
-        "text": bench.task.data.checksum(),
-        "model": bench.model_name or str(bench.base_folder and bench.base_folder.name),
-    }
-    if bench.base_folder is not None:
-        # trained with the same settings elsewhere, its weights are others
-        corpus["weights"] = hashlib.sha256((bench.base_folder / "model.safetensors").read_bytes()).hexdigest()
+    corpus = bench.identity
     before = written_before(directory.path, plain(cfg), corpus)
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:

@@ -80,13 +80,21 @@ def test_what_is_learned_hangs_on_seed_model_texts_and_training(bench: Bench) ->
     def learned(made: Bench, x: int = 1) -> Path:
         return made.learned("note", {"x": x}, lambda folder, checkpoint: {"seconds": 2.5})
 
-    tune = {**bench.tune_options, "steps": 99}
-    benches = [of(), of(seed=1), of(tune_options=tune), of(base_folder=Path("base-other")),
-               of(base_folder=None, model_name="a/b"), of(_identity={"texts": "others"})]  # fmt: skip
+    def other(**changed: Any) -> Bench:
+        model = copy.deepcopy(bench.model)
+        for value in model.parameters():
+            value.data.mul_(1.5)
+        made = of(base_folder=None, model_name="a/folder", model=model, **changed)
+        made.__dict__.pop("weights", None)
+        return made
+
+    tune, base = {**bench.tune_options, "steps": 99}, {**bench.base_options, "length": 5}
+    benches = [of(), of(seed=1), of(tune_options=tune), of(base_options=base), other(), of(_identity={"texts": "x"})]
     folders = [learned(made) for made in benches]
     assert len({*folders, learned(of(), 2)}) == len(benches) + 1
     assert [made.training_seconds for made in benches] == [3.5] * len(benches)
     again = of(judge_options={**bench.judge_options, "seed": 1}, decode_options={})
+    assert learned(other()) == folders[4]
     assert learned(again) == folders[0] and again.training_seconds == 3.5, "seconds of a training done before count"
 
 

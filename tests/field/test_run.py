@@ -80,7 +80,9 @@ def test_a_record_says_what_its_judges_know_and_which_texts_are_human(swept: Pat
         ids = bench.tokenizer(example.text[len(prompt) :]).input_ids
         assert row["text"] == bench.tokenizer.decode(ids[: bench.decode_options["new_tokens"]])
     weights = hashlib.sha256((bench.base_folder / "model.safetensors").read_bytes()).hexdigest()
-    assert bare.corpus == {"text": bench.task.data.checksum(), "model": bench.base_folder.name, "weights": weights}
+    assert bare.corpus == bench.identity
+    assert (bare.corpus["text"], bare.corpus["model"]) == (bench.task.data.checksum(), bench.base_folder.name)
+    assert bare.corpus["weights"] == weights != bare.corpus["fluency"]
     assert bare.metrics["cost/parameters"]["value"] == bare.parameters == 0
 
 
