@@ -12,6 +12,7 @@ to each other), T prefix tokens, V vocabulary, D hidden size.
 from __future__ import annotations
 
 import abc
+import copy
 import enum
 import functools
 import math
@@ -37,6 +38,7 @@ NO_TOKEN = -1  # marks padding in a prefix
 # setting -> one number per prompt, [B] float64 on the CPU; NaN: not set; a word of ``choices`` is its index among them
 Values = Mapping[str, Tensor]
 ControlT = TypeVar("ControlT", bound="Control")
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Stage(enum.IntEnum):
@@ -58,6 +60,23 @@ def row_values(value_B: Tensor, rows: int) -> Tensor:
     if len(value_B) == 0 or rows % len(value_B):
         raise ValueError(f"{len(value_B)} settings for {rows} rows")
     return value_B.repeat_interleave(rows // len(value_B), dim=0)
+
+
+def refuse_encoder(model: Any) -> None:
+    """Refuse an encoder-decoder model.
+
+    Raises:
+        UserError: it is one.
+    """
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
+
+
+def cast_like(module: ModuleT, weight: Tensor) -> ModuleT:
+    """Return a control's module in a model's precision and on its device: a copy, so that its own values stay."""
+    if all((value.dtype, value.device) == (weight.dtype, weight.device) for value in module.parameters()):
+        return module
+    return copy.deepcopy(module).to(weight)
 
 
 class Prefix:
@@ -302,6 +321,7 @@ class Control(abc.ABC):
             raise UserError(
                 f"control {self.name}: a {type(model).__name__} is not a Hugging Face causal language model"
             )
+        refuse_encoder(model)
         found = model_shape(model)
         for part, needed in self.shape().items():
             if found.get(part) != needed:

@@ -151,7 +151,7 @@ def _write(control: Control, folder: Path) -> None:
         "run": None,
         "versions": versions(),
     }
-    tensors = {name: value.detach().cpu().contiguous() for name, value in control.tensors().items()}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in control.tensors().items()}
     if tensors:
         save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
     if origin.record is not None:

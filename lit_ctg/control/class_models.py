@@ -9,8 +9,8 @@ Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, model_shape, r
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 ClassModelsT = TypeVar("ClassModelsT", bound="ClassModels")
 
@@ -93,6 +96,12 @@ class ClassModels(ClassControl):
             raise UserError(f"control {self.name}: its models have different vocabularies ({sorted(sizes)} tokens)")
         self.size = sizes.pop()
 
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        """Bring the models to the device of the steered one; they are called by the rule."""
+        for each in self.models.values():
+            each.to(model.get_input_embeddings().weight.device)
+        return ()
+
     def shape(self) -> dict[str, int]:
         return {"vocab_size": self.size}
 
@@ -114,9 +123,9 @@ class ClassModels(ClassControl):
         for name, told in config["models"].items():
             told = dict(told)
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(told.pop("model_type"), **told))
-            model.load_state_dict(
-                {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
-            )
+            own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
+            precision = next((value.dtype for value in own.values() if value.is_floating_point()), torch.float32)
+            model.to(precision).load_state_dict(own)
             models[name] = model
         return cls(models)
 

@@ -8,8 +8,8 @@ Shape letters: B prompts, N rows, T prefix tokens, K candidates, V vocabulary, E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 
 class FutureClassifier(nn.Module):
@@ -80,6 +83,11 @@ class Future(ClassControl):
                 f"control {self.name}: {len(self.classes)} classes for a classifier of {classifier.head.out_features}, "
                 f"{candidates} candidates"
             )
+
+    def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
+        """Bring the classifier to the model's device; it is called by the rule."""
+        self.classifier.to(model.get_input_embeddings().weight.device)
+        return ()
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         return _Foreseen(self.classifier, class_shares(self.classes, values), values["strength"], self.candidates)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix
+from lit_ctg.control.base import Control, Prefix, refuse_encoder
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -35,8 +35,18 @@ FOREIGN = {
     "inputs_embeds": "embeddings in place of ids",
     "past_key_values": "a cache of one's own",
     "prefill_chunk_size": "a prompt read in chunks",
+    "assistant_early_exit": "assisted decoding",
+    "use_mtp": "several tokens at once",
+    "token_healing": "a prompt whose end is rewritten",
 }
-HARMLESS = {"guidance_scale": (None, 1, 1.0), "num_beam_groups": (None, 1)}
+HARMLESS = {
+    "guidance_scale": (None, 1, 1.0),
+    "num_beam_groups": (None, 1),
+    "use_mtp": (None, False),
+    "token_healing": (None, False),
+}
+# options of generate that look at the ids of the prompt, with the values that change nothing
+OF_THE_PROMPT = {"repetition_penalty": (None, 1, 1.0), "no_repeat_ngram_size": (None, 0)}
 
 
 class Steered:
@@ -60,8 +70,7 @@ class Steered:
     def __init__(self, model: Any, controls: Sequence[Control], *, tokenizer: Any = None) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
-        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-            raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
+        refuse_encoder(model)
         _check_together(self.controls)
         for control in self.controls:
             control.check_model(model)
@@ -104,6 +113,8 @@ class Steered:
         with ExitStack() as stack:
             prefix = stack.enter_context((prefix or Prefix()).watch(self.model))
             for control in self.controls:
+                if self.tokenizer is not None:
+                    control.bind(self.tokenizer)  # since then another model may have had it
                 rules += stack.enter_context(control.attach(self.model, given[control.name], rows=rows, prefix=prefix))
             yield RuleList(rules)
 
@@ -139,13 +150,14 @@ class Steered:
         options = self._options(generate_kwargs)
         asked = _spelled_out(options)
         self._check_options(asked, seed)
-        ids_BT, mask_BT = self._encoded(prompts)
+        ids_BT, mask_BT = self._encoded(prompts, generate_kwargs.get("pad_token_id"))
         prefix = Prefix()
         given = self.settings_of(settings)
         # a soft prompt has its own columns, before padding and text
         prefix.hidden = sum(control.columns(given[control.name], len(ids_BT)) for control in self.controls)
-        self._check_room(prefix.hidden + ids_BT.shape[1], asked)
+        self._check_room(prefix.hidden, ids_BT.shape[1], asked)
         if prefix.hidden:
+            self._make_room(prefix.hidden, options, asked, mask_BT)
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
@@ -172,7 +184,7 @@ class Steered:
             hidden += control.columns(given[control.name], 1)
         asked = _spelled_out(self._options(generate_kwargs))
         self._check_options(asked, None)
-        self._check_room(hidden + len(self.prompt_ids(prompt)), asked)
+        self._check_room(hidden, len(self.prompt_ids(prompt)), asked)
 
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
@@ -184,7 +196,7 @@ class Steered:
         """
         if self.tokenizer is None:
             raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
-        encoded = self._encoded(prompts)
+        encoded = self._encoded(prompts, options.get("pad_token_id"))
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
         start = encoded[0].shape[1]
@@ -199,16 +211,32 @@ class Steered:
 
     # prompts and options ---------------------------------------------------------------------------------------------
 
-    def _encoded(self, prompts: Prompts) -> tuple[Tensor, Tensor]:
-        """Return ids and mask [B, T], padded on the left."""
+    def _encoded(self, prompts: Prompts, pad_id: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return ids and mask [B, T], padded on the left.
+
+        Args:
+            prompts: see ``generate``.
+            pad_id: of the caller; by default the model's own.
+        """
         if isinstance(prompts, str):
             prompts = [prompts]
         if isinstance(prompts, Mapping):
-            ids_BT = prompts["input_ids"]
-            mask_BT = prompts.get("attention_mask")
-            return self._placed(ids_BT, torch.ones_like(ids_BT) if mask_BT is None else mask_BT)
+            ids_BT, mask_BT = prompts["input_ids"], prompts.get("attention_mask")
+            if isinstance(ids_BT, Tensor):
+                return self._placed(ids_BT, self._inferred(ids_BT, pad_id) if mask_BT is None else mask_BT)
+            # a tokenizer's own result without return_tensors: lists
+            several = bool(ids_BT) and not isinstance(ids_BT[0], int)
+            rows, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
+            prompts = (
+                rows
+                if masks is None
+                else [
+                    [number for number, real in zip(row, own, strict=True) if real]
+                    for row, own in zip(rows, masks, strict=True)
+                ]
+            )
         if isinstance(prompts, Tensor):
-            return self._placed(prompts, torch.ones_like(prompts))
+            return self._placed(prompts, self._inferred(prompts, pad_id))
         lists = [self.prompt_ids(prompt) for prompt in prompts]
         if not lists:
             raise UserError("no prompt: give at least one")
@@ -216,6 +244,36 @@ class Steered:
         ids = [[pad] * (longest - len(row)) + row for row in lists]
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in lists]
         return self._placed(torch.tensor(ids), torch.tensor(mask))
+
+    def _inferred(self, ids_BT: Tensor, pad_id: int | None) -> Tensor:
+        """Return the mask that ``model.generate`` infers from ids alone: padding is a pad token that ends no text."""
+        own = self.model.generation_config
+        pad = own.pad_token_id if pad_id is None else pad_id
+        ends = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
+        return torch.ones_like(ids_BT) if pad is None or pad in ends else (ids_BT != pad).long()
+
+    def _make_room(self, hidden: int, options: dict[str, Any], asked: Mapping[str, Any], mask_BT: Tensor) -> None:
+        """Make options of ``generate`` count without the columns of a soft prompt.
+
+        Raises:
+            UserError: an option that would take them for text, or a recurrent model and prompts of different lengths.
+        """
+        own = self.model.generation_config
+        for name, unchanged in OF_THE_PROMPT.items():
+            if asked.get(name, getattr(own, name, None)) not in unchanged:
+                raise UserError(f"{name}: it would count the places of the soft prompt as text; leave it out")
+        if not bool(mask_BT.all()) and getattr(self.model, "_is_stateful", False):
+            raise UserError(
+                "prompts of different lengths: a recurrent model would read the padding between soft prompt and text; "
+                "give them one by one"
+            )
+        for name in ("max_length", "min_length"):
+            if options.get(name):
+                options[name] += hidden
+            elif asked.get(name):
+                setattr(options["generation_config"], name, asked[name] + hidden)
+        if asked.get("streamer") is not None:
+            options["streamer"] = _Streamed(asked["streamer"], hidden)
 
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if ids_BT.dim() != 2 or 0 in ids_BT.shape:
@@ -274,6 +332,8 @@ class Steered:
             if options.get(name, getattr(own, name, None)) not in HARMLESS.get(name, (None,)):
                 where = "leave it out" if name in options else "take it out of the model's generation_config (.json)"
                 raise UserError(f"{name}: controls cannot follow {what}; {where}")
+        if options.get("cache_implementation", own.cache_implementation) == "paged":
+            raise UserError("cache_implementation=paged: such a batch is decoded without controls; leave it out")
         for name in ("input_ids", "inputs", "attention_mask"):
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
@@ -282,11 +342,12 @@ class Steered:
                 "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass num_beams=1"
             )
 
-    def _check_room(self, prompt: int, options: Mapping[str, Any]) -> None:
+    def _check_room(self, hidden: int, prompt: int, options: Mapping[str, Any]) -> None:
         context = getattr(self.model.config, "max_position_embeddings", None)
         named, new = "max_new_tokens", options.get("max_new_tokens")
         if new is None and options.get("max_length") is not None:
             named, new = "max_length", max(0, options["max_length"] - prompt)
+        prompt += hidden
         if context is not None and new is not None and prompt + new - 1 > context:
             raise UserError(
                 f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
@@ -323,6 +384,7 @@ def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None
 
     Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
     """
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT generates with its inner one
     inner = model._get_logits_processor
 
     def processors(*args: Any, **kwargs: Any) -> Any:
@@ -335,6 +397,22 @@ def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None
         yield
     finally:
         del model.__dict__["_get_logits_processor"]
+
+
+class _Streamed:
+    """Passes tokens on to a streamer without the columns of a soft prompt."""
+
+    def __init__(self, streamer: Any, hidden: int) -> None:
+        self.streamer, self.hidden, self.begun = streamer, hidden, False
+
+    def put(self, value: Tensor) -> None:
+        """Take the prompts first, then a token for each row."""
+        self.streamer.put(value if self.begun else value[:, self.hidden :])
+        self.begun = True
+
+    def end(self) -> None:
+        """End the stream."""
+        self.streamer.end()
 
 
 class _Drawn(ScoreRule):

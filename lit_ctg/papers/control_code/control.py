@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
+from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, layer_named, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
@@ -84,10 +84,12 @@ class NeuronCodes(_Codes):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
         off_B = self.off(values)
+        # attention masks padding, a recurrent state runs over it
+        padded = prefix if getattr(model, "_is_stateful", False) else None
         own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
         return own + [
             layer_named(model, path, self.name).register_forward_hook(
-                _Added((code_BC @ weight.double().cpu().T), off_B)
+                _Added((code_BC @ weight.double().cpu().T), off_B, padded)
             )
             for path, weight in self.layers.items()
         ]
@@ -116,10 +118,11 @@ def _has_codes(model: Any) -> bool:
 
 
 class _Added:
-    """A forward hook: adds a row's vector to a layer's output at all its positions."""
+    """A forward hook: adds a row's vector to a layer's output at all its positions, with ``padded`` but at padding."""
 
-    def __init__(self, added_BO: Tensor, off_B: Tensor) -> None:
+    def __init__(self, added_BO: Tensor, off_B: Tensor, padded: Prefix | None = None) -> None:
         self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
+        self.padded = padded
         # both expanded to the layer's rows: the same at every decoding step
         self._for_rows: tuple[Any, Tensor, Tensor] | None = None
 
@@ -131,6 +134,11 @@ class _Added:
             added = row_values(self.added_BO, len(output)).view(wide).to(output)
             self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
         _, added, off = self._for_rows
+        if self.padded is not None and self.padded.ids_NT is not None and output.dim() == 3:
+            real_NT = self.padded.ids_NT[:, -output.shape[1] :] != NO_TOKEN
+            if real_NT.shape == output.shape[:2]:
+                off = off | ~real_NT.unsqueeze(2).to(output.device)
+                return torch.where(off, output, output + added)
         return torch.where(off, output, output + added) if self.some_off else output + added
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -50,27 +50,33 @@ class IdeaGate(Control):
         self.head, self.form, self.alpha, self.beta = head.eval().requires_grad_(False), form, alpha, beta
         self.base_V, self.neutral_V = base_V, neutral_V
         self._newest_ND: Tensor | None = None
+        self._cast = self.head  # in the precision of the model that is steered
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         return gate_settings(self.alpha, self.beta)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        self.head.to(model.get_input_embeddings().weight)
+        self._newest_ND = None  # of another model, should it have been attached to one
+        self._cast = cast_like(self.head, model.get_input_embeddings().weight)
 
-        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._newest_ND = output[0][:, -1]
+        def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            self._newest_ND = inputs[0][:, -1]
 
-        return [model.base_model.register_forward_hook(keep)]
+        scores = model.get_output_embeddings()
+        if scores is None:
+            raise UserError(f"control {self.name}: a {type(model).__name__} names no output layer to read states from")
+        # the states that the model's own scores are made of, before any other control moves them
+        return [scores.register_forward_pre_hook(keep, prepend=True)]
 
     def _idea_logits(self) -> Tensor:
         if self._newest_ND is None:
             raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
         with torch.no_grad():
-            return rows_logits(self.head, self._newest_ND)
+            return rows_logits(self._cast, self._newest_ND.to(self._cast.outer.weight.dtype))
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        where = self.head.outer.weight.device
+        where = self._cast.outer.weight.device
         return IdeaGateRule(
             self._idea_logits,
             alpha=values["alpha"],

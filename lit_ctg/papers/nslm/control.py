@@ -99,6 +99,7 @@ class MicroModels(Control):
         self.classes, self.weight = tuple(classes), weight
         self.states = tuple(dict.fromkeys(["plain", *(state for each in classes for state in each.states)]))
         self.reader: WordReader | None = None
+        self._tokenizer: Any = None
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
@@ -106,7 +107,9 @@ class MicroModels(Control):
         return (ControlSetting("strength", meaning, self.weight, low=0.0, high=1.0),)
 
     def bind(self, tokenizer: Any) -> None:
-        self.reader = WordReader(self, HuggingFaceTokenizer.of(tokenizer))
+        if tokenizer is self._tokenizer:
+            return
+        self.reader, self._tokenizer = WordReader(self, HuggingFaceTokenizer.of(tokenizer)), tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         if self.reader is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, row_values
 from lit_ctg.control.trie import TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -70,7 +70,7 @@ class FeatureChannel(Control):
         if not self.bound:
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
         like = model.get_input_embeddings().weight
-        self.fuse.to(like)
+        fuse = cast_like(self.fuse, like)
         self.bank.to(like.device)
         value_BF, replaced_BF = _asked(values, self.bank.names, self.bank.groups)
         strength_B = values["strength"]
@@ -82,7 +82,7 @@ class FeatureChannel(Control):
             replaced_N1F = row_values(replaced_BF, rows).unsqueeze(1).to(output.device)
             asked_NtF = torch.where(replaced_N1F, row_values(value_BF, rows).unsqueeze(1).to(output), features_NtF)
             strength_N11 = row_values(strength_B, rows).view(-1, 1, 1).to(output)
-            fused = output + strength_N11 * (self.fuse(output, asked_NtF) - output)
+            fused = output + strength_N11 * (fuse(output, asked_NtF) - output)
             real_Nt1 = (ids_NT[:, -output.shape[1] :] != NO_TOKEN).unsqueeze(-1)
             return torch.where((strength_N11 > 0) & real_Nt1, fused, output)
 
@@ -374,12 +374,15 @@ class Grammar(Control):
         super().__init__(name=name)
         self.content, self.groups, self.agreement = dict(content), dict(groups or {}), dict(agreement or {})
         self.machine: FiniteStateGrammar | None = None
+        self._tokenizer: Any = None
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         return (ControlSetting("strength", "1: only what the grammar allows; 0: anything", 1.0, low=0.0, high=1.0),)
 
     def bind(self, tokenizer: Any) -> None:
+        if tokenizer is self._tokenizer:
+            return
         vocabulary = HuggingFaceTokenizer.of(tokenizer)
         if vocabulary.eos_id is None:
             raise UserError(f"control {self.name}: the tokenizer has no token that ends a text")
@@ -399,6 +402,7 @@ class Grammar(Control):
                 pad_id=len(vocabulary),
             ),
         ).machine
+        self._tokenizer = tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         if self.machine is None:
@@ -420,13 +424,18 @@ class _FromTheStart(ScoreRule):
         self.machine, self.start_id, self.off_B = machine, start_id, off_B
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        real_NT = input_ids != NO_TOKEN
+        off_N = row_values(self.off_B, len(scores)).to(scores.device)
+        foreign_NT = input_ids >= self.machine.pad_id  # a model may have more tokens than its tokenizer
+        if bool((foreign_NT.any(1) & ~off_N).any()):
+            found = int(input_ids[foreign_NT & ~off_N.unsqueeze(1)][0])
+            raise UserError(f"prompt: id {found} is none of the tokenizer's {self.machine.pad_id} tokens: take it out")
+        real_NT = (input_ids != NO_TOKEN) & ~foreign_NT
         ids_NT = input_ids.where(real_NT, self.machine.pad_id)
         first_N1 = ids_NT.gather(1, real_NT.int().argmax(1, keepdim=True))
         begun_N1 = torch.where(first_N1 == self.start_id, self.machine.pad_id, self.start_id)
         whole_NT = torch.cat([begun_N1, ids_NT], dim=1)
         allowed_NV = self.machine.allowed(whole_NT)
-        outside_N = ~(allowed_NV.any(1) | row_values(self.off_B, len(scores)).to(scores.device))
+        outside_N = ~(allowed_NV.any(1) | off_N)
         if bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
         # after the end only padding is allowed: the row is finished, and generation pads it

@@ -1,0 +1,261 @@
+"""Controls on models of other kinds, precisions and tokenizers than the one they were last used with."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from lit_ctg.control import Control, Steered
+from lit_ctg.control.bundle import load
+from lit_ctg.control.class_models import Experts
+from lit_ctg.errors import UserError
+from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
+from tests.conftest import WORDS, make_model, make_tokenizer
+
+V, D = len(WORDS), 16
+PROMPTS = ("the war began in 1914", "a good acid", "in")
+
+
+@pytest.fixture()
+def controls(carried_controls: Any) -> dict[str, Control]:
+    return carried_controls()
+
+
+def opt() -> Any:
+    torch.manual_seed(0)
+    config = transformers.OPTConfig(
+        vocab_size=V, hidden_size=D, word_embed_proj_dim=D, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=64, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    return transformers.OPTForCausalLM(config).eval()
+
+
+def mamba() -> Any:
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(
+        vocab_size=V, hidden_size=D, state_size=4, num_hidden_layers=2, bos_token_id=0, eos_token_id=0, pad_token_id=0
+    )
+    model = transformers.MambaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.backbone.embeddings.weight.mul_(8)
+    return model
+
+
+def scores(steered: Steered, prompts: Any, settings: dict[str, Any], **options: Any) -> torch.Tensor:
+    """Return the scores of the first new token, [B, V]."""
+    made = steered.generate(
+        prompts,
+        settings,
+        max_new_tokens=1,
+        do_sample=False,
+        output_scores=True,
+        return_dict_in_generate=True,
+        **options,
+    )
+    return made.scores[0].float()
+
+
+def test_the_gate_reads_the_states_of_the_model_it_steers(controls: dict[str, Control], tokenizer: Any) -> None:
+    """OPT's base model is never called as a module; states of another model must not stand in for its own."""
+    gate, settings = controls["idea_gate"], {"idea_gate.alpha": 1.5}
+    steered = Steered(opt(), [gate], tokenizer=tokenizer)
+    first = scores(steered, PROMPTS, settings)
+    for row, prompt in enumerate(PROMPTS):
+        assert torch.allclose(first[row], scores(steered, prompt, settings)[0], atol=1e-5)
+    assert not torch.allclose(first, scores(steered, PROMPTS, {"idea_gate.alpha": 0.0}))
+    scores(Steered(make_model(V), [gate], tokenizer=tokenizer), PROMPTS, settings)
+    assert torch.equal(scores(steered, PROMPTS, settings), first)
+
+
+@pytest.mark.parametrize("name", ["idea_gate", "feature_channel"])
+def test_a_model_in_half_precision_leaves_a_control_as_it_was(
+    name: str, controls: dict[str, Control], tokenizer: Any
+) -> None:
+    control = controls[name]
+    settings = {f"{name}.alpha": 1.5} if name == "idea_gate" else {"feature_channel.pos": 1}
+    steered = Steered(make_model(V), [control], tokenizer=tokenizer)
+    before, first = copy.deepcopy(control.tensors()), scores(steered, PROMPTS, settings)
+    scores(Steered(make_model(V).to(torch.bfloat16), [control], tokenizer=tokenizer), PROMPTS, settings)
+    assert all(torch.equal(value, before[key]) for key, value in control.tensors().items())
+    assert torch.equal(scores(steered, PROMPTS, settings), first)
+
+
+def test_mamba_in_half_precision_is_gated(controls: dict[str, Control], tokenizer: Any) -> None:
+    steered = Steered(mamba().to(torch.bfloat16), [controls["idea_gate"]], tokenizer=tokenizer)
+    assert scores(steered, PROMPTS, {"idea_gate.alpha": 1.5}).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("lexicon", {"strength": 8, "to_polarity": -1}),
+        ("micro_models", {"strength": 1}),
+        ("grammar", {"strength": 1}),
+        ("feature_channel", {"strength": 1, "pos": 1}),
+    ],
+)
+def test_a_control_used_with_two_tokenizers_follows_the_one_in_use(
+    name: str, settings: dict[str, Any], controls: dict[str, Control], tokenizer: Any
+) -> None:
+    """The other one has the same words under other ids."""
+    given = {f"{name}.{key}": value for key, value in settings.items()}
+    prompts = ["the war began in"] if name == "grammar" else PROMPTS
+    first = Steered(make_model(V), [controls[name]], tokenizer=tokenizer)
+    alone = scores(first, prompts, given)
+    other = make_tokenizer([*WORDS[:1], *reversed(WORDS[1:])])
+    Steered(make_model(V), [controls[name]], tokenizer=other)
+    assert torch.equal(scores(first, prompts, given), alone)
+
+
+def test_padding_without_a_mask_is_what_the_model_takes_it_for(controls: dict[str, Control]) -> None:
+    model, ids_BT = make_model(V), torch.tensor([[5, 5, 1, 2], [3, 4, 6, 7]])
+    model.generation_config.pad_token_id = 5
+    options: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "output_scores": True,
+                               "return_dict_in_generate": True}  # fmt: skip
+    bare = model.generate(ids_BT, **options)
+    steered = Steered(model, [controls["token_bias"]])
+    for prompts in (ids_BT, {"input_ids": ids_BT}):
+        made = steered.generate(prompts, {"token_bias.strength": 0}, **options)
+        assert torch.equal(made.scores[0], bare.scores[0])
+    whole = {"input_ids": ids_BT, "attention_mask": torch.ones_like(ids_BT)}
+    assert not torch.allclose(steered.generate(whole, **options).scores[0][0], bare.scores[0][0])
+    own = steered.generate(ids_BT, {"token_bias.strength": 0}, pad_token_id=0, **options)
+    assert not torch.allclose(own.scores[0][0], bare.scores[0][0]), "5 is a token like any other"
+
+
+def test_a_tokenizers_own_lists_are_prompts(model: Any) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.pad_token = "<end>"
+    steered = Steered(model, [], tokenizer=tokenizer)
+    texts = steered.generate(list(PROMPTS), max_new_tokens=3, do_sample=False)
+    lists = tokenizer(list(PROMPTS))
+    padded = tokenizer(list(PROMPTS), padding=True)
+    for prompts in (lists, padded, {"input_ids": lists["input_ids"]}):
+        assert torch.equal(steered.generate(prompts, max_new_tokens=3, do_sample=False), texts)
+    alone = steered.generate(tokenizer(PROMPTS[0]), max_new_tokens=3, do_sample=False)
+    assert torch.equal(alone, steered.generate(PROMPTS[0], max_new_tokens=3, do_sample=False))
+
+
+def test_codes_on_a_recurrent_model_leave_padding_alone(tokenizer: Any) -> None:
+    model, layer = mamba(), "backbone.layers.0.mixer.in_proj"
+    torch.manual_seed(1)
+    codes = NeuronCodes(["news"], torch.randn(1, 4), {layer: torch.randn(64, 4)})
+    steered, settings = Steered(model, [codes], tokenizer=tokenizer), {"neuron_codes.news": 1}
+    together = scores(steered, PROMPTS, settings)
+    assert not torch.allclose(together, scores(steered, PROMPTS, {"neuron_codes.strength": 0}), atol=1e-2)
+    for row, prompt in enumerate(PROMPTS):
+        assert torch.allclose(together[row], scores(steered, prompt, settings)[0], atol=1e-3), prompt
+
+
+def soft() -> SoftPrompt:
+    torch.manual_seed(2)
+    return SoftPrompt(["news"], torch.randn(1, 3, D))
+
+
+def test_soft_prompts_of_a_recurrent_model_are_for_prompts_of_one_length(tokenizer: Any) -> None:
+    steered, settings = Steered(mamba(), [soft()], tokenizer=tokenizer), {"soft_prompt.news": 1}
+    with pytest.raises(UserError, match="prompts of different lengths: a recurrent model"):
+        steered.generate(PROMPTS, settings, max_new_tokens=1)
+    same = ["the war", "a good"]
+    together = scores(steered, same, settings)
+    for row, prompt in enumerate(same):
+        assert torch.allclose(together[row], scores(steered, prompt, settings)[0], atol=1e-4)
+
+
+def test_the_places_of_a_soft_prompt_are_no_text(model: Any, tokenizer: Any) -> None:
+    class Streamer:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.seen.append(value.tolist())
+
+        def end(self) -> None:
+            self.seen.append("end")
+
+    steered, settings = Steered(model, [soft()], tokenizer=tokenizer), {"soft_prompt.news": 1}
+    ids, streamer = torch.tensor([[1, 5]]), Streamer()
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": -1, "pad_token_id": 0}
+    made = steered.generate(ids, settings, max_length=6, streamer=streamer, **options)
+    assert made.shape == (1, 6)
+    assert streamer.seen == [[[1, 5]], *([token] for token in made[0, 2:].tolist()), "end"]
+    config = transformers.GenerationConfig(max_length=6, do_sample=False, pad_token_id=0)
+    assert torch.equal(steered.generate(ids, settings, generation_config=config, eos_token_id=-1), made)
+    assert config.max_length == 6
+    for name, value in (("repetition_penalty", 5.0), ("no_repeat_ngram_size", 2)):
+        with pytest.raises(UserError, match=f"{name}: it would count the places of the soft prompt"):
+            steered.generate(ids, settings, max_new_tokens=1, **{name: value})
+        steered.generate(ids, {"soft_prompt.strength": 0}, max_new_tokens=1, **{name: value})
+
+
+def test_an_id_beyond_the_tokenizer_is_refused_by_the_grammar_where_it_is_on(
+    controls: dict[str, Control], tokenizer: Any
+) -> None:
+    steered = Steered(make_model(V + 6), [controls["grammar"]], tokenizer=tokenizer)
+    start = tokenizer("the").input_ids
+    for foreign in (V, V + 5):
+        prompts = [[*start, foreign], start]
+        with pytest.raises(UserError, match=f"id {foreign} is none of the tokenizer's {V} tokens"):
+            steered.generate(prompts, {"grammar.strength": 1}, max_new_tokens=1)
+        bare = scores(steered, prompts, {"grammar.strength": 0})
+        mixed = scores(steered, prompts, {"grammar.strength": [0, 1]})
+        assert torch.equal(mixed[0], bare[0])
+        alone = scores(steered, [start], {"grammar.strength": 1})[0]
+        assert torch.equal(mixed[1].isneginf(), alone.isneginf()) and alone.isneginf().any()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"cache_implementation": "paged"}, "cache_implementation=paged: such a batch is decoded without controls"),
+        ({"assistant_early_exit": 1}, "assistant_early_exit: controls cannot follow"),
+        ({"use_mtp": True}, "use_mtp: controls cannot follow"),
+        ({"token_healing": True}, "token_healing: controls cannot follow"),
+    ],
+)
+def test_newer_ways_of_decoding_are_refused(
+    options: dict[str, Any], line: str, model: Any, tokenizer: Any, controls: dict[str, Control]
+) -> None:
+    with pytest.raises(UserError, match=line):
+        Steered(model, [controls["token_bias"]], tokenizer=tokenizer).generate("in", **options)
+
+
+def test_an_encoder_is_refused_also_without_steered(controls: dict[str, Control]) -> None:
+    config = transformers.T5Config(
+        vocab_size=V, d_model=D, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(config)
+    with pytest.raises(UserError, match="use a decoder-only model"), controls["token_bias"].attach(model):
+        pass
+
+
+def test_class_models_keep_their_precision_in_a_bundle(tmp_path: Path) -> None:
+    experts = Experts({name: make_model(V).to(torch.bfloat16) for name in ("good", "bad")})
+    experts.save_pretrained(tmp_path / "experts")
+    again = load(tmp_path / "experts")
+    assert isinstance(again, Experts)
+    assert {value.dtype for value in again.models["bad"].parameters()} == {torch.bfloat16}
+
+
+def test_a_bundle_may_hold_one_tensor_twice(tmp_path: Path) -> None:
+    weight = torch.randn(64, 4)
+    paths = ["transformer.h.0.mlp.c_fc", "transformer.h.1.mlp.c_fc"]
+    codes = NeuronCodes(["news"], torch.randn(1, 4), dict.fromkeys(paths, weight))
+    codes.save_pretrained(tmp_path / "codes")
+    again = load(tmp_path / "codes")
+    assert isinstance(again, NeuronCodes) and all(torch.equal(again.layers[path], weight) for path in paths)
+
+
+def test_a_seed_holds_under_peft(model: Any, tokenizer: Any) -> None:
+    peft = pytest.importorskip("peft")
+    wrapped = peft.get_peft_model(
+        copy.deepcopy(model), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
+    steered = Steered(wrapped.eval(), [], tokenizer=tokenizer)
+    made = [steered.generate("in", seed=seed, do_sample=True, max_new_tokens=8, eos_token_id=-1) for seed in (0, 0, 1)]
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
