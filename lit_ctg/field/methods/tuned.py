@@ -11,7 +11,7 @@ from lit_ctg.field.method import Arm, Method, move_towards
 
 
 class FineTuned(Method):
-    """The base model fine-tuned on the class, the upper bound; strength s: weights base + s (tuned - base)."""
+    """The base model fine-tuned on the class; strength s: weights base + s (tuned - base)."""
 
     def __init__(self, *, strengths: Sequence[float]) -> None:
         super().__init__(strengths=strengths)
