@@ -322,6 +322,10 @@ class Control(abc.ABC):
                 f"control {self.name}: a {type(model).__name__} is not a Hugging Face causal language model"
             )
         refuse_encoder(model)
+        if getattr(model, "_compiled_call_impl", None) is not None:
+            raise UserError(
+                f"control {self.name}: a compiled model does not see what controls attach: give it uncompiled"
+            )
         found = model_shape(model)
         for part, needed in self.shape().items():
             if found.get(part) != needed:

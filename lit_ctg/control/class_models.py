@@ -96,6 +96,17 @@ class ClassModels(ClassControl):
             raise UserError(f"control {self.name}: its models have different vocabularies ({sorted(sizes)} tokens)")
         self.size = sizes.pop()
 
+    def check_model(self, model: Any) -> None:
+        """Refuse a model that is one of the classes' own, which would be read under the controls.
+
+        Raises:
+            UserError: see ``Control.check_model``; or it is one of them.
+        """
+        super().check_model(model)
+        for name, each in self.models.items():
+            if each is model:
+                raise UserError(f"control {self.name}: the model of {name} is the steered one: give it a copy")
+
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the models to the device of the steered one; they are called by the rule."""
         for each in self.models.values():

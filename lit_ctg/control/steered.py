@@ -161,10 +161,20 @@ class Steered:
             ids_BT = torch.nn.functional.pad(ids_BT, (prefix.hidden, 0), value=0)
             mask_BT = torch.nn.functional.pad(mask_BT, (prefix.hidden, 0), value=1)
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
+            drawn = None
             if seed is not None and asked.get("do_sample", self.model.generation_config.do_sample):
-                stack.enter_context(_drawing(self.model, seed, rows))
-            options["logits_processor"] = [*rules, *(options.get("logits_processor") or ())]
+                drawn = stack.enter_context(_drawing(self.model, _Drawn(seed, rows)))
+            beams = (asked.get("num_beams", self.model.generation_config.num_beams) or 1) > 1
+            if beams and rules:
+                # beams are compared by sums of log-probabilities, which scores under a control are not
+                _put(options, "renormalize_logits", True)
+            possible = [] if beams or not rules else [_Possible(ids_BT.shape[1], self._ends(asked))]
+            options["logits_processor"] = [*rules, *possible, *(options.get("logits_processor") or ())]
+            # a compiled forward pass would not see hooks that are added later
+            _put(options, "disable_compile", True)
             made = self.model.generate(input_ids=ids_BT, attention_mask=mask_BT, **options)
+            if drawn is not None and getattr(made, "scores", None) is not None:
+                made.scores = tuple(drawn.before)
         if prefix.hidden:
             if isinstance(made, Tensor):
                 return made[:, prefix.hidden :]
@@ -222,6 +232,8 @@ class Steered:
             prompts = [prompts]
         if isinstance(prompts, Mapping):
             ids_BT, mask_BT = prompts["input_ids"], prompts.get("attention_mask")
+            if isinstance(ids_BT, np.ndarray):
+                ids_BT, mask_BT = torch.as_tensor(ids_BT), None if mask_BT is None else torch.as_tensor(mask_BT)
             if isinstance(ids_BT, Tensor):
                 return self._placed(ids_BT, self._inferred(ids_BT, pad_id) if mask_BT is None else mask_BT)
             # a tokenizer's own result without return_tensors: lists
@@ -245,6 +257,11 @@ class Steered:
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in lists]
         return self._placed(torch.tensor(ids), torch.tensor(mask))
 
+    def _ends(self, asked: Mapping[str, Any]) -> list[int]:
+        """Return the ids that end a text in ``generate``."""
+        found = asked.get("eos_token_id", self.model.generation_config.eos_token_id)
+        return list(found) if isinstance(found, list | tuple) else [] if found is None else [int(found)]
+
     def _inferred(self, ids_BT: Tensor, pad_id: int | None) -> Tensor:
         """Return the mask that ``model.generate`` infers from ids alone: padding is a pad token that ends no text."""
         own = self.model.generation_config
@@ -262,16 +279,17 @@ class Steered:
         for name, unchanged in OF_THE_PROMPT.items():
             if asked.get(name, getattr(own, name, None)) not in unchanged:
                 raise UserError(f"{name}: it would count the places of the soft prompt as text; leave it out")
-        if not bool(mask_BT.all()) and getattr(self.model, "_is_stateful", False):
+        if not bool(mask_BT.all()) and _counts_padding(self.model):
             raise UserError(
-                "prompts of different lengths: a recurrent model would read the padding between soft prompt and text; "
+                "prompts of different lengths: this model counts or reads the padding between soft prompt and text; "
                 "give them one by one"
             )
+        length = own.to_diff_dict().get("max_length")  # of the model itself
+        if length and not any(asked.get(name) for name in ("max_length", "max_new_tokens")) and not own.max_new_tokens:
+            _put(options, "max_length", length + hidden)
         for name in ("max_length", "min_length"):
-            if options.get(name):
-                options[name] += hidden
-            elif asked.get(name):
-                setattr(options["generation_config"], name, asked[name] + hidden)
+            if asked.get(name):
+                _put(options, name, asked[name] + hidden)
         if asked.get("streamer") is not None:
             options["streamer"] = _Streamed(asked["streamer"], hidden)
 
@@ -345,6 +363,8 @@ class Steered:
     def _check_room(self, hidden: int, prompt: int, options: Mapping[str, Any]) -> None:
         context = getattr(self.model.config, "max_position_embeddings", None)
         named, new = "max_new_tokens", options.get("max_new_tokens")
+        if new is None and options.get("max_length") is None:
+            new = self.model.generation_config.max_new_tokens
         if new is None and options.get("max_length") is not None:
             named, new = "max_length", max(0, options["max_length"] - prompt)
         prompt += hidden
@@ -353,6 +373,26 @@ class Steered:
                 f"prompt and continuation are {prompt + new} tokens together, the model has {context} positions: "
                 f"shorten the prompt or {named}"
             )
+
+
+def _counts_padding(model: Any) -> bool:
+    """Return whether padding inside a row changes what follows: by recurrence, convolution or distance in columns."""
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    kinds = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
+    return (
+        bool(getattr(model, "_is_stateful", False))
+        or bool(getattr(config, "sliding_window", None))
+        or any(kind not in ("full_attention", "global", "attention") for kind in kinds)
+        or config.model_type == "mpt"
+    )
+
+
+def _put(options: dict[str, Any], name: str, value: Any) -> None:
+    """Set an option of ``generate``, in its ``generation_config`` if there is one."""
+    if options.get("generation_config") is not None and name not in options:
+        setattr(options["generation_config"], name, value)
+    else:
+        options[name] = value
 
 
 def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,7 +419,7 @@ def _check_together(controls: Sequence[Control]) -> None:
 
 
 @contextmanager
-def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None]:
+def _drawing(model: Any, drawn: _Drawn) -> Iterator[_Drawn]:
     """Make the draws of ``model.generate`` functions of (seed, row): a last rule keeps only the drawn token.
 
     Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
@@ -389,12 +429,12 @@ def _drawing(model: Any, seed: int, rows: Sequence[int] | None) -> Iterator[None
 
     def processors(*args: Any, **kwargs: Any) -> Any:
         made = inner(*args, **kwargs)
-        made.append(_Drawn(seed, rows))
+        made.append(drawn)
         return made
 
     model._get_logits_processor = processors
     try:
-        yield
+        yield drawn
     finally:
         del model.__dict__["_get_logits_processor"]
 
@@ -415,11 +455,43 @@ class _Streamed:
         self.streamer.end()
 
 
+class _Possible(ScoreRule):
+    """Refuses a row in which the controls together leave no token.
+
+    Args:
+        start: length of the prompts.
+        ends: ids that end a text; a row with one of them after the prompt counts no more.
+    """
+
+    def __init__(self, start: int, ends: Sequence[int]) -> None:
+        self.start, self.ends = start, list(ends)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        none_N = scores.isneginf().all(1)
+        if input_ids.shape[1] > self.start:
+            ends = torch.tensor(self.ends, dtype=input_ids.dtype, device=input_ids.device)
+            ended_N = none_N & torch.isin(input_ids[:, self.start :], ends).any(1)
+            scores = scores.masked_fill(ended_N.unsqueeze(1), 0.0)
+            none_N = none_N & ~ended_N
+        if bool(none_N.any()):
+            row = int(none_N.nonzero()[0])
+            raise UserError(
+                f"generation: the controls leave row {row} no token after {input_ids.shape[1] - self.start} new ones: "
+                "they exclude each other there; leave one out (or let future consider more candidates)"
+            )
+        return scores
+
+
 class _Drawn(ScoreRule):
-    """Keeps one token per row: the one drawn with the row's own random numbers (``filters.row_noise``)."""
+    """Keeps one token per row: the one drawn with the row's own random numbers (``filters.row_noise``).
+
+    Attributes:
+        before: the scores of every step.
+    """
 
     def __init__(self, seed: int, rows: Sequence[int] | None) -> None:
         self.seed, self.rows = seed, rows
+        self.before: list[Tensor] = []
         self._generators: list[np.random.Generator] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -428,6 +500,7 @@ class _Drawn(ScoreRule):
             if len(rows) != len(scores):
                 raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
             self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
+        self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)
         drawn_N1 = sample(scores, uniform_N.to(scores.device)).unsqueeze(1)
         return torch.full_like(scores, -torch.inf).scatter(1, drawn_N1, 0.0)

@@ -134,13 +134,14 @@ def measure(
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:
         part = directory.path / PARTIAL.format(f"{strength:g}")
-        if part.is_file():
-            own = json.loads(part.read_text(encoding="utf-8"))
+        kept = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else None
+        if isinstance(kept, dict) and kept["corpus"] == corpus:  # the models may have been trained again since
+            own = kept["rows"]
         elif strength in before:
             own = before[strength]
         else:
             own = texts_of(bench, arms, strength)
-            write_atomic(part, json.dumps(own, ensure_ascii=False))
+            write_atomic(part, json.dumps({"corpus": corpus, "rows": own}, ensure_ascii=False))
         rows += own
         for name, result in summary(own, [judge.name for judge in judges]).items():
             put(f"{name}@{strength:g}", result)

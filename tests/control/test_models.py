@@ -13,6 +13,7 @@ import transformers
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load
 from lit_ctg.control.class_models import Experts
+from lit_ctg.control.steered import _Possible
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
 from tests.conftest import WORDS, make_model, make_tokenizer
@@ -159,7 +160,7 @@ def soft() -> SoftPrompt:
 
 def test_soft_prompts_of_a_recurrent_model_are_for_prompts_of_one_length(tokenizer: Any) -> None:
     steered, settings = Steered(mamba(), [soft()], tokenizer=tokenizer), {"soft_prompt.news": 1}
-    with pytest.raises(UserError, match="prompts of different lengths: a recurrent model"):
+    with pytest.raises(UserError, match="prompts of different lengths: this model counts or reads the padding"):
         steered.generate(PROMPTS, settings, max_new_tokens=1)
     same = ["the war", "a good"]
     together = scores(steered, same, settings)
@@ -259,3 +260,117 @@ def test_a_seed_holds_under_peft(model: Any, tokenizer: Any) -> None:
     steered = Steered(wrapped.eval(), [], tokenizer=tokenizer)
     made = [steered.generate("in", seed=seed, do_sample=True, max_new_tokens=8, eos_token_id=-1) for seed in (0, 0, 1)]
     assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+def test_a_compiled_forward_pass_is_not_used(tokenizer: Any, controls: dict[str, Control]) -> None:
+    """Transformers compiles for static caches on an accelerator; hooks that are added later would not run."""
+    steered, settings = Steered(make_model(V), [controls["idea_gate"]], tokenizer=tokenizer), {"idea_gate.alpha": 1.5}
+    usual = scores(steered, PROMPTS, settings)
+    compiled = transformers.generation.CompileConfig(backend="eager")
+    compiled._compile_all_devices = True
+    static = {"cache_implementation": "static", "compile_config": compiled}
+    scores(steered, PROMPTS, {"idea_gate.alpha": 0.0}, **static)
+    assert torch.allclose(scores(steered, PROMPTS, settings, **static), usual, atol=1e-4)
+    model = make_model(V)
+    model.compile(backend="eager")
+    with pytest.raises(UserError, match="a compiled model does not see"):
+        Steered(model, [controls["idea_gate"]])
+
+
+def test_controls_that_leave_no_token_end_in_one_line(tokenizer: Any, controls: dict[str, Control]) -> None:
+    future = controls["future"]
+    future.candidates = 1  # type: ignore[attr-defined]
+    steered = Steered(make_model(V), [future, controls["grammar"]], tokenizer=tokenizer)
+    settings = {"future.to_good": 1, "grammar.strength": 1}
+    with pytest.raises(UserError, match="the controls leave row 0 no token after 0 new ones: they exclude each other"):
+        steered.generate(["the war"], settings, max_new_tokens=8, do_sample=False)
+    ended, none = torch.tensor([[1, 0, 0], [1, 2, 2]]), torch.full((2, V), -torch.inf)
+    none[1, 3] = 1.0
+    assert torch.equal(_Possible(1, [0])(ended, none)[1], none[1]), "a row that has ended needs none"
+    with pytest.raises(UserError, match="row 0 no token after 2 new ones"):
+        _Possible(1, [5])(ended, none)
+
+
+def test_micro_models_leave_forbidden_what_is(tokenizer: Any, controls: dict[str, Control]) -> None:
+    steered, settings = Steered(make_model(V), [controls["micro_models"]], tokenizer=tokenizer), {}
+    options = {"do_sample": True, "seed": 0, "max_new_tokens": 6, "eos_token_id": -1, "num_return_sequences": 8}
+    year = WORDS.index("1914")
+    assert (steered.generate(PROMPTS, settings, **options)[:, -6:] == year).any()
+    kept = steered.generate(PROMPTS, settings, bad_words_ids=[[year]], suppress_tokens=[year + 1], **options)[:, -6:]
+    assert not ((kept == year) | (kept == year + 1)).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("experts", {"strength": 2, "to_good": 1}),
+        ("token_bias", {"strength": 3, "to_good": 1}),
+        ("lexicon", {"strength": 8, "to_polarity": -1}),
+    ],
+)
+def test_wide_beams_find_the_likeliest_text_under_a_control(
+    name: str, settings: dict[str, Any], controls: dict[str, Control], tokenizer: Any
+) -> None:
+    given = {f"{name}.{key}": value for key, value in settings.items()}
+    steered = Steered(make_model(V), [controls[name]], tokenizer=tokenizer)
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": -1}
+    first_V = scores(steered, "a good", given, eos_token_id=-1)[0].log_softmax(-1)
+    pairs = scores(steered, [[*tokenizer("a good").input_ids, number] for number in range(V)], given, eos_token_id=-1)
+    total_VV = first_V.unsqueeze(1) + pairs.log_softmax(-1)
+    best = divmod(int(total_VV.argmax()), V)
+    made = steered.generate("a good", given, max_new_tokens=2, num_beams=V, length_penalty=0.0, **options)
+    assert tuple(made[0, -2:].tolist()) == best
+
+
+def test_a_seed_leaves_the_scores_of_a_step_as_they_are(tokenizer: Any, controls: dict[str, Control]) -> None:
+    steered = Steered(make_model(V), [controls["token_bias"]], tokenizer=tokenizer)
+    options: dict[str, Any] = {"max_new_tokens": 1, "do_sample": True, "output_scores": True, "top_k": 0,
+                               "return_dict_in_generate": True}  # fmt: skip
+    settings = {"token_bias.to_good": 1}
+    made = steered.generate("in", settings, seed=3, **options)
+    assert torch.equal(made.scores[0], steered.generate("in", settings, **options).scores[0])
+    assert made.scores[0].isfinite().sum() > 1
+
+
+def test_after_its_end_a_grammar_only_ends(tokenizer: Any, controls: dict[str, Control]) -> None:
+    """The model may end texts with another token, or with none."""
+    steered = Steered(make_model(V), [controls["grammar"]], tokenizer=tokenizer)
+    metal = tokenizer("the metal").input_ids  # after which the grammar ends
+    made = steered.generate("the metal", max_new_tokens=6, do_sample=False, eos_token_id=13, pad_token_id=0)
+    assert made[0].tolist() == [*metal, *[tokenizer.eos_token_id] * 6]
+
+
+def test_soft_prompts_are_refused_where_padding_counts(tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    config = transformers.MistralConfig(
+        vocab_size=V, hidden_size=D, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=4, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    steered = Steered(transformers.MistralForCausalLM(config).eval(), [soft()], tokenizer=tokenizer)
+    with pytest.raises(UserError, match="prompts of different lengths"):
+        steered.generate(PROMPTS, {"soft_prompt.news": 1}, max_new_tokens=1)
+    steered.generate(PROMPTS[0], {"soft_prompt.news": 1}, max_new_tokens=1)
+
+
+def test_the_models_own_lengths_count(tokenizer: Any) -> None:
+    model = make_model(V)
+    model.generation_config.max_length, model.generation_config.eos_token_id = 9, None
+    steered, ids = Steered(model, [soft()], tokenizer=tokenizer), torch.tensor([[1, 5]])
+    for settings in ({"soft_prompt.news": 1}, {}):
+        assert steered.generate(ids, settings, do_sample=False).shape == (1, 9)
+    model.generation_config.max_length, model.generation_config.max_new_tokens = None, 80
+    with pytest.raises(UserError, match="the model has 64 positions"):
+        steered.generate(ids, {})
+
+
+def test_an_expert_is_not_the_steered_model(tokenizer: Any) -> None:
+    model = make_model(V)
+    with pytest.raises(UserError, match="the model of good is the steered one: give it a copy"):
+        Steered(model, [Experts({"good": model, "bad": make_model(V)})], tokenizer=tokenizer)
+
+
+def test_arrays_from_a_tokenizer_are_prompts(model: Any, tokenizer: Any) -> None:
+    steered = Steered(model, [], tokenizer=tokenizer)
+    arrays = tokenizer(PROMPTS[0], return_tensors="np")
+    made = steered.generate(arrays, max_new_tokens=3, do_sample=False)
+    assert torch.equal(made, steered.generate(PROMPTS[0], max_new_tokens=3, do_sample=False))

@@ -84,12 +84,10 @@ class NeuronCodes(_Codes):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
         off_B = self.off(values)
-        # attention masks padding, a recurrent state runs over it
-        padded = prefix if getattr(model, "_is_stateful", False) else None
         own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
         return own + [
             layer_named(model, path, self.name).register_forward_hook(
-                _Added((code_BC @ weight.double().cpu().T), off_B, padded)
+                _Added((code_BC @ weight.double().cpu().T), off_B, prefix)
             )
             for path, weight in self.layers.items()
         ]
@@ -118,11 +116,14 @@ def _has_codes(model: Any) -> bool:
 
 
 class _Added:
-    """A forward hook: adds a row's vector to a layer's output at all its positions, with ``padded`` but at padding."""
+    """A forward hook: adds a row's vector to a layer's output at all its positions but at padding.
 
-    def __init__(self, added_BO: Tensor, off_B: Tensor, padded: Prefix | None = None) -> None:
+    Attention masks padding anyway; a recurrent state and a convolution run over it.
+    """
+
+    def __init__(self, added_BO: Tensor, off_B: Tensor, prefix: Prefix) -> None:
         self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
-        self.padded = padded
+        self.prefix = prefix
         # both expanded to the layer's rows: the same at every decoding step
         self._for_rows: tuple[Any, Tensor, Tensor] | None = None
 
@@ -134,11 +135,11 @@ class _Added:
             added = row_values(self.added_BO, len(output)).view(wide).to(output)
             self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
         _, added, off = self._for_rows
-        if self.padded is not None and self.padded.ids_NT is not None and output.dim() == 3:
-            real_NT = self.padded.ids_NT[:, -output.shape[1] :] != NO_TOKEN
-            if real_NT.shape == output.shape[:2]:
-                off = off | ~real_NT.unsqueeze(2).to(output.device)
-                return torch.where(off, output, output + added)
+        # one newest position is never padding
+        if self.prefix.ids_NT is not None and output.dim() == 3 and output.shape[1] > 1:
+            real_Nt = self.prefix.ids_NT[:, -output.shape[1] :] != NO_TOKEN
+            if real_Nt.shape == output.shape[:2] and not bool(real_Nt.all()):
+                return torch.where(off | ~real_Nt.unsqueeze(2).to(output.device), output, output + added)
         return torch.where(off, output, output + added) if self.some_off else output + added
 
 

@@ -558,7 +558,7 @@ class DealtOut(ScoreRule):
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
         """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""
         mass_J, ended = inside.mass(share_W), float(share_W[inside.here].sum())
-        chosen_J = mass_J > 0
+        chosen_J = (mass_J > 0) & np.isfinite(log_V[inside.ids_J])  # what is forbidden stays so
         ids, mass_J = inside.ids_J[chosen_J], mass_J[chosen_J]
         if not ended or not len(ids):
             _share(log_V, ids, mass_J)
@@ -578,7 +578,9 @@ class DealtOut(ScoreRule):
 
 
 def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray) -> None:
-    """Redistribute the total of some tokens, in place, in proportion to given masses."""
+    """Redistribute the total of some tokens, in place, in proportion to given masses; what is forbidden stays so."""
+    allowed_K = np.isfinite(log_V[ids])
+    ids, mass_K = ids[allowed_K], mass_K[allowed_K]
     if len(ids) == 0:
         return
     whole = np.logaddexp.reduce(log_V[ids])

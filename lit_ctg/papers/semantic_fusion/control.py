@@ -388,7 +388,7 @@ class Grammar(Control):
             raise UserError(f"control {self.name}: the tokenizer has no token that ends a text")
         speller = Speller(vocabulary)
         start = vocabulary.eos_id if vocabulary.bos_id is None else vocabulary.bos_id
-        self.start_id = start
+        self.start_id, self.end_id = start, vocabulary.eos_id
         self.machine = compile_grammar(
             f"control {self.name}",
             self.content,
@@ -407,7 +407,7 @@ class Grammar(Control):
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
         if self.machine is None:
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
-        return _FromTheStart(self.machine, self.start_id, self.off(values))
+        return _FromTheStart(self.machine, self.start_id, self.end_id, self.off(values))
 
     def config(self) -> dict[str, Any]:
         return {"content": self.content, "groups": self.groups, "agreement": self.agreement}
@@ -420,8 +420,8 @@ class Grammar(Control):
 class _FromTheStart(ScoreRule):
     """The mask of a grammar, with the start token put before rows that lack it."""
 
-    def __init__(self, machine: FiniteStateGrammar, start_id: int, off_B: Tensor) -> None:
-        self.machine, self.start_id, self.off_B = machine, start_id, off_B
+    def __init__(self, machine: FiniteStateGrammar, start_id: int, end_id: int, off_B: Tensor) -> None:
+        self.machine, self.start_id, self.end_id, self.off_B = machine, start_id, end_id, off_B
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         off_N = row_values(self.off_B, len(scores)).to(scores.device)
@@ -438,8 +438,10 @@ class _FromTheStart(ScoreRule):
         outside_N = ~(allowed_NV.any(1) | off_N)
         if bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
-        # after the end only padding is allowed: the row is finished, and generation pads it
-        free_N1 = allowed_NV[:, -1:] | ~allowed_NV.any(1, keepdim=True)
+        # after the end only padding is allowed, which is no token of the model: the end again, should it go on
+        ended_N = allowed_NV[:, -1]
+        allowed_NV[:, self.end_id] |= ended_N
+        free_N1 = ~allowed_NV.any(1, keepdim=True)
         # a model's head may have more rows than there are tokens
         allowed_NV = nn.functional.pad(allowed_NV[:, :-1], (0, scores.shape[1] - allowed_NV.shape[1] + 1), value=False)
         return scores.masked_fill(~(allowed_NV | free_N1), -torch.inf)
