@@ -34,9 +34,9 @@ from lit_ctg.field.judge import (
 from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model, weights_digest
+from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
-from lit_ctg.network.huggingface import load_model
+from lit_ctg.network.huggingface import load_model, weights_digest
 
 _logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -153,14 +152,6 @@ def train_model(
     )
     model.eval()
     return told
-
-
-def weights_digest(model: nn.Module) -> str:
-    """Return SHA-256 of a model's weights, by name."""
-    told = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        told.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return told.hexdigest()
 
 
 def make_tokenizer(texts: Sequence[str], size: int) -> Any:

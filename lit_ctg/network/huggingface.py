@@ -6,6 +6,7 @@ Shape letters: B rows, T positions, V vocabulary, D hidden size.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ class HuggingFaceBackbone(nn.Module):
         dim: hidden size D.
         context: maximum number of positions; None when its configuration does not say.
         vocabulary_size: rows V of its output head (often more than its tokenizer has tokens).
+        given_weights: SHA-256 of the weights as they were loaded.
     """
 
     causal = True
@@ -63,6 +65,7 @@ class HuggingFaceBackbone(nn.Module):
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head = frozen, plain_head
         self.model = load_model(path, revision=revision, where="backbone.path")
+        self.given_weights = weights_digest(self.model)
         head = self.model.get_output_embeddings()
         if head is None:
             raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
@@ -131,6 +134,14 @@ class HuggingFaceBackbone(nn.Module):
             inputs_embeds=embedded_BTD, past_key_values=cache, use_cache=True, return_dict=True
         )
         return output.last_hidden_state, output.past_key_values
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Return SHA-256 of a model's weights, by name."""
+    told = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        told.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return told.hexdigest()
 
 
 def load_model(path: str, *, where: str, revision: str | None = None) -> Any:

@@ -24,7 +24,7 @@ from lit_ctg.core.batch import Corpus
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
-from lit_ctg.run.corpus import fingerprint
+from lit_ctg.run.corpus import fingerprint, given_weights
 from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
@@ -133,7 +133,7 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     if isinstance(datamodule, CorpusDataModule):
         prepared(datamodule, Console(stderr=True))
     module = build_model(cfg, datamodule)
-    corpus = fingerprint(datamodule)
+    corpus = {**fingerprint(datamodule), **given_weights(module)}
     callbacks = _callbacks(cfg, folder)
     for callback in callbacks:
         if isinstance(callback, RunCheckpoint):

@@ -15,6 +15,15 @@ def fingerprint(datamodule: Any) -> dict[str, str]:
     return dict(datamodule.fingerprint()) if hasattr(datamodule, "fingerprint") else {}
 
 
+def given_weights(module: Any) -> dict[str, str]:
+    """Return the checksum of the weights that a model was given (another model's) as "weights"; empty without any.
+
+    A part that loads them sets ``given_weights``.
+    """
+    found = [part.given_weights for part in module.modules() if hasattr(part, "given_weights")]
+    return {"weights": found[0]} if found else {}
+
+
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """Say briefly where two fingerprints differ; "" where they agree.
 

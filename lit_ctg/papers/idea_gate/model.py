@@ -22,6 +22,7 @@ from lit_ctg.decoding.rule import PerRow
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.network.huggingface import weights_digest
 from lit_ctg.papers.idea_gate.fast import fused
 
 EMBEDDING_STD = 0.02  # GPT-2's
@@ -294,6 +295,7 @@ class IdeaGateModule(LitLanguageModel):
         beta: its lower bound.
         form: its clamp and epsilon.
         stopword_mask_V: True at tokens that the idea loss ignores.
+        given_weights: SHA-256 of the model of ``start_from``; only with one.
     """
 
     base_V: Tensor
@@ -417,6 +419,7 @@ class IdeaGateModule(LitLanguageModel):
             table = AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab()
             gpt2 = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
             given = gpt2.transformer.state_dict()
+            self.given_weights = weights_digest(gpt2)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().splitlines()[0][:160]
             raise UserError(

@@ -9,11 +9,13 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
+from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.command import export, main
 from lit_ctg.papers.idea_gate.verify import recompute
 from lit_ctg.results.record import load_record
 from lit_ctg.results.verify import verify
+from lit_ctg.run.corpus import given_weights
 from lit_ctg.run.data import paper_commands
 from tests.papers.idea_gate.conftest import SETTINGS, TEXT
 
@@ -51,6 +53,21 @@ def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> No
         output, before = module(batch), plain(batch)
     assert torch.allclose(output.token_BTV, before.scores_BTV, atol=1e-5)
     assert not torch.allclose(output.scores_BTV, before.scores_BTV, atol=1e-2), "the gate is a new one"
+
+
+def test_a_run_names_the_weights_that_it_was_given(plain, vocabulary, tmp_path) -> None:
+    export(plain, tmp_path)
+
+    def given(**settings):
+        backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)
+        return given_weights(IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **SETTINGS, **settings))
+
+    digest = given(start_from=str(tmp_path))
+    assert given() == {} and digest == given_weights(HuggingFaceBackbone(path=str(tmp_path)))
+    with torch.no_grad():
+        plain.backbone.ln_f.bias += 1e-3
+    export(plain, tmp_path)
+    assert set(given(start_from=str(tmp_path))) == {"weights"} and given(start_from=str(tmp_path)) != digest
 
 
 def test_what_cannot_be_started_from(plain, vocabulary, tmp_path) -> None:
@@ -101,6 +118,7 @@ def test_a_run_is_exported_into_its_directory(tmp_path, monkeypatch) -> None:
         words[0] = f"experiment=idea_gate/{name}"
         folder = train(compose([*words, start, "trainer.limit_val_batches=1"])).folder
         record = load_record(folder / "run.json")
+        assert record.corpus["weights"] == given_weights(HuggingFaceBackbone(path=str(base)))["weights"]
         assert record.status == "DONE" and math.isfinite(record.metrics["val/gated/loss"]["value"])
         # what the record says twice agrees, the new names among it
         found = verify([record], recompute)
