@@ -150,7 +150,7 @@ class Steered:
         options = self._options(generate_kwargs)
         asked = _spelled_out(options)
         self._check_options(asked, seed)
-        ids_BT, mask_BT = self._encoded(prompts, generate_kwargs.get("pad_token_id"))
+        ids_BT, mask_BT = self._encoded(prompts, _spelled_out(generate_kwargs))
         prefix = Prefix()
         given = self.settings_of(settings)
         # a soft prompt has its own columns, before padding and text
@@ -206,7 +206,7 @@ class Steered:
         """
         if self.tokenizer is None:
             raise UserError("texts need a tokenizer: Steered(model, controls, tokenizer=...)")
-        encoded = self._encoded(prompts, options.get("pad_token_id"))
+        encoded = self._encoded(prompts, _spelled_out(options))
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
         start = encoded[0].shape[1]
@@ -221,12 +221,12 @@ class Steered:
 
     # prompts and options ---------------------------------------------------------------------------------------------
 
-    def _encoded(self, prompts: Prompts, pad_id: int | None = None) -> tuple[Tensor, Tensor]:
+    def _encoded(self, prompts: Prompts, asked: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Return ids and mask [B, T], padded on the left.
 
         Args:
             prompts: see ``generate``.
-            pad_id: of the caller; by default the model's own.
+            asked: the caller's options of ``generate``, which may name other pad and end tokens than the model's.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -235,7 +235,7 @@ class Steered:
             if isinstance(ids_BT, np.ndarray):
                 ids_BT, mask_BT = torch.as_tensor(ids_BT), None if mask_BT is None else torch.as_tensor(mask_BT)
             if isinstance(ids_BT, Tensor):
-                return self._placed(ids_BT, self._inferred(ids_BT, pad_id) if mask_BT is None else mask_BT)
+                return self._placed(ids_BT, self._inferred(ids_BT, asked) if mask_BT is None else mask_BT)
             # a tokenizer's own result without return_tensors: lists
             several = bool(ids_BT) and not isinstance(ids_BT[0], int)
             rows, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
@@ -248,7 +248,7 @@ class Steered:
                 ]
             )
         if isinstance(prompts, Tensor):
-            return self._placed(prompts, self._inferred(prompts, pad_id))
+            return self._placed(prompts, self._inferred(prompts, asked))
         lists = [self.prompt_ids(prompt) for prompt in prompts]
         if not lists:
             raise UserError("no prompt: give at least one")
@@ -262,12 +262,10 @@ class Steered:
         found = asked.get("eos_token_id", self.model.generation_config.eos_token_id)
         return list(found) if isinstance(found, list | tuple) else [] if found is None else [int(found)]
 
-    def _inferred(self, ids_BT: Tensor, pad_id: int | None) -> Tensor:
+    def _inferred(self, ids_BT: Tensor, asked: Mapping[str, Any]) -> Tensor:
         """Return the mask that ``model.generate`` infers from ids alone: padding is a pad token that ends no text."""
-        own = self.model.generation_config
-        pad = own.pad_token_id if pad_id is None else pad_id
-        ends = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
-        return torch.ones_like(ids_BT) if pad is None or pad in ends else (ids_BT != pad).long()
+        pad = asked.get("pad_token_id", self.model.generation_config.pad_token_id)
+        return torch.ones_like(ids_BT) if pad is None or pad in self._ends(asked) else (ids_BT != pad).long()
 
     def _make_room(self, hidden: int, options: dict[str, Any], asked: Mapping[str, Any], mask_BT: Tensor) -> None:
         """Make options of ``generate`` count without the columns of a soft prompt.

@@ -127,6 +127,15 @@ def test_padding_without_a_mask_is_what_the_model_takes_it_for(controls: dict[st
     assert not torch.allclose(steered.generate(whole, **options).scores[0][0], bare.scores[0][0])
     own = steered.generate(ids_BT, {"token_bias.strength": 0}, pad_token_id=0, **options)
     assert not torch.allclose(own.scores[0][0], bare.scores[0][0]), "5 is a token like any other"
+    # the caller's own configuration and end token count as they do there
+    model.generation_config.pad_token_id = None
+    config = transformers.GenerationConfig(pad_token_id=5, **options)
+    made = steered.generate(ids_BT, {"token_bias.strength": 0}, generation_config=config)
+    assert torch.equal(made.scores[0], bare.scores[0])
+    ended = {"pad_token_id": 5, "eos_token_id": 5, **options}
+    made = steered.generate(ids_BT, {"token_bias.strength": 0}, **ended)
+    assert torch.equal(made.scores[0], model.generate(ids_BT, **ended).scores[0])
+    assert not torch.allclose(made.scores[0][0], bare.scores[0][0])
 
 
 def test_a_tokenizers_own_lists_are_prompts(model: Any) -> None:
