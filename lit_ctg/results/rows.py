@@ -33,6 +33,7 @@ from lit_ctg.results.verdict import (
     domain_of,
     find_sign,
     judge_claim,
+    judge_never,
     judge_number,
     mean_interval,
     next_interval,
@@ -179,7 +180,7 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
     experiments: list[tuple[str, dict[str, str | None]]] = []
     holes: list[str] = []
     failed: dict[str, int] = {}
-    pairs = 0
+    pairs: list[list[float]] = []
     names = row.alike or tuple(map(str, range(len(row.over))))
     for cell, terms in zip(names, row.over, strict=True):
         own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
@@ -190,11 +191,11 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         if (why := _failed_check(table, row, [name for name, _ in terms], regime, pool)) is not None:
             failed[why.check.name] = failed.get(why.check.name, 0) + 1
             continue
-        pairs += len(seeds)
+        runs = [[read.values[seed] for read in own] for seed in seeds]
+        pairs += runs
         reads += own
         experiments += terms
-        mean = statistics.fmean(_combined(row, [read.values[seed] for read in own]) for seed in seeds)
-        by_cell.setdefault(cell, []).append(mean)
+        by_cell.setdefault(cell, []).append(statistics.fmean(_combined(row, values) for values in runs))
     means = [statistics.fmean(own_means) for own_means in by_cell.values()]
     what = " combinations" if row.alike else ""
     told = [f"{count}{what} left out, check {name} does not hold" for name, count in failed.items()]
@@ -211,8 +212,12 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         enough = len(means) >= MIN_SEEDS and domain.truth
         measured.why_none = f"{len(means)} cells of a yes-or-no quantity" if enough else f"fewer than {MIN_SEEDS} cells"
     run = dataclasses.replace(row, terms=tuple(experiments), checks=(), some=())
-    verdict = (_refused(table, run, regime, reads, pool) or _judge(row, None, measured)) if row.claim else None
-    size = f"{pairs} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
+    verdict = _refused(table, run, regime, reads, pool) if row.claim else None
+    if verdict is None and row.claim:
+        # of yes or no only pairs whose second is a yes could be below 0
+        open_ = [_combined(row, values) for values in pairs if not domain.truth or values[1] > 0]
+        verdict = judge_never(open_) if row.claim == "never_less" else _judge(row, None, measured)
+    size = f"{len(pairs)} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
     return Cell(
         values=values,
         mean=measured.mean,

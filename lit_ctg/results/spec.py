@@ -49,7 +49,8 @@ A table is a mapping::
         sign_only: why                    # the printed size of a difference is of another metric; by regime
         untrained: untrained/control/hard     # the same quantity of the model before training
         floor, ceiling, expectation: a number, or {number, metric, experiment, note}; or one for each regime
-        claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed
+        claim: less|greater|equal|not_less|not_greater    # than 0, of a difference paired by seed; or
+                                          # never_less, of a row "over": in no pair of its runs
         effect: 0.01                      # the smallest difference that would matter, else the printed one counts
         repeats: Table 1                  # already in another row: shown, not counted
         not_run: why                      # what to say where there is no run, e.g. of an unavailable model
@@ -465,8 +466,12 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: over is for combined terms without a printed number")
     if row.claim is not None and row.claim not in CLAIMS:
         raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
+    if row.claim == "never_less" and not row.over:
+        raise UserError(f"{where}: claim never_less is for a row with over, of whose pairs it speaks")
     # without an interval a margin says how close to 0 is too close to call, see verdict.judge_claim
-    margin_counts = row.claim not in ("less", "greater") or (row.interval == "none" and row.margin is not None)
+    margin_counts = row.claim not in ("less", "greater", "never_less") or (
+        row.interval == "none" and row.margin is not None
+    )
     if row.claim is not None and margin_counts and (row.margin is None or row.margin.absolute is None):
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):

@@ -463,5 +463,5 @@ def _identity(table: TableSpec, row: Row) -> str:
 def has_margin(row: Row) -> bool:
     """Whether the row's margin takes part in its verdict."""
     if row.spec.margin is None or row.is_claim:
-        return row.spec.margin is not None and row.spec.claim not in ("less", "greater")
+        return row.spec.margin is not None and row.spec.claim not in ("less", "greater", "never_less")
     return row.printed is not None and row.printed.value is not None

@@ -42,9 +42,11 @@ NUMBER_LABELS = (REPRODUCED, NOT_REPRODUCED, *_EITHER)
 CLAIM_LABELS = (SUPPORTED, CONTRADICTED, *_EITHER)
 LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
 
-CLAIMS = ("less", "greater", "equal", "not_less", "not_greater")
+CLAIMS = ("less", "greater", "equal", "not_less", "not_greater", "never_less")
 # Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
+# pairs that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
+MIN_PAIRS = 6
 
 RULES = (
     "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: "
@@ -153,7 +155,8 @@ def judge_claim(
     """Judge a stated side of 0, or the statement that there is no difference.
 
     Args:
-        claim: ``less`` or ``greater`` than 0, ``equal`` to it, ``not_less`` or ``not_greater``.
+        claim: ``less`` or ``greater`` than 0, ``equal`` to it, ``not_less`` or ``not_greater`` (``never_less``:
+            ``judge_never``).
         interval: 95% interval of our mean difference; None with too few seeds (``why_none`` says so).
         effect: size of the printed difference, or of the smallest one that would matter; its sign is the claim's.
         meaningful: ``effect`` is the smallest that would matter, so that anything less contradicts, whatever its sign.
@@ -194,6 +197,26 @@ def judge_claim(
         words = "the smallest difference that would matter" if meaningful else "the printed difference"
         return Verdict(CONTRADICTED, f"the interval excludes {words}, {abs(effect or 0.0):.3g}")
     return Verdict(UNDECIDED, "the interval holds 0")
+
+
+def judge_never(differences: Sequence[float]) -> Verdict:
+    """Judge "there was never a pair in which ours is lower" (claim ``never_less``): one such pair contradicts it.
+
+    Args:
+        differences: of every pair that could be lower, whatever its cell: a mean over cells would hide a pair.
+    """
+    count = len(differences)
+    lower = sum(each < 0 for each in differences)
+    if not all(map(math.isfinite, differences)):
+        return Verdict(UNDECIDED, "not finite")
+    if lower:
+        return Verdict(CONTRADICTED, f"in {lower} of {count} pairs")
+    if count < MIN_PAIRS:
+        return Verdict(UNDECIDED, f"fewer than {MIN_PAIRS} pairs")
+    # the exact bound of a share of which none was seen
+    return Verdict(
+        SUPPORTED, f"in none of {count} pairs; a share of up to {1 - 0.05 ** (1 / count):.0%} would be missed"
+    )
 
 
 def _against(what: str, outside: bool) -> str:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -354,9 +356,12 @@ def pooled_rows(
     gains: dict[str, tuple[float, ...]],
     over: str = "{size: [xs, s, m, l]}",
     size: str = "{size}",
+    claim: str = "less",
+    old: float = 9.0,
+    unit: str = "nats",
     **row: str,
 ) -> Results:
-    """Return a paper of two arms: by cell, how much lower the new one's loss is for each seed; "old" costs 9."""
+    """Return a paper of two arms: by cell, how much lower the new one's loss is for each seed."""
     folder = tmp_path / "experiments" / "mine"
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "paper.yaml").write_text("title: mine\n")
@@ -366,7 +371,7 @@ def pooled_rows(
     (folder / "tables" / "table_mine.yaml").write_text(
         "title: mine\ndefaults: {metric: val/loss, unit: nats, regimes: [corrected]}\n"
         "checks: {learned: {says: below 8, metric: val/loss, below: 8}}\nrows:\n"
-        f"  - {{label: pooled, combine: difference, claim: less, over: {over}, terms: {terms}"
+        f"  - {{label: pooled, combine: difference, claim: {claim}, over: {over}, terms: {terms}"
         f"{more}}}\n"
         "  - {label: deeper, combine: interaction, over: {size: [s]}, terms: "
         "[{experiment: m_new}, {experiment: m_old}, {experiment: '{size}_new'}, {experiment: '{size}_old'}]}\n"
@@ -374,10 +379,10 @@ def pooled_rows(
     records = []
     for cell, by_seed in gains.items():
         for seed, gain in enumerate(by_seed):
-            for name, value in ((f"{cell}_new", 9.0 + gain), (f"{cell}_old", 9.0)):
+            for name, value in ((f"{cell}_new", old + gain), (f"{cell}_old", old)):
                 record = make_record(name, "corrected", seed, "small")
                 record.paper, record.config["data"] = "mine", {}
-                record.metrics = {"val/loss": {"value": value, "unit": "nats", "direction": "lower", "n": 9,
+                record.metrics = {"val/loss": {"value": value, "unit": unit, "direction": "lower", "n": 9,
                                                "ci95": None, "version": 1}}  # fmt: skip
                 records.append(record)
     return results_for("mine", record_dirs=[], size="small", root=tmp_path / "experiments", extra=records)
@@ -418,6 +423,29 @@ def test_sizes_that_are_alike_are_one_cell(make_record, tmp_path: Path) -> None:
     pooled = find(some, "table_mine", "pooled").cells["corrected"]
     assert list(pooled.values.values()) == [-2.0, -5.0]
     assert pooled.note == "over 2 of 3 cells (2 pairs of runs); 2 combinations left out, check learned does not hold"
+
+
+def test_never_is_about_every_pair_not_about_the_mean(make_record, tmp_path: Path) -> None:
+    """One pair of nine is lower: its cell's mean, and that of all cells, are above 0."""
+    gains = {"xs": (1.0, 1.0, 1.0), "s": (2.0, -0.1, 2.0), "m": (0.0, 0.0, 0.0)}
+
+    def verdict(gains: dict[str, tuple[float, ...]], **row: Any) -> Verdict:
+        found = pooled_rows(make_record, tmp_path, gains, claim="never_less", **row)
+        told = find(found, "table_mine", "pooled").cells["corrected"].verdict
+        assert told is not None
+        return told
+
+    assert (verdict(gains).label, verdict(gains).reason) == ("contradicted", "in 1 of 9 pairs")
+    gains["s"] = (2.0, 0.0, 2.0)
+    held = verdict(gains)
+    assert held.label == "supported" and held.reason.startswith("in none of 9 pairs; a share of up to 28% would")
+    assert verdict({"xs": (1.0,) * 5}).reason == "fewer than 6 pairs"
+    assert verdict({"xs": (math.nan,) * 6}).label == "undecided"
+    assert verdict(gains, checks="[learned]").label == "cannot decide"
+    # of yes or no, pairs whose second is a no cannot be lower
+    yes, better = {"xs": (0.0,) * 6}, {"xs": (1.0,) * 6}
+    assert verdict(yes, unit="truth value", old=1.0).label == "supported"
+    assert verdict(better, unit="truth value", old=0.0).reason == "fewer than 6 pairs"
 
 
 def test_cells_that_fail_a_check_are_left_out_and_told(make_record, tmp_path: Path) -> None:
