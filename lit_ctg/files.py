@@ -60,6 +60,12 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
             temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
 
 
+def files_in(folder: Path) -> list[str]:
+    """Return the files of a folder and its subfolders, relative to it, sorted; compiled Python does not count."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
+    return sorted(path.as_posix() for path in found if "__pycache__" not in path.parts)
+
+
 def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWHERE) -> None:
     """Write ``content`` to ``path`` in one step; text as UTF-8 with its line ends as they are.
 

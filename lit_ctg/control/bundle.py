@@ -27,10 +27,12 @@ import lit_ctg
 from lit_ctg.control.base import Control
 from lit_ctg.control.card import card
 from lit_ctg.errors import UserError, did_you_mean, one_line
-from lit_ctg.files import check_regular, replacing
+from lit_ctg.files import check_regular, files_in, replacing
 
 FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
+# what `lit-ctg memory fit` measured, beside a fitted memory
+FIT = "fit.json"
 # suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
 PACKAGES = ("lit-ctg", "torch", "transformers", "safetensors")
@@ -131,7 +133,17 @@ def save(control: Control, folder: str | Path) -> None:
         temporary.mkdir()
         _write(control, temporary)
         if target.is_dir():
+            _check_ours(target)
             shutil.rmtree(target)  # an older bundle
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuse a bundle beside which lie files of somebody else, which would be deleted with it."""
+    told = _read_json(folder / CONTROL)
+    own = {CONTROL, FIT, *(told.get("files", ()) if isinstance(told, dict) else ())}
+    foreign = [name for name in files_in(folder) if name not in own and not name.startswith("custom_generate/")]
+    if foreign:
+        raise UserError(f"{folder} holds {foreign[0]}, which is no part of its control: give a new or empty folder")
 
 
 def _write(control: Control, folder: Path) -> None:

@@ -138,7 +138,9 @@ def build_cell(
         hole = f"not run: {row.not_run}" if row.not_run else hole
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
-    domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
+    # a metric of which a claim says on which side of 0 it lies is a difference by itself
+    combine = "difference" if row.claim is not None and row.combine is None else row.combine
+    domain = domain_of(reads[0].unit, reads[0].direction, combine)
     domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
     measured = _Measured(row, values, reads, domain, printed)
     unpaired = sorted(set.union(*(set(read.values) for read in reads)) - set(seeds)) if wanted is None else []
@@ -291,10 +293,12 @@ class _Measured:
 
     def _seeds(self, row: RowSpec) -> None:
         """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three."""
-        of = mean_interval if row.combine in _DIFFERENCES else next_interval
+        # a claim is about a mean difference, also where a metric is a difference by itself
+        difference = row.combine in _DIFFERENCES or row.claim is not None
+        of = mean_interval if difference else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
-        if enough and self.domain.truth and row.combine in _DIFFERENCES and not self._sure():
+        if enough and self.domain.truth and difference and not self._sure():
             self.interval, self.why_none = None, f"{len(self.values)} seeds of a yes-or-no quantity"
             return
         if row.claim is not None and len(self.values) > 1 and not self.domain.truth and self._one_value():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,8 +94,8 @@ def claim(
                 for name in (RECORD, LOG):
                     set_aside(path / name)
                 # partial files of a killed process; the lock guarantees that nobody is writing now
-                for half in path.rglob(".*.tmp"):
-                    half.unlink()
+                for half in list(path.rglob(".*.tmp")):
+                    shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
                 return RunDirectory(path, lock)
             lock.release()
             if skip_completed and same_corpus(path / RECORD):

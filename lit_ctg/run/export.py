@@ -42,7 +42,7 @@ def export(words: list[str]) -> Control:
         raise UserError(
             f"{cfg.paper} has no control that can be carried: lit_ctg/papers/{cfg.paper}/control.py makes one"
         )
-    record = checkpoint.path.parent.parent / RECORD
+    record = checkpoint.path.absolute().parent.parent / RECORD  # the path may be relative to a folder inside the run
     if run_status(record) != "DONE":
         raise UserError(f"{record.parent} holds no finished run ({RECORD} does not say DONE): export one that is done")
     datamodule = build_datamodule(cfg)

@@ -18,7 +18,7 @@ from lit_ctg.control.card import of_record
 from lit_ctg.core.model import evaluating
 from lit_ctg.data.fast_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.files import replacing
+from lit_ctg.files import files_in, replacing
 from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
@@ -28,6 +28,8 @@ from lit_ctg.standalone import standalone
 # largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5
 FOLDER = "export"
+# what an export has written, so that nothing else is deleted with it
+LISTING = "lit_ctg_export.json"
 # copied from the run's decoding to generation_config.json where they are plain numbers
 DECODING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_new_tokens")
 
@@ -45,24 +47,54 @@ def main(run: str, out: str | None = None, console: Console | None = None) -> Pa
     """
     path = Path(run)
     checkpoint = read(path / CHECKPOINT if path.is_dir() else path)
-    home = checkpoint.path.parent.parent
+    home = checkpoint.path.absolute().parent.parent  # the path may be relative to a folder inside the run
     target = Path(out) if out is not None else home / FOLDER
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / "config.json").is_file())):
-        raise UserError(f"{target} exists and holds no model: give a new or empty folder")
+    check_target(target)
     cfg = OmegaConf.create(checkpoint.config)
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module, datamodule)
     record = json.loads((home / RECORD).read_text(encoding="utf-8")) if (home / RECORD).is_file() else None
     with evaluating(module), torch.no_grad():
-        made = portable(cfg.paper, module, datamodule)
-        compare(made, target)
-        with replacing(target) as temporary:
-            write(made, module, temporary, checkpoint.config, record)
-            if target.is_dir():
-                shutil.rmtree(target)  # an earlier export
+        put(portable(cfg.paper, module, datamodule), module, target, checkpoint.config, record)
     (console or Console(soft_wrap=True, highlight=False)).print(f"exported: {target}")
     return target
+
+
+def check_target(target: Path) -> None:
+    """Refuse a folder whose contents an export would delete: anything but an earlier export.
+
+    Raises:
+        UserError: names a file there.
+    """
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise UserError(f"{target} is a file: give a new or empty folder")
+    listing = target / LISTING
+    try:
+        own = json.loads(listing.read_text(encoding="utf-8"))["files"] if listing.is_file() else []
+    except (ValueError, KeyError, TypeError):
+        own = []
+    if foreign := [name for name in files_in(target) if name not in (*own, LISTING)]:
+        raise UserError(
+            f"{target} holds {foreign[0]}, which is no part of an earlier export: give a new or empty folder"
+        )
+
+
+def put(made: Portable, module: Any, target: Path, config: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
+    """Write an export whole or not at all, in place of nothing, an empty folder or an earlier export.
+
+    Raises:
+        UserError: see ``check_target`` and ``compare``.
+    """
+    check_target(target)
+    compare(made, target)
+    with replacing(target) as temporary:
+        write(made, module, temporary, config, record)
+        (temporary / LISTING).write_text(json.dumps({"files": files_in(temporary)}, indent=1) + "\n", encoding="utf-8")
+        if target.is_dir():
+            shutil.rmtree(target)  # an earlier export
 
 
 def portable(paper: str, module: Any, datamodule: Any) -> Portable:

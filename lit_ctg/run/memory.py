@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lit_ctg.control.memory import Memory, Saved
 
 ACTIONS = ("build", "fit")
-# what fit measured, beside the memory
-RECORD = "fit.json"
 # how many tokens the model reads at a time if its context is longer
 CONTEXT = 512
 # its own settings, explained in cli.py; other words are overrides of the corpus
@@ -111,7 +109,7 @@ def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> M
 
 
 def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
-    from lit_ctg.control.bundle import CONTROL, check_tokenizer, load
+    from lit_ctg.control.bundle import CONTROL, FIT, check_tokenizer, load
     from lit_ctg.control.memory import Memory, fit, saved
     from lit_ctg.network.huggingface import load_model
 
@@ -140,9 +138,9 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
         "memory": json.loads((out / CONTROL).read_text(encoding="utf-8"))["sha256"],
         **environment(),
     }
-    write_atomic(out / RECORD, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_atomic(out / FIT, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
     show(told, fitted, tokens, console)
-    console.print(f"memory: {out}; these numbers: {out / RECORD}")
+    console.print(f"memory: {out}; these numbers: {out / FIT}")
     return fitted
 
 

@@ -203,6 +203,10 @@ def test_no_folder_of_something_else_is_written_over(tmp_path: Path) -> None:
     save(gate(), tmp_path / "gate")
     save(gate(name="again"), tmp_path / "gate")
     assert Control.from_pretrained(tmp_path / "gate").name == "again"
+    (tmp_path / "gate" / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match=r"holds notes\.txt, which is no part of its control"):
+        save(gate(), tmp_path / "gate")
+    assert (tmp_path / "gate" / "notes.txt").is_file() and Control.from_pretrained(tmp_path / "gate").name == "again"
 
 
 def test_names_that_are_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

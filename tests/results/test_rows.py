@@ -335,13 +335,13 @@ def test_a_number_that_was_not_run_is_told_unless_there_is_a_run_or_a_bound(make
     assert (cell.hole, cell.verdict.label) == ("not run: nobody was asked", "impossible")
 
 
-def fold_pool(make_record, folds: dict[str, list[list[float]]]) -> RecordPool:
+def fold_pool(make_record, folds: dict[str, list[list[float]]], unit: str = "u") -> RecordPool:
     """Return corrected records of "main": metric -> the values over folds of each seed."""
     records = []
     for seed in range(len(next(iter(folds.values())))):
         record = make_record("main", "corrected", seed)
         record.metrics = {
-            name: {"value": sum(runs[seed]) / len(runs[seed]), "unit": "u", "direction": "lower", "n": 5,
+            name: {"value": sum(runs[seed]) / len(runs[seed]), "unit": unit, "direction": "lower", "n": 5,
                    "ci95": None, "version": 1, "folds": runs[seed]}
             for name, runs in folds.items()
         }  # fmt: skip
@@ -361,6 +361,16 @@ def test_one_run_has_the_interval_over_its_folds(make_record, tmp_path) -> None:
     assert folded.interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-5)
     assert folded.verdict.label == "supported"
     assert row_of(tmp_path, difference, pool).cells["corrected"].verdict.label == "undecided"
+
+
+def test_a_claim_on_a_metric_that_is_a_difference_is_about_its_mean(make_record, tmp_path) -> None:
+    """Not about where one more run would fall, and not cut off at 0, which a difference may cross."""
+    pool = fold_pool(make_record, {"m": [[0.02], [0.03], [0.04]], "o": [[-0.02], [0.03], [0.04]]}, unit="share")
+    cell = row_of(tmp_path, "metric: m, claim: greater", pool).cells["corrected"]
+    half = 4.302653 * math.sqrt(1e-4 / 3)
+    assert cell.interval == pytest.approx((0.03 - half, 0.03 + half)) and cell.verdict.label == "supported"
+    wide = row_of(tmp_path, "metric: o, claim: greater", pool).cells["corrected"]
+    assert wide.interval[0] < 0 and wide.verdict.label == "undecided"
 
 
 def test_over_seeds_folds_do_not_count(make_record, tmp_path) -> None:

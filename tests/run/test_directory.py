@@ -78,13 +78,15 @@ def test_an_unfinished_run_is_taken_up_and_a_failed_record_is_kept(tmp_path: Pat
     half = first.path / "checkpoints" / ".last.ckpt.7.tmp"
     half.parent.mkdir()
     half.write_bytes(b"half a checkp")
+    (first.path / ".export.7.tmp").mkdir()
+    (first.path / ".export.7.tmp" / ".model.8.tmp").write_bytes(b"half an export")
     (first.path / "metrics.csv").write_text("epoch,loss\n", encoding="utf-8")
     first.release()
     again = claim(tmp_path / "run", skip_completed=True)
     assert isinstance(again, RunDirectory) and again.path == first.path
     assert not again.record.exists()
     assert run_status(first.path / "run.before-0.json") == "FAILED"
-    assert not half.exists()
+    assert not half.exists() and not (first.path / ".export.7.tmp").exists()
     assert (first.path / "metrics.before-0.csv").read_text(encoding="utf-8") == "epoch,loss\n"
 
 

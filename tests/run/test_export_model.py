@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from lit_ctg.config import compose, plain
 from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model
-from lit_ctg.run.export_model import TOLERANCE, compare, main, portable, write
+from lit_ctg.run.export_model import LISTING, TOLERANCE, check_target, compare, main, portable, write
 
 SMALL = ("size=smoke", "data.sample_size=3000")
 # name -> words; those of stock=True need no code of ours
@@ -200,6 +200,26 @@ def test_a_model_that_says_something_else_is_not_written(tmp_path: Path) -> None
         made.model.embedding.weight[3] += 0.01
         with pytest.raises(UserError, match=r"differ from the run's by .*: not written"):
             compare(made, tmp_path)
+
+
+def test_no_folder_of_something_else_is_written_over(tmp_path: Path) -> None:
+    """Another model's folder holds a config.json as well."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "thesis.txt").write_text("x")
+    with pytest.raises(UserError, match=r"holds config\.json, which is no part of an earlier export"):
+        check_target(tmp_path)
+    (tmp_path / LISTING).write_text(json.dumps({"files": ["config.json"]}))
+    with pytest.raises(UserError, match=r"holds sub/thesis\.txt"):
+        check_target(tmp_path)
+    (tmp_path / "sub" / "thesis.txt").unlink()
+    check_target(tmp_path)
+    (tmp_path / LISTING).write_text("[]")
+    with pytest.raises(UserError, match=r"holds config\.json"):
+        check_target(tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        check_target(tmp_path / "config.json")
+    check_target(tmp_path / "none")
 
 
 def test_a_missing_run_is_one_line(tmp_path: Path) -> None:

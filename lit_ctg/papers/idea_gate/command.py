@@ -34,9 +34,7 @@ def export(module: Any, folder: Path) -> None:
     if module.gated:
         raise UserError("only a model without a gate is a stock GPT-2: lit-ctg export-model writes this one")
     made = portable(module, None)
-    export_model.compare(made, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    export_model.write(made, module, folder, {}, None)
+    export_model.put(made, module, folder, {}, None)
 
 
 def _run(words: list[str]) -> int:

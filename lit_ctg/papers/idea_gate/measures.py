@@ -481,7 +481,7 @@ class TopicClassifier:
         self._size = 0
 
     def fit(self, packed: Any, size: int) -> TopicClassifier:
-        """Train on the training split; measure the accuracy on held-out pieces, with equal weight per class.
+        """Train on the training split; measure the accuracy on held-out pieces (most are of no domain).
 
         Args:
             packed: the corpus.

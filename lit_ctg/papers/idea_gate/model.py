@@ -203,7 +203,10 @@ def gated_scores(token_logits: Tensor, gate: Tensor, neutral_V: Tensor | None = 
     def others(logits: Tensor) -> Tensor:
         return logits.masked_fill(neutral_V, -torch.inf).logsumexp(-1, keepdim=True)
 
-    return torch.where(neutral_V, token_logits + (others(scores) - others(token_logits)), scores)
+    before = others(token_logits)
+    # decoding may have forbidden all of them: there is nothing to move
+    shift = torch.where(before.isfinite(), others(scores) - before, 0.0)
+    return torch.where(neutral_V, token_logits + shift, scores)
 
 
 def base_rates(ids_N: Any, size: int, window: int) -> Tensor:

@@ -354,7 +354,10 @@ class InConversion(LeftContext):
 
     def _quantity(self, ids_T: np.ndarray) -> tuple[list[float], int] | None:
         """Return (one or two numbers, unit) at the end of a stretch of tokens, or None."""
-        words = [self.tokens[number] for number in ids_T if not self.filler_V[number]]
+        # a hyphen between two numbers is a range, any other is left out
+        dropped_T = self.filler_V[ids_T]
+        dropped_T[1:-1] &= ~((self.value_V[ids_T[:-2]] >= 0) & (self.value_V[ids_T[2:]] >= 0))
+        words = [self.tokens[number] for number in ids_T[~dropped_T]]
         found = self.units.ending(words)
         if found is None:
             return None

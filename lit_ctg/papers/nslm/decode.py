@@ -118,8 +118,12 @@ class MicroModelRule(ScoreRule):
             inside_NK = self.models[members.name].log_prob(contexts.evidence(number, rows_B1))
             rows_N = torch.from_numpy(rows_B1[:, 0].nonzero()[0]).to(log_probs_BV.device)
             ids_K = torch.from_numpy(members.ids_K).to(log_probs_BV.device)
-            mass_N1 = log_probs_BV[rows_N[:, None], ids_K].logsumexp(1, keepdim=True)
-            shared_BV[rows_N[:, None], ids_K] = mass_N1 + torch.from_numpy(inside_NK).to(mass_N1)
+            own_NK = log_probs_BV[rows_N[:, None], ids_K]
+            # a member that another rule has forbidden stays so; the others share the mass
+            dealt_NK = torch.from_numpy(inside_NK).to(own_NK).masked_fill(own_NK.isneginf(), -torch.inf)
+            all_N1 = dealt_NK.logsumexp(1, keepdim=True)
+            mass_N1 = own_NK.logsumexp(1, keepdim=True)
+            shared_BV[rows_N[:, None], ids_K] = torch.where(all_N1.isfinite(), mass_N1 + dealt_NK - all_N1, own_NK)
         return shared_BV
 
     def explain(self, input_ids: Tensor, scores: Tensor) -> list[list[Fired]]:

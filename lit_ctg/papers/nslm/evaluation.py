@@ -246,6 +246,7 @@ class NSLMEvaluation(Callback):
         self.total, self.rarity, self.patience = total, tuple(rarity), patience
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {}
+        self.stopped = False
         self._sums: dict[str, Any] = {}
         self._steps = 0
 
@@ -254,6 +255,11 @@ class NSLMEvaluation(Callback):
         selection = getattr(pl_module, "selection", None)
         if selection is not None and trainer.is_global_zero:
             Console(soft_wrap=True, highlight=False).print(selection.table(most=SHOWN), markup=False)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Train no further if the run had stopped before it was interrupted."""
+        if self.stopped:
+            trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reset the sums."""
@@ -290,7 +296,7 @@ class NSLMEvaluation(Callback):
             self.history.setdefault(FINAL, []).append([trainer.current_epoch + 1, final["value"]])
             values = [value for _, value in self.history[FINAL]]
             if len(values) - 1 - int(np.argmin(values)) >= self.patience:
-                trainer.should_stop = True
+                self.stopped = trainer.should_stop = True
         else:
             self.results |= module.selection.results()
             self.evaluate(trainer, module, TokenScores.join(list(self._test(trainer, module))), "test")
@@ -374,12 +380,13 @@ class NSLMEvaluation(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return the history and the sums of the epoch so far, so that a resumed run's record holds every step."""
         sums = {name: float(total) for name, total in self._sums.items()}
-        return {"history": self.history, "sums": sums, "steps": self._steps}
+        return {"history": self.history, "sums": sums, "steps": self._steps, "stopped": self.stopped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state before the interruption."""
         self.history = state_dict["history"]
         self._sums, self._steps = dict(state_dict["sums"]), state_dict["steps"]
+        self.stopped = state_dict.get("stopped", False)
 
 
 class ClassReport(Callback):

@@ -200,9 +200,12 @@ class IncrementTrial(Callback):
         self.stop_at_loss = stop_at_loss
         self.results: dict[str, dict[str, Any]] = {}
         self.history: dict[str, list[list[float]]] = {"increment/unseen": []}
+        self.stopped = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test the untrained model."""
+        """Test the untrained model; train no further if the run had stopped before it was interrupted."""
+        if self.stopped:
+            trainer.should_stop = True
         if trainer.global_step == 0:
             self._note(0, trainer, pl_module)
 
@@ -218,15 +221,15 @@ class IncrementTrial(Callback):
         learned = bool(trainer.callback_metrics["train/loss"] <= self.stop_at_loss)
         # either all processes stop or none: each has seen different pairs
         if trainer.strategy.reduce_boolean_decision(learned, all=True):
-            trainer.should_stop = True
+            self.stopped = trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epochs so far."""
-        return {"history": self.history}
+        """Return the epochs so far, and whether the pairs are learned."""
+        return {"history": self.history, "stopped": self.stopped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the epochs before an interruption."""
-        self.history = state_dict["history"]
+        self.history, self.stopped = state_dict["history"], state_dict.get("stopped", False)
 
     def _score(self, split: str, trainer: Trainer, module: Any) -> tuple[float, float, int]:
         pairs_N2 = datamodule_of(trainer).pairs(split).to(module.device)

@@ -84,7 +84,9 @@ class Selection:
         """Return the best trial of every (metric, density, base) of a class, in order of quality."""
         best: dict[str, Trial] = {}
         for trial in self.trials:
-            if trial.class_name == class_name and not trial.perplexity >= _perplexity_of(best.get(trial.label)):
+            before = best.get(trial.label)
+            # without occurrences in validation text no trial is better than the first
+            if trial.class_name == class_name and (before is None or trial.perplexity < before.perplexity):
                 best[trial.label] = trial
         return sorted(best.values(), key=lambda trial: trial.perplexity)
 
@@ -143,10 +145,6 @@ def _plain_parameters(model: AnyModel) -> dict[str, float]:
     return plain
 
 
-def _perplexity_of(trial: Trial | None) -> float:
-    return float("inf") if trial is None else trial.perplexity
-
-
 def select(
     table: ClassTable,
     train: Occurrences,
@@ -180,7 +178,7 @@ def select(
         trials += own
         for name, model in _references(own, train.of(number)).items():
             references[name][members.name] = model
-        ranked = Selection({}, own, {}).best(members.name)
+        ranked = Selection({}, own, {}).best(members.name) if len(validation.of(number)) else []
         models[members.name] = ranked[0].model if ranked else own[0].model
         if blend and len(ranked) > 1 and len(validation.of(number)):
             mixed = fit_blend([trial.model for trial in ranked], validation.of(number))

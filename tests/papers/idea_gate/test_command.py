@@ -44,6 +44,15 @@ def test_the_folder_is_a_stock_gpt2_with_the_same_logits_and_tokens(plain, vocab
     assert math.isclose(float(model.transformer.ln_f.eps), plain.backbone.ln_f.eps)
 
 
+def test_the_folder_is_replaced_and_nothing_else(plain, tmp_path) -> None:
+    export(plain, tmp_path / "base")
+    export(plain, tmp_path / "base")
+    (tmp_path / "base" / "notes.txt").write_text("x")
+    with pytest.raises(UserError, match=r"holds notes\.txt"):
+        export(plain, tmp_path / "base")
+    assert (tmp_path / "base" / "notes.txt").is_file()
+
+
 def test_a_gated_model_starts_from_the_folder(plain, vocabulary, tmp_path) -> None:
     export(plain, tmp_path)
     backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=32, dropout=0.0)

@@ -474,6 +474,13 @@ def test_the_papers_gate_boosts_stopwords_and_the_neutral_one_leaves_them_togeth
         assert torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-10)
 
 
+def test_where_only_stopwords_are_allowed_the_neutral_gate_leaves_them() -> None:
+    token = torch.tensor([[0.5, -1.0, -torch.inf, -torch.inf]], dtype=torch.float64)
+    stop = torch.tensor([True, True, False, False])
+    for gate in (torch.zeros(4), torch.full((4,), -2.0)):
+        assert torch.equal(gated_scores(token, gate, stop), token)
+
+
 def test_training_draws_up_the_stopwords_idea_logits(make_module, batch) -> None:
     """Deviation 11: the idea loss gives a stopword no gradient, the token loss of one that stands in the text does."""
     module = make_module(idea_weight=0.0, stopwords="frequent")

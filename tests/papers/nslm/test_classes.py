@@ -187,6 +187,13 @@ def test_sources_of_a_range_are_converted_one_by_one(text) -> None:
     contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
     assert contexts.source_value_BT[0, [5, 7]].tolist() == [5.0, 6.0]
     assert np.isnan(contexts.source_value_BT[0, [0, 1, 2, 3, 4, 6]]).all()
+    # a hyphen between two numbers is a range, one between number and unit is none
+    made = text("weigh 5 @-@ 6 kg ( 11 @-@ 13 lb )")
+    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
+    assert contexts.source_value_BT[0, [5, 7]].tolist() == [5.0, 6.0]
+    made = text("a 6 @-@ kg ( 13 lb )")
+    contexts, _ = ContextTracker(made.table).read(made.ids_T[None])
+    assert contexts.source_value_BT[0, 4] == 6.0
 
 
 def test_states_do_not_see_what_follows(text) -> None:

@@ -143,6 +143,23 @@ def test_inside_hugging_face_generate(rule: MicroModelRule) -> None:
     assert spread["rule"] < 2.5 < 4 < spread["bare"]
 
 
+def test_what_is_forbidden_stays_so(rule: MicroModelRule, scores: Tensor) -> None:
+    """The other members share the mass; where all are forbidden nothing is shared."""
+    ids_BT = prefixes("in 1985 and", "of 7 in", "in 1990 and 1993 in")
+    years = [number for number, word in enumerate(WORDS) if word.startswith("19")]
+    banned = scores.clone()
+    banned[:, years[5]] = -torch.inf
+    given, free = banned.double().softmax(1), rule(ids_BT, scores).double().softmax(1)
+    found = rule(ids_BT, banned).double().softmax(1)
+    assert (found[:, years[5]] == 0).all()
+    assert torch.allclose(found[:, years].sum(1), given[:, years].sum(1), atol=1e-6)
+    others = years[:5] + years[6:]
+    shares = [each[:, others] / each[:, others].sum(1, keepdim=True) for each in (found, free)]
+    assert torch.allclose(*shares, atol=1e-6)
+    banned[:, years] = -torch.inf
+    assert torch.allclose(rule(ids_BT, banned).double().softmax(1), banned.double().softmax(1), atol=1e-6)
+
+
 def byte_level_model(folder: Path, text: str) -> None:
     """Save a tiny GPT-2 whose byte-level vocabulary has the words of a text, each behind a blank."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -272,6 +272,13 @@ def test_training_stops_when_it_has_converged() -> None:
         again.load_state_dict(evaluation.state_dict())
         evaluation = again
     assert stopped == [False] * 6 + [True, False]
+    # killed before the record was written: it does not train on
+    trainer = SimpleNamespace(should_stop=False)
+    evaluation.on_train_start(trainer, module)
+    assert trainer.should_stop
+    fresh: Any = SimpleNamespace(should_stop=False)
+    NSLMEvaluation(total="numbers", rarity=[1]).on_train_start(fresh, module)
+    assert not fresh.should_stop
     assert [epoch for epoch, _ in evaluation.history["val/perplexity"]] == list(range(1, 9))
     assert not any(name.startswith("grid/") for name in evaluation.results)
 

@@ -158,7 +158,7 @@ def test_loss_in_chunks_is_the_loss_of_all_scores(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(other, one)
 
 
-def test_results_history_and_stopping(trainer_of) -> None:
+def test_results_history_and_stopping(trainer_of, tmp_path: Path) -> None:
     datamodule = IncrementDataModule(n=40, held_out=0.1, batch_size=16, seed=0)
     module = IncrementModule(vocabulary=datamodule.vocabulary, dim=32, learning_rate=0.03)
     trial = IncrementTrial(stop_at_loss=0.05)
@@ -175,6 +175,12 @@ def test_results_history_and_stopping(trainer_of) -> None:
     again = IncrementTrial(stop_at_loss=0.05)
     again.load_state_dict(trial.state_dict())
     assert again.history == trial.history
+    # killed before the record was written: it does not train on
+    steps = trainer.global_step
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    resumed = trainer_of(MetricCallback({}), IncrementTrial(stop_at_loss=0.05), max_epochs=200)
+    resumed.fit(module, datamodule, ckpt_path=tmp_path / "last.ckpt", weights_only=False)
+    assert resumed.global_step == steps
 
 
 class Scores:

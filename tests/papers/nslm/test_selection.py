@@ -104,6 +104,8 @@ def test_a_class_without_validation_text_keeps_its_unigram(table: ClassTable) ->
         table, train, validation.where(validation.class_N == 0), bases=("uniform", "unigram"), blend=True
     )
     assert selection.models["small"].metric.name == "frequency"
+    assert selection.models["small"] is next(t.model for t in selection.trials if t.class_name == "small")
+    assert selection.best("small")[0].model is selection.models["small"]
     assert math.isnan(class_perplexity(selection.models["small"], validation.where(np.zeros(200, bool))))
 
 
