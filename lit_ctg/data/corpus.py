@@ -200,6 +200,12 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
             progress: called with (current step, documents so far).
         """
         if self.packed is None:
+            for split in self.vocabulary_splits:
+                if split not in self.splits:
+                    hint = did_you_mean(split, self.splits)
+                    raise UserError(
+                        f"data.vocabulary_splits: no split '{split}'{hint}; choose of {', '.join(self.splits)}"
+                    )
             identity = self.identity()
             folder = self.cache_root / "packed" / f"{self.name}-{identity_key(identity)}"
             readers: dict[str, Callable[[], Iterator[Document]]] = {

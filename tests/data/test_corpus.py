@@ -91,6 +91,10 @@ def test_the_key_changes_with_what_changes_the_ids_only(tmp_path: Path) -> None:
     different = [folder(tokenizer=WordTokenizer(lower=True)), folder(sample_seed=1), folder(document_end=True),
                  folder(vocabulary_splits=("train", "val"))]  # fmt: skip
     assert len({plain, *different}) == 5
+    with pytest.raises(
+        UserError, match=r"data\.vocabulary_splits: no split 'valid'; did you mean 'val'\?; choose of test, val, train"
+    ):
+        folder(vocabulary_splits=("train", "valid"))
     (tmp_path / "text").write_text("one")
     local = folder(source="local", root=tmp_path)
     (tmp_path / "text").write_text("two")

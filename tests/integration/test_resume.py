@@ -146,8 +146,9 @@ def test_that_holds_however_the_run_is_counted(
         pytest.param("control_code/transformer", [], marks=pytest.mark.long),
         pytest.param("graphmax/main", [], marks=pytest.mark.long),
         pytest.param("nslm/numbers", [NSLM_CALLBACKS], marks=pytest.mark.long),
+        pytest.param("semantic_fusion/main", [], marks=pytest.mark.long),
     ],
-    ids=["idea_gate", "idea_gate_workers", "idea_gate_accumulated", "control_code", "graphmax", "nslm"],
+    ids=["idea_gate", "idea_gate_workers", "idea_gate_accumulated", "control_code", "graphmax", "nslm", "fusion"],
 )
 def test_a_checkpoint_made_inside_an_epoch_goes_on_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paper: str, words: list[str]

@@ -24,7 +24,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt, output_size
-from lit_ctg.papers.control_code.model import CodeState, SourceModel, mean_cross_entropy
+from lit_ctg.papers.control_code.model import CodeState, SourceModel, check_length, mean_cross_entropy
 
 ARMS = ("neuron", "prompt")
 
@@ -145,8 +145,9 @@ class CodeAdapterModule(SourceModel):
         """Return the last states [B, T, D] of texts, without those of the soft prompt.
 
         Raises:
-            UserError: ``causal=False``, which a pretrained model does not support.
+            UserError: ``causal=False``, which a pretrained model does not support, or a text longer than ``context``.
         """
+        check_length(ids_BT.shape[1], self.context)
         if not causal:
             raise UserError("decoding.causal=false: a pretrained model cannot see what comes after; set it to true")
         embedded_BTD = self.backbone.embed(ids_BT)

@@ -307,14 +307,15 @@ class CodeSteps:
         if self.forget_after is not None:
             dropped = [length if column > length else 0 for length in self.forget_after]
         first_N = torch.tensor(dropped, device=ids_NT.device)[state.row_N]
-        scores_NV = ids_NT.new_zeros(len(ids_NT), len(self.module.vocabulary), dtype=self.module.output.weight.dtype)
+        parts: list[tuple[Tensor, Tensor]] = []
         for first in first_N.unique().tolist():
             rows = (first_N == first).nonzero().squeeze(1)
             code, token = (None if part is None else part[rows] for part in (network.code_BC, network.token_BD))
             alike = CodeState(code, token)
             hidden_BTD = self.module.hidden(ids_NT[rows, first:], alike, causal=self.causal, alone=True)
-            scores_NV[rows] = self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)
-        return scores_NV
+            parts.append((rows, self.module.scores(hidden_BTD[:, -1:], alike).squeeze(1)))
+        rows_N, scores_NV = (torch.cat(part) for part in zip(*parts, strict=True))
+        return scores_NV[rows_N.argsort()]
 
 
 class Exclude(ScoreRule):

@@ -178,6 +178,18 @@ class CodeLinear(nn.Linear):
         return F.linear(torch.cat((x_BTD, along_BTC.to(x_BTD.dtype)), dim=2), self.weight, self.bias)
 
 
+def check_length(tokens: int, context: int | None) -> None:
+    """Refuse a text that is longer than a network's positions.
+
+    Raises:
+        UserError: it is.
+    """
+    if context is not None and tokens > context:
+        raise UserError(
+            f"a text of {tokens} tokens is longer than the model's {context} positions: set data.length lower"
+        )
+
+
 def mean_cross_entropy(scores_BTV: Tensor, target_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return the mean cross-entropy in nats over the tokens of the mask (0 where there are none)."""
     nats = F.cross_entropy(scores_BTV[mask_BT], target_BT[mask_BT], reduction="sum")
@@ -593,7 +605,11 @@ class ControlCodeModule(SourceModel):
             state: of empty prefixes.
             causal: False lets every position see the whole row (published generation).
             alone: rows have the positions they would have in a batch of one; only the published positions differ.
+
+        Raises:
+            UserError: a text longer than ``context``.
         """
+        check_length(ids_BT.shape[1], self.context)
         embedded_BTD = self.embed(ids_BT)
         if state.token_BD is not None:
             embedded_BTD = torch.cat((state.token_BD.unsqueeze(1), embedded_BTD), dim=1)

@@ -243,7 +243,7 @@ class CodeTrial(Callback):
         self.history: dict[str, list[list[float]]] = {}
         self.samples: list[dict[str, Any]] = []
         self.gap: CodeSwapGap | None = None
-        self._trial: tuple[list[Prompt], SourceClassifier] | None = None
+        self._trial: tuple[list[Prompt], SourceClassifier | None] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history, so that a resumed run's record holds every epoch."""
@@ -259,7 +259,8 @@ class CodeTrial(Callback):
     ) -> None:
         """Add the batch to the training curve, on the device, without waiting for it."""
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        self.curve.add(loss.detach(), batch["mask_target_BT"].sum())
+        # Lightning has divided the loss by the number of batches that a step adds up
+        self.curve.add(loss.detach() * trainer.accumulate_grad_batches, batch["mask_target_BT"].sum())
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the epoch's training loss and perplexity to the history."""
@@ -270,7 +271,7 @@ class CodeTrial(Callback):
         """Start from empty sums if the code-swap gap is measured."""
         sources = datamodule_of(trainer).sources
         wanted = trainer.state.fn == "validate" and len(sources) > 1
-        self.gap = CodeSwapGap(sources=sources, sync_on_compute=False) if wanted else None
+        self.gap = CodeSwapGap(sources=sources) if wanted else None
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any, **__: Any
@@ -327,8 +328,8 @@ class CodeTrial(Callback):
                 self._sample(mode, new, codes, datamodule)
         return found
 
-    def _prepared(self, datamodule: Any) -> tuple[list[Prompt], SourceClassifier]:
-        """Cut the prompts and train the judge, once per run."""
+    def _prepared(self, datamodule: Any) -> tuple[list[Prompt], SourceClassifier | None]:
+        """Cut the prompts and train the judge (of two sources or more), once per run."""
         if self._trial is None:
             prompts = prompts_of(
                 datamodule,
@@ -337,16 +338,24 @@ class CodeTrial(Callback):
                 new_tokens=self.new_tokens,
                 prompts_from=self.prompts_from,
             )
-            judge, accuracy = train_judge(datamodule, chunks=self.judge_chunks, length=self.new_tokens)
-            self._keep({"classifier/accuracy": accuracy.number()})
+            judge = None
+            if len(datamodule.sources) > 1:  # with one there is nothing to tell apart
+                judge, accuracy = train_judge(datamodule, chunks=self.judge_chunks, length=self.new_tokens)
+                self._keep({"classifier/accuracy": accuracy.number()})
             self._trial = prompts, judge
         return self._trial
 
     def _measure(
-        self, new: Sequence[list[int]], codes: Sequence[tuple[Prompt, int]], judge: SourceClassifier, datamodule: Any
+        self,
+        new: Sequence[list[int]],
+        codes: Sequence[tuple[Prompt, int]],
+        judge: SourceClassifier | None,
+        datamodule: Any,
     ) -> dict[str, MetricResult]:
         own = [(tokens, prompt) for tokens, (prompt, code) in zip(new, codes, strict=True) if code == prompt.source]
         found = self._text_metrics([tokens for tokens, _ in own], [prompt for _, prompt in own], datamodule)
+        if judge is None:
+            return found
         asked = [code for _, code in codes]
         found["source_accuracy"] = judged(judge, new, asked).number()
         for number, source in enumerate(datamodule.sources):
@@ -373,7 +382,9 @@ class CodeTrial(Callback):
         self._keep({"corpus/train_tokens": MetricResult(float(tokens), "count", "none", tokens, None, 1)})
         prompts, judge = self._prepared(datamodule)
         real, source_N = [prompt.reference for prompt in prompts], [prompt.source for prompt in prompts]
-        found = _token_metrics(real) | {"source_accuracy": judged(judge, real, source_N).number()}
+        found = _token_metrics(real)
+        if judge is not None:
+            found["source_accuracy"] = judged(judge, real, source_N).number()
         self._keep({f"reference/{name}": result for name, result in found.items()})
         if (reason := BertScore(**self.bertscore).missing) is not None:
             self.samples.append({"mode": "note", "text": reason})
@@ -384,7 +395,8 @@ class CodeTrial(Callback):
         frequencies = float(torch.tensor(nats, dtype=torch.float64).exp())
         self._keep({"reference/unigram_perplexity": MetricResult(frequencies, "perplexity", "lower", tokens, None, 1)})
         if self.gap is not None:
-            learned = float(self.gap.perplexity() < LEARNED * frequencies)
+            with self.gap.merged():  # every process has seen its share of the text
+                learned = float(self.gap.perplexity() < LEARNED * frequencies)
             self._keep({f"code_swap/{name}": result for name, result in self.gap.named().items()})
             self._keep({"trial/learned": MetricResult(learned, "truth value", "higher", tokens, None, 2)})
 

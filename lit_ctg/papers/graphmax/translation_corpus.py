@@ -189,13 +189,17 @@ class TranslationDataModule(CorpusDataModule):
         return [path for split in ("train", "val", "test") for path in self._local(split) or []]
 
     def local_documents(self, split: str) -> Iterator[Document]:
-        train, own = self._local("train"), self._local(split)
-        if train is not None and own is not None and (split == "train" or self._local("val") is not None):
+        found = {name: self._local(name) for name in ("train", "val", "test")}
+        train, own = found["train"], found[split]
+        if train is None:
+            train, found = self._only(), {}
+        elif own is not None and (split != "train" or found["val"] is not None):
             return self._read(own)
-        if train is not None and split == "test" and self._local("val") is not None:
+        elif split == "test" and found["val"] is not None:
             return iter(())
-        only = train or self._only()
-        return tail_documents(functools.partial(self._read, only), split, self.val_fraction, self.test_fraction)
+        # what has no files of its own is cut from the end
+        test_fraction = 0.0 if found.get("test") else self.test_fraction
+        return tail_documents(functools.partial(self._read, train), split, self.val_fraction, test_fraction)
 
     def _read(self, files: list[Path]) -> Iterator[Document]:
         source, target = self.languages.values()
@@ -234,14 +238,19 @@ class TranslationDataModule(CorpusDataModule):
         )  # fmt: skip
 
     def train_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("train", self.shuffle), seed=self.seed, num_workers=self.num_workers)
+        return self._pairs("train", self.shuffle, seed=self.seed, even=True)
 
     def val_dataloader(self) -> ResumableLoader:
-        return ResumableLoader(self.pair_batches("val", False), num_workers=self.num_workers)
+        return self._pairs("val", False)
 
     def test_dataloader(self) -> ResumableLoader:
         tested = "test" if self.prepare().meta["splits"]["test.source"]["documents"] else "val"
-        return ResumableLoader(self.pair_batches(tested, False), num_workers=self.num_workers)
+        return self._pairs(tested, False)
+
+    def _pairs(self, split: str, shuffle: bool, **order: Any) -> ResumableLoader:
+        """Return the loader of a split, whose batches are dealt over the training processes."""
+        dealt: dict[str, Any] = self._place()
+        return ResumableLoader(self.pair_batches(split, shuffle), num_workers=self.num_workers, **order, **dealt)
 
 
 def _rows(path: Path, source: str, target: str) -> Iterator[Row]:

@@ -293,14 +293,16 @@ def _picked(module: LightningModule, windows: Sequence[np.ndarray], picks: Seque
 
 
 def logits_of(module: LightningModule, rows: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Return the module's scores ``[B, length, V]`` of some texts, padded at the end."""
+    """Return the module's logits ``[B, length, V]``, before any output layer, of some texts padded at the end."""
     ids_BT = torch.zeros(len(rows), length, dtype=torch.long, device=module.device)
     mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for row, ids in enumerate(rows):
         ids_BT[row, : len(ids)] = torch.tensor(ids[:length], device=module.device)
         mask_BT[row, : len(ids)] = True
     batch = {"input_ids_BT": ids_BT, "target_ids_BT": ids_BT, "mask_input_BT": mask_BT, "mask_target_BT": mask_BT}
-    return module(batch).scores_BTV
+    output = module(batch)
+    logits_BTV: Tensor = getattr(output, "logits_BTV", output.scores_BTV)
+    return logits_BTV
 
 
 def pretty(strength: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
@@ -269,10 +269,20 @@ class HardControl(ClauseRule):
         exclamation = self.above(rows.polarity_B, self.threshold, scores) & ~question
         exclamation = exclamation & self.above(rows.str_high_B, self.threshold, scores)
         marks_V = class_mask(self.punctuation_ids, scores)
-        outside_BV = self.in_slot(input_ids, "ADJ") & self.asked(scores).any(-1, keepdim=True) & ~self.asked(scores)
+        wanted_BV = self.wanted(input_ids, scores)
+        outside_BV = self.in_slot(input_ids, "ADJ") & wanted_BV.any(-1, keepdim=True) & ~wanted_BV
         outside_BV = outside_BV | (at_mark & question & marks_V & ~class_mask([self.question_id], scores))
         outside_BV = outside_BV | (at_mark & exclamation & marks_V & ~class_mask([self.exclamation_id], scores))
         return scores.masked_fill(outside_BV, -math.inf)
+
+    def wanted(self, input_ids: Tensor, scores_BV: Tensor) -> Tensor:
+        """Return ``[B, V]`` bool: what ``asked`` says, among the words that the grammar allows next."""
+        asked_BV = self.asked(scores_BV)
+        if not bool((self.in_slot(input_ids, "ADJ") & asked_BV).any()):
+            return asked_BV
+        allowed_BV = self.grammar.allowed(input_ids)
+        # a model's head may have more rows than there are tokens
+        return asked_BV & nn.functional.pad(allowed_BV, (0, scores_BV.shape[1] - allowed_BV.shape[1]), value=False)
 
     def asked(self, scores_BV: Tensor) -> Tensor:
         """Return ``[B, V]`` bool: the adjective class that a row requests; all False if it requests none."""
@@ -306,7 +316,7 @@ class GroupMixture(HardControl):
         self.keep_crossing, self.otherwise = keep_crossing, otherwise
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        class_BV = self.asked(scores)
+        class_BV = self.wanted(input_ids, scores)
         mixed_B1 = self.in_slot(input_ids, "ADJ") & class_BV.any(dim=-1, keepdim=True)
         changed = self.otherwise(input_ids, scores)
         if not bool(mixed_B1.any()):

@@ -488,6 +488,15 @@ class FusionModule(LitLanguageModel):
         """Give the channel's draws a stream that depends only on (seed, epoch)."""
         self.channel_generator.manual_seed((self.seed << 20) + self.current_epoch)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep where the stream is: a run that is resumed inside an epoch does not begin that epoch again."""
+        checkpoint["channel_draws"] = self.channel_generator.get_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on in the stream."""
+        if "channel_draws" in checkpoint:
+            self.channel_generator.set_state(checkpoint["channel_draws"])
+
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up and cosine over the whole run, one step per batch."""
         total_steps = int(self.trainer.estimated_stepping_batches)

@@ -145,6 +145,8 @@ def test_sizes_and_beginnings_are_of_the_settings_and_the_seed(make: Callable[..
     assert wide.places == 1 and wide.prompts.shape == (4, 1, 16)
     prompt = make("prompt")
     assert prompt.context == 64 - prompt.places == 58 and make("neuron").context == 64
+    with pytest.raises(UserError, match="a text of 59 tokens is longer than the model's 58 positions"):
+        prompt.hidden(torch.zeros(1, 59, dtype=torch.long), prompt.start(1, torch.eye(2)[:1]))
     rows_VD = prompt.backbone.model.get_input_embeddings().weight
     assert all(bool((rows_VD == row_D).all(1).any()) for row_D in prompt.prompts.detach().flatten(0, 1))
     for arm, name in (("neuron", "code"), ("prompt", "prompts")):

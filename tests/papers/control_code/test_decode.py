@@ -105,6 +105,26 @@ def test_no_seed_takes_the_best_tokens_in_published_settings_too(make_generator)
     assert generator.decoding.choice == "uniform_top_k"
 
 
+def test_a_head_may_have_more_rows_than_there_are_tokens(make_generator, monkeypatch):
+    """A pretrained model's, padded to a round number."""
+    generator = make_generator(decoding={"forget_prompt": True})
+    expected = generator.continue_ids([[4, 5], [7]], torch.eye(3)[:2], seed=None, max_new_tokens=4)
+    scores = generator.module.scores
+
+    def padded(hidden_BTD, state):
+        return torch.nn.functional.pad(scores(hidden_BTD, state), (0, 3), value=-1e4)
+
+    monkeypatch.setattr(generator.module, "scores", padded)
+    assert generator.continue_ids([[4, 5], [7]], torch.eye(3)[:2], seed=None, max_new_tokens=4) == expected
+
+
+def test_a_text_longer_than_the_positions_is_refused(make_generator):
+    module = make_generator().module
+    ids_BT = torch.full((1, module.context + 1), 4)
+    with pytest.raises(UserError, match=f"a text of {module.context + 1} tokens is longer than the model's"):
+        module.hidden(ids_BT, module.start(1, torch.eye(3)[:1].double()))
+
+
 def test_no_control_takes_the_sources_in_turn(make_generator):
     texts = make_generator().generate(4, "w1", seed=0)
     assert [t.control["source"] for t in texts] == ["garden", "music", "news", "garden"]

@@ -372,6 +372,31 @@ def test_the_training_curve_is_the_mean_and_what_the_authors_log():
     assert resumed.close(one_process)["train/perplexity"] == math.inf, "begins anew, and does not overflow"
 
 
+def test_the_training_curve_is_of_whole_losses_where_a_step_adds_up_batches():
+    """Lightning hands over the loss divided by their number."""
+    callback, batch = trial(), {"mask_target_BT": torch.ones(2, 3, dtype=torch.bool)}
+    callback.on_train_batch_end(
+        SimpleNamespace(accumulate_grad_batches=4), None, {"loss": torch.tensor(1.25)}, batch, 0
+    )
+    found = callback.curve.close(SimpleNamespace(reduce=lambda sums, reduce_op: sums))
+    assert found["train/cross_entropy"] == 5.0
+
+
+def test_of_one_source_nothing_is_told_apart(trainer_of, tmp_path):
+    (tmp_path / "text" / "news").mkdir(parents=True)
+    for number in range(40):
+        words = " ".join(f"w{(number * 7 + place * place) % 37}" for place in range(100))
+        (tmp_path / "text" / "news" / f"{number}.txt").write_text(words, encoding="utf-8")
+    options = ["data=folder", "size=smoke", f"data.root={tmp_path}/text", "data.length=32", "data.by_source=true"]
+    datamodule = build_datamodule(compose([*options, f"+data.cache_root={tmp_path}/cache"], experiment=False))
+    datamodule.setup()
+    assert datamodule.sources == ("news",)
+    callback = trial(prompts=4)
+    validate(trainer_of, datamodule, callback)
+    assert "trial/greedy/bleu" in callback.results
+    assert not any("accuracy" in name for name in callback.results)
+
+
 def test_breakthrough_is_the_epoch_from_which_on_context_is_used(corpus):
     """Costs of training text against word frequencies of each source, the best without context."""
     floor = frequency_nats(corpus)

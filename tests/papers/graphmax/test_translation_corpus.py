@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +73,27 @@ def test_own_files_are_own_splits(tmp_path: Path) -> None:
     assert {name: splits[f"{name}.source"]["documents"] for name in ("train", "val", "test")} == {
         "train": 30, "val": 15, "test": 5}  # fmt: skip
     assert splits["train.target"]["documents"] == 30, "the pair that is tested on is not trained on"
+
+
+def test_a_test_file_without_a_validation_file_is_tested_on(tmp_path: Path) -> None:
+    write(tmp_path / "text", "train", PAIRS[:40])
+    write(tmp_path / "text", "test", PAIRS[40:])
+    data = module(tmp_path, vocabulary_splits=("train", "val", "test"))
+    found = [read_back(data, loader()) for loader in (data.train_dataloader, data.val_dataloader, data.test_dataloader)]
+    assert found == [[f"n{n}" for n in part] for part in (range(36), range(36, 40), range(40, 50))]
+
+
+def test_processes_share_the_batches(tmp_path: Path) -> None:
+    write(tmp_path / "text", "train", PAIRS)
+    data, found = module(tmp_path, vocabulary_splits=("train", "val", "test"), batch_size=2), {}
+    for rank in (0, 1):
+        data.trainer = SimpleNamespace(global_rank=rank, world_size=2)
+        loaders = {"train": data.train_dataloader, "val": data.val_dataloader, "test": data.test_dataloader}
+        found |= {(name, rank): read_back(data, loader()) for name, loader in loaders.items()}
+    assert not set(found["train", 0]) & set(found["train", 1])
+    assert len(found["train", 0]) == len(found["train", 1]), "as many steps in both"
+    for name, part in (("val", range(40, 45)), ("test", range(45, 50))):
+        assert sorted(found[name, 0] + found[name, 1]) == [f"n{n}" for n in part]
 
 
 def test_without_a_test_file_the_validation_part_is_tested_on(tmp_path: Path) -> None:

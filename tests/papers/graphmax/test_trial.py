@@ -12,7 +12,8 @@ import torch
 from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import graphmax
-from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, summarize_folds
+from lit_ctg.papers.graphmax.model import GraphmaxOutput
+from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, logits_of, summarize_folds
 from lit_ctg.run.build import instantiate
 from lit_ctg.statistics import paired_t_interval, t_interval
 from tests.papers.graphmax.conftest import REVIEWS
@@ -221,3 +222,16 @@ def test_a_mistake_in_the_configuration_is_one_line(override, message):
     with pytest.raises(UserError, match=message) as raised:
         instantiate(node, "callback.graphmax_trial")
     assert "\n" not in str(raised.value)
+
+
+def test_the_trial_reads_what_comes_before_the_models_output_layer() -> None:
+    """It puts the layers on itself: those of ``scores`` would be applied twice."""
+
+    class Module:
+        device = torch.device("cpu")
+
+        def __call__(self, batch):
+            logits_BTV = torch.arange(5.0).expand(*batch["input_ids_BT"].shape, 5)
+            return GraphmaxOutput(logits_BTV.softmax(-1).log(), logits_BTV, logits_BTV)
+
+    assert torch.equal(logits_of(Module(), [[1, 2]], 3), torch.arange(5.0).expand(1, 3, 5))

@@ -348,6 +348,24 @@ def mixture_rule(rows: ControlRows, otherwise, keep_crossing: bool = True, make_
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("words", "drawn"), [("good, pleasant, bad", {"good", "pleasant"}), ("bad, poor", {"bad", "poor"})]
+)
+def test_hard_control_stays_in_the_users_grammar(tmp_path: Path, words: str, drawn: set[str]) -> None:
+    """Where none of the allowed words has the polarity that is asked for, the grammar alone decides."""
+    (tmp_path / "few.yaml").write_text(
+        "start: SUBJ\nslots:\n  SUBJ: {words: subject, next: INTENS}\n  INTENS: {words: intensifier, next: ADJ}\n"
+        f"  ADJ: {{words: [{words}], next: PUNCT}}\n  PUNCT: {{words: punctuation, next: END}}\n"
+    )
+    rows, grammar = ControlRows.of([{"pos_high": 0.95}]), build_grammar(str(tmp_path / "few.yaml"), V).machine
+    rules = RuleList([GrammarMask(grammar), HardControl(rows, grammar, V, threshold=0.6)])
+    mixture = mixture_rule(rows, rules, make_grammar=lambda vocabulary: grammar)
+    prefix = torch.tensor([[V.bos_id, V.id("Carol"), V.id("very")]])
+    for rule in (rules, mixture):
+        probs_V = rule(prefix, torch.zeros(1, SIZE, dtype=torch.float64)).softmax(-1)[0]
+        assert {V.tokens[number] for number in probs_V.nonzero().flatten().tolist()} == drawn
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.97, 1.0])
 def test_the_mixture_equals_its_slow_restatement(weight):
     scores = random_scores(3)
