@@ -33,7 +33,7 @@ from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, writ
 from lit_ctg.run.build import instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
-from lit_ctg.run.train import Outcome, new_record
+from lit_ctg.run.train import Outcome, SameCorpus, new_record
 
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
@@ -54,7 +54,8 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), PAPER, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False)
-    directory = claim(stem, cfg.skip_completed)
+    same = SameCorpus(lambda: {"text": instantiate(cfg.data, "data").checksum()})
+    directory = claim(stem, cfg.skip_completed, same)
     if isinstance(directory, Finished):
         told = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
         console.print(f"{told}: {directory.path}", markup=False)

@@ -222,6 +222,35 @@ def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(
     assert [(row["strength"], row["target"], row["text"]) for row in again.samples] == texts
 
 
+def test_a_run_on_rewritten_texts_is_not_done_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "texts"
+    root.mkdir()
+
+    def write(noun: str) -> None:
+        for label, word in (("cats", "purr"), ("dogs", "bark")):
+            texts = [f"The {label} {word} at {noun} {number} and rest.\n\n" for number in range(60)]
+            (root / f"{label}.txt").write_text("".join(texts))
+
+    words = ["task=folder", "size=smoke", f"data.root={root}", f"output_root={tmp_path}"]
+    outcomes = []
+    for noun in ("house", "house", "tree", "house"):
+        write(noun)
+        outcomes.append(field_run.run(compose(words)))
+    first, again, other, back = outcomes
+    assert [each.status for each in outcomes] == ["DONE", "SKIPPED", "DONE", "SKIPPED"]
+    assert first.folder == again.folder == back.folder != other.folder
+    texts = [load_records([each.folder])[0].corpus["text"] for each in (first, other)]
+    assert texts[0] != texts[1]
+    record = first.folder / "run.json"
+    told = json.loads(record.read_text(encoding="utf-8"))
+    record.write_text(json.dumps({key: value for key, value in told.items() if key != "corpus"}), encoding="utf-8")
+    write("lake")
+    assert field_run.run(compose(words)).folder == first.folder, "a record that does not tell counts as of these texts"
+    for path in root.iterdir():
+        path.unlink()
+    assert field_run.run(compose(words)).status == "SKIPPED", "what cannot be read cannot be run again"
+
+
 def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> None:
     root = f"output_root={field_root / 'broken'}"
     code, _, err = run_cli("field", "run", "method=memory", "method.strengths=[2]", "size=smoke", root)
