@@ -21,7 +21,7 @@ from lit_ctg.field.measure import Overlap, word_share
 from lit_ctg.field.method import Arm
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.page import task_page
-from lit_ctg.field.rank import deciding_judges
+from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import load_records
 from tests.field.conftest import MakeBench
@@ -359,13 +359,15 @@ def test_a_new_method_s_files_run(tmp_path: Path) -> None:
 
 
 def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
-    field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "field").mkdir()
     parts = field_root / "field" / "parts"  # shared with the other tests
     parts.mkdir(parents=True, exist_ok=True)
     (tmp_path / "field" / "parts").symlink_to(parts)
-    words = ["field", "run", "task=sentiment", "method=log_odds", "size=smoke", f"output_root={tmp_path}"]
+    shared = ["task=sentiment", "size=smoke", "judges.least_accuracy=0", f"output_root={tmp_path}"]
+    words = ["field", "run", "method=log_odds", *shared]
+    assert main(["field", "run", "method=bare", *shared]) == 0
     written: list[float] = []
     texts_of = field_run.texts_of
 
@@ -377,17 +379,21 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     assert main([*words, "method.strengths=[1,2]"]) == 0
     assert main([*words, "method.strengths=[1,2,4]"]) == 0
     assert written == [1, 2, 4]
+    capsys.readouterr()
+    assert main(["field", "report", f"records={tmp_path / 'field'}"]) == 0
+    assert "| log_odds | 0." in capsys.readouterr().out, "ranked, by the longer one"
     assert main([*words, "method.strengths=[0.5,4]", "seed=1"]) == 0
     assert written == [1, 2, 4, 0.5, 4], "of another seed"
     assert main([*words, "method.strengths=[0.5,2,4]"]) == 0
     assert written == [1, 2, 4, 0.5, 4, 0.5]
     records = {tuple(each.config["method"]["strengths"]): each for each in load_records([tmp_path / "field"])
-               if each.seed == 0}  # fmt: skip
+               if each.seed == 0 and each.name == "sentiment-log_odds"}  # fmt: skip
     assert sorted(records) == [(0.5, 2, 4), (1, 2), (1, 2, 4)]
     first, whole = records[1, 2], records[1, 2, 4]
     assert [row for row in whole.samples if row["strength"] < 4] == first.samples
     assert all(whole.metrics[key] == value for key, value in first.metrics.items() if "@" in key)
     assert len(records[0.5, 2, 4].samples) == len(whole.samples), "each text once"
+    assert longest([first, whole]) == [whole] and len(longest([*records.values()])) == 2
 
 
 def test_of_a_combination_the_parts_own_strengths_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
