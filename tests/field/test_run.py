@@ -261,6 +261,29 @@ def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> No
     assert code == 1 and out.count("failed: ") == 2
 
 
+def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch, run_cli: RunCli) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def fake(cfg: Any, benches: dict[str, Any]) -> Any:
+        ran.append((cfg.name, len(benches)))
+        benches["of the sweep"] = None
+        if cfg.name.endswith("prefix"):
+            raise RuntimeError("the model\nbroke")
+        return SimpleNamespace(status="DONE")
+
+    monkeypatch.setattr(field_run, "run", fake)
+    code, out, _ = run_cli("field", "run", "method=bare,prefix,log_odds", "size=smoke")
+    assert code == 1 and "[2/3] sentiment-prefix seed 0: failed: runtimeerror: the model broke" in out.lower()
+    assert "[3/3] sentiment-log_odds seed 0: done" in out
+    assert ran == [("sentiment-bare", 0), ("sentiment-prefix", 1), ("sentiment-log_odds", 0)], "a fresh bench after it"
+    ran.clear()
+    with pytest.raises(RuntimeError, match="the model"):
+        main(["field", "run", "method=prefix,bare", "size=smoke", "debug=true"])
+    assert len(ran) == 1
+    code, _, err = run_cli("field", "run", "method=prefix", "size=smoke")
+    assert code == 2 and "RuntimeError: the model broke" in err and len(err.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
