@@ -270,8 +270,8 @@ class Bench:
     def stream(self, label: str | None = None) -> Stream:
         """Return the training texts (of one class) as a stream of the base model's ids."""
         texts = [example.text for example in self.task.examples("train", label)]
-        length = min(int(self.base_options["length"]), int(self.model.config.max_position_embeddings) - 1)
-        return Stream(self.tokenizer, texts, length)
+        length, positions = int(self.base_options["length"]), self._positions
+        return Stream(self.tokenizer, texts, length if positions is None else min(length, positions - 1))
 
     @cached_property
     def word_lists(self) -> dict[str, list[str]]:
@@ -378,9 +378,19 @@ class Bench:
 
     @property
     def context(self) -> int:
-        """The positions that the base model was trained on; for a model other than ours, all that it has."""
-        whole = int(self.model.config.max_position_embeddings)
-        return whole if self.model_name is not None else min(whole, int(self.base_options["length"]))
+        """The positions that the base model was trained on; for a model other than ours, all that it has.
+
+        One that states no number of positions counts as having as many as ours.
+        """
+        length = int(self.base_options["length"])
+        whole = self._positions or length
+        return whole if self.model_name is not None else min(whole, length)
+
+    @property
+    def _positions(self) -> int | None:
+        """The positions that the base model has; None where its configuration has no such number (Bloom, Mamba)."""
+        found = getattr(self.model.config, "max_position_embeddings", None)
+        return None if found is None else int(found)
 
     def _cut(self, ids: list[int], taken: int) -> list[int]:
         """Return a prompt that leaves room for the continuation: the end of a longer one."""

@@ -162,7 +162,11 @@ def _export(words: Sequence[str]) -> int:
 
 
 def run_all(words: Sequence[str]) -> int:
-    """Run every combination; report a failure at once without stopping the rest; return 0, or 1 if one failed."""
+    """Run every combination; return 0, or 1 if one failed or another process is at it.
+
+    A failure is told at once and does not stop the rest; that of a single combination is raised, as is any with
+    ``debug``.
+    """
     from lit_ctg.field.bench import Bench
     from lit_ctg.field.run import run
 
@@ -175,9 +179,10 @@ def run_all(words: Sequence[str]) -> int:
     for number, cfg in enumerate(configs, start=1):
         try:
             status = run(cfg, benches).status
-        except UserError as error:
-            if len(configs) == 1:
+        except Exception as error:
+            if len(configs) == 1 or cfg.debug:
                 raise
+            benches.clear()  # whoever failed may have left the shared models changed
             status, failed = f"FAILED: {one_line(error)}", failed + 1
         if len(configs) > 1:
             console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {status.lower()}", markup=False)

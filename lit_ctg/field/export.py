@@ -21,13 +21,14 @@ from lit_ctg.results.record import config_hash
 from lit_ctg.run.directory import RECORD, finished, run_stem
 from lit_ctg.run.export import write_bundle
 from lit_ctg.run.quiet import quiet
+from lit_ctg.run.train import SameCorpus
 
 
 def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
     """Learn as ``lit-ctg field run`` does (or read what it learned) and write the method's controls as bundles.
 
     A control that steers to every class by a setting goes to ``out/<control>``; where each class has its own, to
-    ``out/<class>/<control>``. The finished record of the same settings goes along if there is one.
+    ``out/<class>/<control>``. The finished record of the same settings and texts goes along if there is one.
 
     Args:
         cfg: composed by ``command.compose``.
@@ -49,7 +50,7 @@ def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:
         method.fit(bench)
         arms = {target: method.arm(bench, target) for target in bench.task.targets}
     _check(arms, bench, cfg.name)
-    record, tokens = _record(cfg), fingerprint(bench.tokenizer)
+    record, tokens = _record(cfg, bench), fingerprint(bench.tokenizer)
     folders: dict[int, Path] = {}
     for folder, control in _places(arms, Path(out).expanduser()):
         write_bundle(control, folder, Origin(record, tokens if control.of_ids else None, versions()), console)
@@ -90,11 +91,12 @@ def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:
     return list(places.values())
 
 
-def _record(cfg: DictConfig) -> dict[str, Any] | None:
-    """Return the finished record of the same settings, None without one."""
+def _record(cfg: DictConfig, bench: Bench) -> dict[str, Any] | None:
+    """Return the finished record of the same settings and texts, None without one."""
     stem = run_stem(Path(cfg.output_root), PAPER, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed,
                     config_hash(plain(cfg)))  # fmt: skip
-    done = finished(stem)
+    same = SameCorpus(lambda: {"text": bench.task.data.checksum()})
+    done = [path for path in finished(stem) if same(path / RECORD)]
     if not done:
         return None
     record: dict[str, Any] = json.loads((done[-1] / RECORD).read_text(encoding="utf-8"))

@@ -24,6 +24,7 @@ from lit_ctg.field.rank import (
     curve,
     deciding_judges,
     describe,
+    longest,
     method_of,
     over_tasks,
     ranking,
@@ -130,6 +131,7 @@ def task_page(
     Raises:
         UserError: records of different benches.
     """
+    records = longest(records)
     if len({bench_key(record) for record in records}) > 1:
         raise UserError(f"{task}: the records are of different models, prompts or judges: give records= of one of them")
     deciding, failed = deciding_judges(records[0])

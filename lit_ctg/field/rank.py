@@ -82,7 +82,7 @@ def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:
 
 
 def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Sweep]:
-    """Return the measures of each method's texts, by name.
+    """Return the measures of each method's texts, by name; a longer sweep stands for a shorter one (``longest``).
 
     Args:
         records: of one task, size and bench.
@@ -93,7 +93,7 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
         model's, whose settings differ, or of which two are of one seed.
     """
     by_method: dict[str, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda each: each.seed):
+    for record in sorted(longest(records), key=lambda each: each.seed):
         by_method.setdefault(method_of(record), []).append(record)
     made: dict[str, Sweep] = {}
     for method, own in by_method.items():
@@ -110,6 +110,31 @@ def sweeps(records: Sequence[RunRecord], judges: Sequence[str]) -> dict[str, Swe
         return made
     least = VARIETY * _variety(made[BARE].records, made[BARE].strengths[0])
     return {method: _without_repeating(sweep, least) for method, sweep in made.items()}
+
+
+def sweep_key(config: Mapping[str, Any], corpus: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return what runs share whose texts of one strength are the same: all settings but the strengths, texts, models.
+
+    Args:
+        config: of a run, as plain values.
+        corpus: its texts and models, as in its record.
+    """
+    # of a combination the parts' own strengths are not used
+    swept = ["method", *(f"method.parts.{part}" for part in config["method"].get("parts", {}))]
+    return config_hash(config, [*HASH_IGNORED, *(f"{each}.strengths" for each in swept)]), dict(corpus)
+
+
+def longest(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the records without those of shorter sweeps, whose texts a longer one of the same seed has, too."""
+    return [record for record in records if not any(_is_part(record, other) for other in records)]
+
+
+def _is_part(record: RunRecord, other: RunRecord) -> bool:
+    """Return whether another record is of the same run with more strengths."""
+    if record is other or (record.name, record.seed) != (other.name, other.seed):
+        return False
+    shorter, longer = (set(each.config["method"]["strengths"]) for each in (record, other))
+    return shorter < longer and sweep_key(record.config, record.corpus) == sweep_key(other.config, other.corpus)
 
 
 def _variety(records: Sequence[RunRecord], strength: float) -> float:

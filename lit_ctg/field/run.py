@@ -27,13 +27,13 @@ from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.methods.plain import Bare
-from lit_ctg.field.rank import HELD_OUT
+from lit_ctg.field.rank import HELD_OUT, sweep_key
 from lit_ctg.files import write_atomic, write_samples
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
 from lit_ctg.run.build import instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
-from lit_ctg.run.train import Outcome, new_record
+from lit_ctg.run.train import Outcome, SameCorpus, new_record
 
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
@@ -54,7 +54,8 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), PAPER, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False)
-    directory = claim(stem, cfg.skip_completed)
+    same = SameCorpus(lambda: {"text": instantiate(cfg.data, "data").checksum()})
+    directory = claim(stem, cfg.skip_completed, same)
     if isinstance(directory, Finished):
         told = f"not run, {directory.busy} is at it" if directory.busy else "done already, skipped"
         console.print(f"{told}: {directory.path}", markup=False)
@@ -166,13 +167,10 @@ def written_before(
         config: this run's, as plain values.
         corpus: this run's text and model, as in its record.
     """
-    # of a combination the parts' own strengths are not used
-    swept = ["method", *(f"method.parts.{part}" for part in config["method"].get("parts", {}))]
-    ignored = [*HASH_IGNORED, *(f"{each}.strengths" for each in swept)]
+    key = sweep_key(config, corpus)
     found: dict[float, list[dict[str, Any]]] = {}
     for record in load_records([folder.parent]):
-        same = config_hash(record.config, ignored) == config_hash(config, ignored) and record.corpus == corpus
-        if record.status == "DONE" and same:
+        if record.status == "DONE" and sweep_key(record.config, record.corpus) == key:
             own = [row for row in record.samples if row.get("kind") != HUMAN]
             found |= {value: [row for row in own if row["strength"] == value] for value in {r["strength"] for r in own}}
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +59,8 @@ def _train(cfg: DictConfig) -> Outcome:
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
     console = Console(soft_wrap=True, highlight=False)
-    directory = claim(stem, cfg.skip_completed, SameCorpus(cfg))
+    same = SameCorpus(lambda: fingerprint(build_datamodule(cfg)))
+    directory = claim(stem, cfg.skip_completed, same)
     if isinstance(directory, Finished):
         if directory.busy:
             console.print(f"not run, {directory.busy} is at it: {directory.path}")
@@ -80,10 +81,14 @@ def _train(cfg: DictConfig) -> Outcome:
 
 
 class SameCorpus:
-    """Tells from a run's record whether it had the corpus that a configuration names; reads that corpus once."""
+    """Tells from a run's record whether it had the corpus that a configuration names.
 
-    def __init__(self, cfg: DictConfig) -> None:
-        self.cfg = cfg
+    Args:
+        read: returns the checksums of that corpus; called once, when a record is there to be compared.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
+        self.read = read
         self.ours: Mapping[str, str] | None = None
 
     def __call__(self, path: Path) -> bool:
@@ -93,7 +98,7 @@ class SameCorpus:
             return True
         if self.ours is None:
             try:
-                self.ours = fingerprint(build_datamodule(self.cfg))
+                self.ours = self.read()
             except UserError:
                 # its corpus is gone, so the run could not be repeated in any case
                 self.ours = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
@@ -137,6 +138,20 @@ def test_windows_fit_a_model_with_few_positions(bench: Bench) -> None:
     made = copy.copy(bench)
     made.base_options = {**bench.base_options, "length": 500}
     assert made.stream().length == bench.base_options["positions"] - 1
+
+
+@pytest.mark.parametrize("kind", ["Bloom", "Mamba"])
+def test_a_model_without_a_number_of_positions_counts_as_having_ours(bench: Bench, kind: str) -> None:
+    sizes = {"vocab_size": len(bench.tokenizer), "hidden_size": 8, "n_layer": 1, "n_head": 1, "num_hidden_layers": 1}
+    config = getattr(transformers, f"{kind}Config")(**sizes, state_size=2, pad_token_id=bench.tokenizer.eos_token_id)
+    assert not hasattr(config, "max_position_embeddings")
+    other = copy.copy(bench)
+    other.model_name = f"a/{kind}"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    other.__dict__ |= {"_loaded": (model, bench.tokenizer)}
+    assert other.stream().length == other.context == bench.base_options["length"] == 32
+    texts, _, _ = other.write(Arm(model), 1.0)
+    assert len(texts) == len(bench.prompts) * bench.decode_options["samples"]
 
 
 def test_words_of_a_class_are_those_of_the_training_texts(make_bench: MakeBench) -> None:

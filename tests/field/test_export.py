@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def test_the_record_goes_along_where_there_is_one(field_root: Path, tmp_path: Pa
         origin = Control.from_pretrained(folder).origin
         assert origin is not None and origin.tokenizer is not None
         assert (origin.record or {}).get("name") == ("sentiment-log_odds" if run else None)
+    (path,) = (tmp_path / "field" / "sentiment-log_odds").rglob("run.json")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**told, "corpus": {**told["corpus"], "text": "another"}}), encoding="utf-8")
+    assert main(["export", *words, f"out={tmp_path / 'bias'}"]) == 0
+    origin = Control.from_pretrained(folder).origin
+    assert origin is not None and origin.record is None, "of other texts"
 
 
 @pytest.mark.parametrize(

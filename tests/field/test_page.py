@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from io import StringIO
 from pathlib import Path
@@ -126,6 +127,29 @@ def test_runs_that_are_no_seeds_of_one_method_are_not_averaged(records: list[Run
     other.config["method"] = {**other.config["method"], "rank": 4}
     with pytest.raises(UserError, match="good: seeds 1 and 2 were run with other settings of the method"):
         sweeps([*records, other], JUDGES)
+
+
+def test_a_longer_sweep_stands_for_a_shorter_one(records: list[RunRecord]) -> None:
+    shorter = [record("good", seed) for seed in (0, 1)]
+    for each in shorter:
+        each.config["method"] = {"strengths": [1.0, 2.0]}
+        each.samples = [row for row in each.samples if row["strength"] < 4]
+    for both in ([*shorter, *records], [*records, *shorter]):
+        assert task_page("pets", both) == task_page("pets", records)
+        assert sweeps(both, JUDGES)["good"].records == tuple(each for each in records if each.name == "pets-good")
+    undecided = [copy.deepcopy(each) for each in [*shorter, *records]]
+    for each in undecided:
+        each.metrics |= {f"judge/{judge}/balanced_accuracy": {"value": 0.5} for judge in JUDGES}
+    lines = task_page("pets", undecided)[0].splitlines()
+    assert len([line for line in lines if line.startswith("| good 1, seed")]) == 2
+    # other texts, other models or other settings: no shorter sweep of the same
+    shorter[0].corpus = {"weights": "others"}
+    with pytest.raises(UserError, match="good: two runs of seed 0"):
+        sweeps([*records, *shorter], JUDGES)
+    shorter[0].corpus = {}
+    shorter[0].config["method"]["rank"] = 4
+    with pytest.raises(UserError, match="good: two runs of seed 0"):
+        sweeps([*records, *shorter], JUDGES)
 
 
 def test_the_other_measures_are_means_over_seeds_at_that_strength(ranked: Ranking, found: dict[str, Sweep]) -> None:

@@ -21,7 +21,7 @@ from lit_ctg.field.measure import Overlap, word_share
 from lit_ctg.field.method import Arm
 from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.page import task_page
-from lit_ctg.field.rank import deciding_judges
+from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import load_records
 from tests.field.conftest import MakeBench
@@ -222,6 +222,35 @@ def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(
     assert [(row["strength"], row["target"], row["text"]) for row in again.samples] == texts
 
 
+def test_a_run_on_rewritten_texts_is_not_done_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "texts"
+    root.mkdir()
+
+    def write(noun: str) -> None:
+        for label, word in (("cats", "purr"), ("dogs", "bark")):
+            texts = [f"The {label} {word} at {noun} {number} and rest.\n\n" for number in range(60)]
+            (root / f"{label}.txt").write_text("".join(texts))
+
+    words = ["task=folder", "size=smoke", f"data.root={root}", f"output_root={tmp_path}"]
+    outcomes = []
+    for noun in ("house", "house", "tree", "house"):
+        write(noun)
+        outcomes.append(field_run.run(compose(words)))
+    first, again, other, back = outcomes
+    assert [each.status for each in outcomes] == ["DONE", "SKIPPED", "DONE", "SKIPPED"]
+    assert first.folder == again.folder == back.folder != other.folder
+    texts = [load_records([each.folder])[0].corpus["text"] for each in (first, other)]
+    assert texts[0] != texts[1]
+    record = first.folder / "run.json"
+    told = json.loads(record.read_text(encoding="utf-8"))
+    record.write_text(json.dumps({key: value for key, value in told.items() if key != "corpus"}), encoding="utf-8")
+    write("lake")
+    assert field_run.run(compose(words)).folder == first.folder, "a record that does not tell counts as of these texts"
+    for path in root.iterdir():
+        path.unlink()
+    assert field_run.run(compose(words)).status == "SKIPPED", "what cannot be read cannot be run again"
+
+
 def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> None:
     root = f"output_root={field_root / 'broken'}"
     code, _, err = run_cli("field", "run", "method=memory", "method.strengths=[2]", "size=smoke", root)
@@ -230,6 +259,29 @@ def test_a_failure_is_told_and_recorded(field_root: Path, run_cli: RunCli) -> No
     assert json.loads(found.read_text())["status"] == "FAILED"
     code, out, _ = run_cli("field", "run", "method=memory", "method.strengths=[2],[3]", "size=smoke", root)
     assert code == 1 and out.count("failed: ") == 2
+
+
+def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPatch, run_cli: RunCli) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def fake(cfg: Any, benches: dict[str, Any]) -> Any:
+        ran.append((cfg.name, len(benches)))
+        benches["of the sweep"] = None
+        if cfg.name.endswith("prefix"):
+            raise RuntimeError("the model\nbroke")
+        return SimpleNamespace(status="DONE")
+
+    monkeypatch.setattr(field_run, "run", fake)
+    code, out, _ = run_cli("field", "run", "method=bare,prefix,log_odds", "size=smoke")
+    assert code == 1 and "[2/3] sentiment-prefix seed 0: failed: runtimeerror: the model broke" in out.lower()
+    assert "[3/3] sentiment-log_odds seed 0: done" in out
+    assert ran == [("sentiment-bare", 0), ("sentiment-prefix", 1), ("sentiment-log_odds", 0)], "a fresh bench after it"
+    ran.clear()
+    with pytest.raises(RuntimeError, match="the model"):
+        main(["field", "run", "method=prefix,bare", "size=smoke", "debug=true"])
+    assert len(ran) == 1
+    code, _, err = run_cli("field", "run", "method=prefix", "size=smoke")
+    assert code == 2 and "RuntimeError: the model broke" in err and len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -330,13 +382,15 @@ def test_a_new_method_s_files_run(tmp_path: Path) -> None:
 
 
 def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
-    field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    field_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "field").mkdir()
     parts = field_root / "field" / "parts"  # shared with the other tests
     parts.mkdir(parents=True, exist_ok=True)
     (tmp_path / "field" / "parts").symlink_to(parts)
-    words = ["field", "run", "task=sentiment", "method=log_odds", "size=smoke", f"output_root={tmp_path}"]
+    shared = ["task=sentiment", "size=smoke", "judges.least_accuracy=0", f"output_root={tmp_path}"]
+    words = ["field", "run", "method=log_odds", *shared]
+    assert main(["field", "run", "method=bare", *shared]) == 0
     written: list[float] = []
     texts_of = field_run.texts_of
 
@@ -348,17 +402,21 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     assert main([*words, "method.strengths=[1,2]"]) == 0
     assert main([*words, "method.strengths=[1,2,4]"]) == 0
     assert written == [1, 2, 4]
+    capsys.readouterr()
+    assert main(["field", "report", f"records={tmp_path / 'field'}"]) == 0
+    assert "| log_odds | 0." in capsys.readouterr().out, "ranked, by the longer one"
     assert main([*words, "method.strengths=[0.5,4]", "seed=1"]) == 0
     assert written == [1, 2, 4, 0.5, 4], "of another seed"
     assert main([*words, "method.strengths=[0.5,2,4]"]) == 0
     assert written == [1, 2, 4, 0.5, 4, 0.5]
     records = {tuple(each.config["method"]["strengths"]): each for each in load_records([tmp_path / "field"])
-               if each.seed == 0}  # fmt: skip
+               if each.seed == 0 and each.name == "sentiment-log_odds"}  # fmt: skip
     assert sorted(records) == [(0.5, 2, 4), (1, 2), (1, 2, 4)]
     first, whole = records[1, 2], records[1, 2, 4]
     assert [row for row in whole.samples if row["strength"] < 4] == first.samples
     assert all(whole.metrics[key] == value for key, value in first.metrics.items() if "@" in key)
     assert len(records[0.5, 2, 4].samples) == len(whole.samples), "each text once"
+    assert longest([first, whole]) == [whole] and len(longest([*records.values()])) == 2
 
 
 def test_of_a_combination_the_parts_own_strengths_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
