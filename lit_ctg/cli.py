@@ -417,7 +417,7 @@ COMMANDS = {
                 Setting("size", "small (default) or paper"),
                 Setting("local", "folder with the real corpora"),
                 Setting("output_root", "where runs go"),
-                Setting("dry_run", "true: only list what would run"),
+                Setting("dry_run", "true: only list what would run", lambda: ("true", "false")),
                 _RECORDS,
             ),
             examples=("reproduce paper=all size=small dry_run=true",),
@@ -433,7 +433,7 @@ COMMANDS = {
                 Setting("output_root", "where runs go, outputs by default; stop, status and collect take only this"),
                 Setting("workers", "how many, default: one per core"),
                 Setting("nice", "0 to 19 (default): how far other processes take precedence"),
-                Setting("retry", "true: retry what failed"),
+                Setting("retry", "true: retry what failed", lambda: ("true", "false")),
             ),
             notes=(
                 "start continues after a stop, a crash or a restart of the machine, with the settings it had",

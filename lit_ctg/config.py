@@ -23,6 +23,9 @@ from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
+# one quoted value or several, as Hydra reads them
+_QUOTED_ONE = r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""
+_QUOTED = re.compile(rf"{_QUOTED_ONE}(?:\s*,\s*{_QUOTED_ONE})*", re.DOTALL)
 
 
 class Regime(Enum):
@@ -107,6 +110,17 @@ def config_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "conf"
 
 
+def is_free_text(value: str) -> bool:
+    """Return whether a value means itself: it is not null, missing or quoted."""
+    return value not in ("", "null", "???") and not _QUOTED.fullmatch(value)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a value of Hydra's grammar, in which backslashes count only before a quote."""
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
+
+
 def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change an existing one.
 
@@ -119,9 +133,8 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     check_unicode(os.getcwd(), "the current folder")
     for word in overrides:
         key, equals, value = check_unicode(word, "the override").partition("=")
-        if equals and key in FREE_TEXT_KEYS and value and value not in ("null", "???") and value[0] not in "'\"":
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            word = f"{key}='{escaped}'"
+        if equals and key in FREE_TEXT_KEYS and is_free_text(value):
+            word = f"{key}={quoted(value)}"
         elif equals and key.startswith("control."):
             word = f"++{word}"
         elif equals and key == "data" and paper and (config_folder() / "data" / value / f"{paper}.yaml").is_file():

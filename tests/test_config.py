@@ -9,8 +9,20 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lit_ctg.config import Regime, Size, check, compose, config_folder, experiments, plain, prepare_overrides
+from lit_ctg.config import (
+    Regime,
+    Size,
+    check,
+    compose,
+    config_folder,
+    experiments,
+    is_free_text,
+    plain,
+    prepare_overrides,
+    quoted,
+)
 from lit_ctg.errors import UserError
 
 MAIN = "experiment=semantic_fusion/main"
@@ -137,6 +149,35 @@ def test_free_text_needs_no_quoting() -> None:
     assert cfg.control.pos_high == 0.95
     assert compose([MAIN, "prompt=it's, a {b}: c=d"]).prompt == "it's, a {b}: c=d"
     assert compose([MAIN, "ckpt_path=a folder/epoch=3.ckpt"]).ckpt_path == "a folder/epoch=3.ckpt"
+
+
+FREE_TEXTS = (
+    "a\\b",
+    "C:\\new\\",
+    '"Hi," he said',
+    '"Hi," he said, "bye"',
+    "'Twas",
+    "it\\'s",
+    "one\ntwo",
+    "one\ttwo",
+    " a ",
+    "'",
+)
+
+
+@pytest.mark.parametrize("text", FREE_TEXTS)
+def test_free_text_arrives_as_it_was_typed(text: str) -> None:
+    for key, value in (("prompt", text), ("data.root", text)):
+        for form in (value, quoted(value)):
+            (override,) = OverridesParser.create().parse_overrides(prepare_overrides([f"{key}={form}"]))
+            assert override.value() == value
+    assert compose([MAIN, f"prompt={text}"]).prompt == text
+
+
+def test_quoted_values_can_be_swept_over() -> None:
+    words = ["data.root='a, b','c'", 'prompt="it\'s"']
+    assert prepare_overrides(words) == words
+    assert [is_free_text(value) for value in ("", "null", "'a'", "'a', \"b\"", "'a' b")] == [False] * 4 + [True]
 
 
 def test_a_plus_adds_a_key_and_changes_one_that_is_there() -> None:

@@ -449,7 +449,7 @@ def _description(svg: str) -> str:
 
 
 def write(sizes: Sequence[Results], folder: Path) -> list[Path]:
-    """Write a paper's figures into ``folder``, each whole or not at all, and delete those it no longer has.
+    """Write a paper's figures into ``folder``, each whole or not at all; other files there stay.
 
     Raises:
         UserError: a file cannot be written.
@@ -457,9 +457,6 @@ def write(sizes: Sequence[Results], folder: Path) -> list[Path]:
     made = pictures(sizes)
     for name, svg in made.items():
         write_atomic(folder / name, svg)
-    for old in folder.glob("*.svg"):
-        if old.name not in made:
-            old.unlink()
     return [folder / name for name in made]
 
 

@@ -19,7 +19,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import HEADLINE, headline_picture
 from lit_ctg.results.gather import AUTO, all_results, gather
-from lit_ctg.results.record import REGIMES, RunRecord
+from lit_ctg.results.record import REGIMES, RunRecord, check_plain
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
@@ -75,8 +75,7 @@ def table_command(
             raise UserError("format=eee writes a file for every run: give out=<folder>")
         count = write_evaluations([record for result in results for record in result.pool.records()], Path(out))
         shown.print(f"written: {count} runs to {out}", markup=False, highlight=False, soft_wrap=True)
-        return 0
-    if out is not None:
+    elif out is not None:
         write_atomic(Path(out), render_all(tables, format, notes))
         shown.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
     elif format == "text" and shown.is_terminal:
@@ -293,10 +292,11 @@ def write_evaluations(records: Iterable[RunRecord], folder: Path) -> int:
     """Write one file per finished run into ``folder``; return how many.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or a record's paper or name is not a plain folder name.
     """
     count = 0
     for record in records:
+        check_plain(record)
         path = folder / record.paper / record.name / f"{record.regime}-{record.size}-seed{record.seed}.json"
         write_atomic(path, json.dumps(evaluation(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         count += 1

@@ -432,9 +432,9 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
 def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
     """Copy finished runs into ``root``, for the repository's tables; return the new files.
 
-    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it. An
-    existing record stays unless ``replace`` is set. Where the run wrote (``output_root``) changes no result and may
-    reveal somebody's folders: the copy says "outputs".
+    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it; of
+    several runs with one such name, the last started. An existing record stays unless ``replace`` is set. Where the
+    run wrote (``output_root``) changes no result and may reveal somebody's folders: the copy says "outputs".
 
     Args:
         records: read from run directories.
@@ -444,17 +444,18 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
     Raises:
         UserError: a run of uncommitted code, or one whose name or paper is not a plain folder name.
     """
+    finished = [record for record in records if record.status in ("DONE", "DIVERGED")]
+    latest = {
+        (record.paper, record.name, record.regime, record.size, record.seed): record
+        for record in sorted(finished, key=lambda record: record.started_at)
+    }
     written = []
-    for record in records:
-        if record.status not in ("DONE", "DIVERGED"):
-            continue
+    for record in latest.values():
         if record.git.get("dirty") is not False:
             raise UserError(
                 f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
             )
-        for key in ("paper", "name"):
-            if not _PLAIN.fullmatch(getattr(record, key)):
-                raise UserError(f"{record.source}: its {key} is {getattr(record, key)!r}, not a plain folder name")
+        check_plain(record)
         name = f"{record.regime}-{record.size}-seed{record.seed}"
         folder = root / record.paper / "results" / record.name
         target = folder / f"{name}.json"
@@ -463,10 +464,26 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         samples, record.samples = record.samples, []
         record.config["output_root"] = "outputs"
         write_record(record, target)
+        beside = folder / f"{name}.samples.jsonl"
         if samples:
-            write_samples(samples, folder / f"{name}.samples.jsonl")
+            write_samples(samples, beside)
+        else:
+            beside.unlink(missing_ok=True)
         written.append(target)
     return written
+
+
+def check_plain(record: RunRecord) -> None:
+    """Refuse a record whose paper or name, after which folders are named, would lead elsewhere.
+
+    Raises:
+        UserError: says which.
+    """
+    for key in ("paper", "name"):
+        if not _PLAIN.fullmatch(getattr(record, key)):
+            raise UserError(
+                f"{record.source}: its {key} is {getattr(record, key)!r}, not a plain folder name: delete the file"
+            )
 
 
 # --- where a result comes from --------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ stopped, and the machine restarted, at any time:
 - ``jobs/<job>.failed`` says how a job failed; it is retried after ``start retry=true``;
 - ``settings.json`` holds the settings of the last start, ``jobs/<job>.log`` the output of a job.
 
-Workers reread manifests and records before every job: added runs are run, and runs finished meanwhile are left out.
+Workers reread settings, manifests and records before every job: added runs are run, and runs finished meanwhile are
+left out.
 """
 
 from __future__ import annotations
@@ -219,7 +220,8 @@ def work(output_root: str, number: int) -> int:
     signal.signal(signal.SIGTERM, stop)
     try:
         ended: set[str] = set()
-        while (found := lab.next()) is not None:
+        # a start beside living workers may have changed the settings
+        while (found := (lab := Lab.at(Path(output_root))).next()) is not None:
             job, lock = found
             with lock:
                 if job.key in ended:
@@ -274,6 +276,8 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     for name, least, most in (("workers", 1, cores()), ("nice", 0, 19)):
         if not values[name].isdecimal() or not least <= int(values[name]) <= most:
             raise UserError(f"lit-ctg lab: {name}={values[name]}: give a whole number from {least} to {most}")
+    if values["retry"] not in ("true", "false"):
+        raise UserError(f"lit-ctg lab: retry={values['retry']}: give true or false")
     lab = Lab(values)
     jobs, _ = lab.jobs()  # report a mistake here, not in a worker's log
     write_atomic(lab.folder / "settings.json", json.dumps(values, indent=1))

@@ -5,7 +5,6 @@ Nothing here knows about a browser; ``play_page.py`` is the page.
 
 from __future__ import annotations
 
-import json
 import math
 import queue
 import shlex
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg import __version__
-from lit_ctg.config import plain
+from lit_ctg.config import is_free_text, plain, quoted
 from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
@@ -104,7 +103,8 @@ class Session:
             words += [f"prompt={self.prompt}"] if self.prompt else []
         else:
             words = ["lit-ctg", "generate", self.run, f"seed={self.seed}", "n=1"]
-            words += [f"prompt={json.dumps(self.prompt, ensure_ascii=False)}"] if self.prompt else []
+            prompt = self.prompt if is_free_text(self.prompt) else quoted(self.prompt)
+            words += [f"prompt={prompt}"] if self.prompt else []
         for name, value in self.control.items():
             if isinstance(value, Mapping):
                 words += [f"control.{name}.{key}={part:g}" for key, part in value.items()]

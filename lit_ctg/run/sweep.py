@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, register
+from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, quoted, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
@@ -52,7 +52,7 @@ def sweep(words: list[str]) -> int:
     """
     overrides = prepare_overrides(words)
     root = next(
-        (word.partition("=")[2].strip("'\"") for word in overrides if word.startswith("output_root=")),
+        (word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")),
         "outputs",
     )
     folder = _new_folder(Path(root) / "sweeps")
@@ -67,7 +67,7 @@ def sweep(words: list[str]) -> int:
     began = time.monotonic()
     run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(_job)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
-        overrides.append(f"hydra.sweep.dir='{folder}'")
+        overrides.append(f"hydra.sweep.dir={quoted(str(folder))}")
     arguments, sys.argv = sys.argv, ["lit-ctg", "--multirun", *overrides]
     try:
         with Watcher(journal, jobs), _side_by_side(limit, folder / "jobs") as pool:

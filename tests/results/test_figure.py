@@ -306,13 +306,16 @@ def test_the_headline_is_the_panel_that_the_manifest_names(results: Results) -> 
     assert (root.get("aria-label") or "").startswith("semantic fusion: Figure 1")
 
 
-def test_figures_that_are_gone_are_deleted_and_nothing_else(results: Results, tmp_path: Path) -> None:
+def test_other_files_of_the_folder_stay(results: Results, tmp_path: Path) -> None:
+    """Also pictures: somebody's own, and those of another paper or size."""
     folder = tmp_path / "figures"
     folder.mkdir()
-    (folder / "old.svg").write_text("<svg/>")
-    (folder / "notes.md").write_text("mine")
+    others = {"mine.svg": "<svg/>", "small_training.svg": "<svg/>", "notes.md": "mine"}
+    for name, text in others.items():
+        (folder / name).write_text(text)
     made = write([results], folder)
-    assert {path.name for path in folder.iterdir()} == {"notes.md", *(path.name for path in made)}
+    assert {path.name for path in folder.iterdir()} == {*others, *(path.name for path in made)}
+    assert {name: (folder / name).read_text() for name in others} == others
 
 
 def test_command(write_records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

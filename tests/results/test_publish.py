@@ -29,6 +29,7 @@ from lit_ctg.results.publish import (
     table_command,
     wandb_report,
     workspace,
+    write_evaluations,
 )
 from lit_ctg.results.record import write_record
 from lit_ctg.results.report import main as report
@@ -183,6 +184,22 @@ def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Pa
 def test_a_picture_is_shown_where_any_size_has_one(papers_of_ours: Path, monkeypatch, drawn: set[str]) -> None:
     monkeypatch.setattr(publish, "headline_picture", lambda one: ("", []) if one.size in drawn else None)
     assert ("![mine](experiments/mine/figures/headline.svg)" in readme_section(papers_of_ours)) == bool(drawn)
+
+
+def test_a_record_cannot_say_where_its_evaluation_goes(make_record, tmp_path: Path) -> None:
+    record = make_record("../../main", "corrected", 7)
+    with pytest.raises(UserError, match=r"its name is '\.\./\.\./main', not a plain folder name"):
+        write_evaluations([record], tmp_path / "deep" / "eee")
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_evaluations_of_all_papers_say_which_were_left_out(papers_of_ours: Path, monkeypatch) -> None:
+    results, _ = gather("mine", "paper", root=papers_of_ours)
+    monkeypatch.setattr(publish, "gather", lambda *words: (results, ["x: left out: why"]))
+    console = Console(file=StringIO(), width=200)
+    assert table_command("all", format="eee", out=papers_of_ours / "eee", console=console) == 0
+    told = console.file.getvalue()  # type: ignore[attr-defined] # a StringIO
+    assert told.splitlines()[0].startswith("written: ") and told.splitlines()[1:] == ["x: left out: why"]
 
 
 def test_several_sizes_of_a_paper_say_theirs(papers_of_ours: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

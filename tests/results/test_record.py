@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -354,6 +355,22 @@ def test_a_diverged_run_is_a_result_too_and_only_replace_writes_over_one(make_re
     again = make_record("main", "corrected", 7)
     assert collect([again], tmp_path) == [] and path.read_bytes() == before
     assert collect([again], tmp_path, replace=True) == [path] and load_record(path).status == "DONE"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_runs_the_last_started_is_copied_without_samples_of_another(
+    order: int, make_record, tmp_path: Path
+) -> None:
+    def started(day: int, **changes: object) -> RunRecord:
+        record = make_record("main", "corrected", 7)
+        return dataclasses.replace(record, started_at=f"2026-01-0{day}T00:00:00+00:00", **changes)
+
+    (path,) = collect([started(1)], tmp_path)
+    assert load_record(path).samples
+    found = [started(1), started(2, samples=[]), started(3, status="FAILED", error="because")]
+    assert collect(found[::order], tmp_path, replace=True) == [path]
+    copied = load_record(path)
+    assert copied.started_at == found[1].started_at and copied.samples == []
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])

@@ -124,6 +124,30 @@ def test_a_job_without_a_record_is_not_run_for_ever(folder: Path, monkeypatch: p
     assert lab.log(job).read_text() == "done\n" and "no record" in str(lab.failure(job))
 
 
+def test_a_living_worker_takes_the_settings_of_a_later_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here another start, while the first job runs, asks for a size that has other runs."""
+    write_runs("- {experiment: main, regime: corrected, seed: [1, 2]}")
+    manifest = folder / "experiments" / "semantic_fusion" / MANIFEST
+    manifest.write_text(manifest.read_text() + "  small:\n    - {experiment: baseline, regime: corrected, seed: [3]}\n")
+    lab, done = make(), []
+    settings = lab.folder / "settings.json"
+    settings.write_text(json.dumps(lab.settings))
+
+    def run(lab: Lab, job: module.Job) -> int:
+        done.append(str(job))
+        lab.give_up(job, "done")
+        settings.write_text(json.dumps({**lab.settings, "size": "small"}))
+        return 2
+
+    monkeypatch.setattr(Lab, "run", run)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert module.work("outputs", 0) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == ["semantic_fusion/main corrected smoke seed 1", "semantic_fusion/baseline corrected small seed 3"]
+
+
 def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
     """By its epochs; the length of a run is that of past runs."""
     lab = make()
@@ -157,6 +181,7 @@ def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
         (["start", "workers=many"], "workers=many: give a whole number from 1 to"),
         (["start", "workers=0"], "workers=0: give a whole number from 1 to"),
         (["start", "nice=20"], "nice=20: give a whole number from 0 to 19"),
+        (["start", "retry=True"], "retry=True: give true or false"),
         (["start", "pages=1"], "no setting 'pages'"),
         (["status"], "no lab at outputs: lit-ctg lab start creates one"),
         (["stop", "paper=all"], "takes output_root only"),

@@ -8,7 +8,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from lit_ctg.config import prepare_overrides
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
@@ -112,6 +114,13 @@ def test_weights_are_read_or_refused() -> None:
 def session_of(*tokens: TokenEffect, prompt: str = "") -> Session:
     text = GeneratedText("".join(token.text for token in tokens), tuple(token.id for token in tokens))
     return Session("run", prompt, {}, None, 0, 5, Comparison(text, text, tokens))
+
+
+@pytest.mark.parametrize("prompt", ["a\\b", '"Hi," he said', "'Twas", "'quoted'", "null", "one\ntwo\tthree", PROMPT])
+def test_the_command_to_copy_has_the_same_prompt(prompt: str) -> None:
+    words = shlex.split(session_of(prompt=prompt).command)
+    (override,) = OverridesParser.create().parse_overrides(prepare_overrides(words[5:]))
+    assert (override.key_or_group, override.value()) == ("prompt", prompt)
 
 
 def test_what_a_model_says_stays_text_on_the_page() -> None:

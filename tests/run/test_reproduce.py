@@ -180,6 +180,15 @@ def test_all_papers_without_runs_of_a_size_are_told(run_cli, tmp_path: Path, mon
     assert code == 2 and "lists no runs of size=small" in err
 
 
+@pytest.mark.parametrize("words", [["dry_run=True"], ["dry_run=1"], ["dry_run=true", "dry_run=true"]])
+def test_what_may_mean_a_dry_run_starts_nothing(words: list[str], run_cli, tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path, "smoke: [{experiment: baseline, regime: corrected, seed: [5]}]")
+    started: list = []
+    monkeypatch.setattr("lit_ctg.run.reproduce.run", lambda *given: started.append(given) or 0)
+    code, _, err = run_cli("reproduce", "paper=semantic_fusion", "size=smoke", *words)
+    assert code == 2 and "one of true, false" in err and not started
+
+
 @pytest.mark.long
 def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of `lit-ctg train`; graphmax has no runs of size=paper."""

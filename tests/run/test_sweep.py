@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from lit_ctg.config import prepare_overrides, register
+from lit_ctg.errors import UserError
 from lit_ctg.run.directory import claim
-from lit_ctg.run.sweep import duration, plan, progress_line
+from lit_ctg.run.sweep import duration, plan, progress_line, sweep
 
 RUN = "experiment=semantic_fusion/main"
 
@@ -37,6 +39,20 @@ def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
     assert plan(prepared) == (jobs, 1)
     parsed = OverridesParser.create().parse_overrides(prepared)
     assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
+
+
+def test_the_folder_of_a_sweep_lies_in_the_output_root_whatever_its_name(monkeypatch):
+    asked = []
+
+    def stop(parent):
+        asked.append(parent)
+        raise UserError("enough")
+
+    monkeypatch.setattr("lit_ctg.run.sweep._new_folder", stop)
+    for word in ("output_root=it's", "output_root='runs'"):
+        with pytest.raises(UserError, match="enough"):
+            sweep([RUN, word])
+    assert asked == [Path("it's/sweeps"), Path("runs/sweeps")]
 
 
 def test_an_experiments_own_sweep_counts_and_the_command_line_wins(tmp_path, monkeypatch):
