@@ -166,9 +166,16 @@ class FiniteStateGrammar:
         """
         return self._table(slot, self._slot_S[slot], ids_BT)[self.states_after(ids_BT)]
 
-    def allowed(self, ids_BT: Tensor) -> Tensor:
-        """Return ``[B, V]`` bool: the tokens that may follow each prefix (all False outside the grammar)."""
-        return self._table("allowed", self.allowed_SV, ids_BT)[self.states_after(ids_BT)]
+    def allowed(self, ids_BT: Tensor, width: int | None = None) -> Tensor:
+        """Return ``[B, V]`` bool: the tokens that may follow each prefix (all False outside the grammar).
+
+        Args:
+            ids_BT: prefixes.
+            width: V, where a model's head has more rows than there are tokens.
+        """
+        allowed_BV = self._table("allowed", self.allowed_SV, ids_BT)[self.states_after(ids_BT)]
+        more = 0 if width is None else width - allowed_BV.shape[1]
+        return nn.functional.pad(allowed_BV, (0, more), value=False)
 
 
 class GrammarMask(ScoreRule):
@@ -182,11 +189,9 @@ class GrammarMask(ScoreRule):
         self.grammar = grammar
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        allowed_BV = self.grammar.allowed(input_ids)
+        allowed_BV = self.grammar.allowed(input_ids, scores.shape[1])
         outside_B = ~allowed_BV.any(dim=-1)
         if bool(outside_B.any()):
             row = int(outside_B.nonzero()[0])
             self.grammar.state_after(input_ids[row].tolist())
-        # a grammar may have its own padding id, and a model's head more rows than there are tokens
-        allowed_BV = nn.functional.pad(allowed_BV, (0, scores.shape[1] - allowed_BV.shape[1]), value=False)
         return scores.masked_fill(~allowed_BV, MINUS_INFINITY)

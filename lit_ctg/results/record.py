@@ -113,9 +113,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) except ``samples`` and ``corpus``, the checksums of its data; ``source``, the file it
-    was read from, is not in it. A DIVERGED run says in ``error`` what was not finite and when; the numbers that it has
-    are kept.
+    (null where the type allows) except ``samples`` and ``corpus``, the checksums of its data and of weights that it was
+    given; ``source``, the file it was read from, is not in it. A DIVERGED run says in ``error`` what was not finite and
+    when; the numbers that it has are kept.
     """
 
     paper: str

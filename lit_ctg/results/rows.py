@@ -138,8 +138,7 @@ def build_cell(
         hole = f"not run: {row.not_run}" if row.not_run else hole
         return Cell(hole=hole, verdict=bound or Verdict(NOT_RUN, row.not_run or hole), bounds=bounds)
     values = {seed: _combined(row, [read.values[seed] for read in reads]) for seed in seeds}
-    # a metric of which a claim says on which side of 0 it lies is a difference by itself
-    combine = "difference" if row.claim is not None and row.combine is None else row.combine
+    combine = "difference" if _is_difference(row) and row.combine is None else row.combine
     domain = domain_of(reads[0].unit, reads[0].direction, combine)
     domain = domain if row.limits is None else Domain(float(row.limits[0]), float(row.limits[1]))
     measured = _Measured(row, values, reads, domain, printed)
@@ -152,7 +151,7 @@ def build_cell(
     verdict = verdict or _judge(row, printed, measured, sized)
     if verdict is not None and bound is None and row.untrained.get(regime):
         verdict = as_untrained(verdict, _judge_untrained(row, regime, printed, pool, seeds, domain, sized))
-    level = row.claim is None and row.combine not in _DIFFERENCES and row.interval != "none"
+    level = not _is_difference(row) and row.interval != "none"
     comparable = verdict is not None and bound is None and printed is not None and verdict.label not in _NO_SPREAD
     return Cell(
         values=values,
@@ -182,7 +181,7 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
     experiments: list[tuple[str, dict[str, str | None]]] = []
     holes: list[str] = []
     failed: dict[str, int] = {}
-    pairs: list[list[float]] = []
+    pairs: dict[str, list[list[float]]] = {}
     names = row.alike or tuple(map(str, range(len(row.over))))
     for cell, terms in zip(names, row.over, strict=True):
         own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
@@ -194,7 +193,7 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
             failed[why.check.name] = failed.get(why.check.name, 0) + 1
             continue
         runs = [[read.values[seed] for read in own] for seed in seeds]
-        pairs += runs
+        pairs.setdefault(cell, []).extend(runs)
         reads += own
         experiments += terms
         by_cell.setdefault(cell, []).append(statistics.fmean(_combined(row, values) for values in runs))
@@ -215,11 +214,13 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         measured.why_none = f"{len(means)} cells of a yes-or-no quantity" if enough else f"fewer than {MIN_SEEDS} cells"
     run = dataclasses.replace(row, terms=tuple(experiments), checks=(), some=())
     verdict = _refused(table, run, regime, reads, pool) if row.claim else None
-    if verdict is None and row.claim:
+    if verdict is None and row.claim == "never_less":
         # of yes or no only pairs whose second is a yes could be below 0
-        open_ = [_combined(row, values) for values in pairs if not domain.truth or values[1] > 0]
-        verdict = judge_never(open_) if row.claim == "never_less" else _judge(row, None, measured)
-    size = f"{len(pairs)} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
+        possible = [[_combined(row, own) for own in cell if not domain.truth or own[1] > 0] for cell in pairs.values()]
+        verdict = judge_never([cell for cell in possible if cell])
+    elif verdict is None and row.claim:
+        verdict = _judge(row, None, measured)
+    size = f"{sum(map(len, pairs.values()))} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
     return Cell(
         values=values,
         mean=measured.mean,
@@ -293,8 +294,7 @@ class _Measured:
 
     def _seeds(self, row: RowSpec) -> None:
         """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three."""
-        # a claim is about a mean difference, also where a metric is a difference by itself
-        difference = row.combine in _DIFFERENCES or row.claim is not None
+        difference = _is_difference(row)
         of = mean_interval if difference else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
@@ -313,6 +313,12 @@ class _Measured:
     def _sure(self) -> bool:
         """For yes or no: Student's interval of +1, +1, +1 has no width; use the exact test instead."""
         return sign_test(self.values, [0.0] * len(self.values)) <= 0.05
+
+
+def _is_difference(row: RowSpec) -> bool:
+    """Return whether a row is a difference: by how it combines its terms, or because a claim says on which side of 0
+    its metric lies."""
+    return row.combine in _DIFFERENCES or row.claim is not None
 
 
 def _combined(row: RowSpec, values: list[float]) -> float:

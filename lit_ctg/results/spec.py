@@ -466,8 +466,8 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where}: over is for combined terms without a printed number")
     if row.claim is not None and row.claim not in CLAIMS:
         raise UserError(f"{where}: claim is '{row.claim}', expected one of {', '.join(CLAIMS)}")
-    if row.claim == "never_less" and not row.over:
-        raise UserError(f"{where}: claim never_less is for a row with over, of whose pairs it speaks")
+    if row.claim == "never_less" and not (row.over and row.combine == "difference"):
+        raise UserError(f"{where}: claim never_less is for differences over cells, of whose pairs it speaks")
     # without an interval a margin says how close to 0 is too close to call, see verdict.judge_claim
     margin_counts = row.claim not in ("less", "greater", "never_less") or (
         row.interval == "none" and row.margin is not None

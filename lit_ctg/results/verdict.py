@@ -45,8 +45,8 @@ LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
 CLAIMS = ("less", "greater", "equal", "not_less", "not_greater", "never_less")
 # Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
-# pairs that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
-MIN_PAIRS = 6
+# cells that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
+MIN_CELLS = 6
 
 RULES = (
     "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: "
@@ -199,23 +199,26 @@ def judge_claim(
     return Verdict(UNDECIDED, "the interval holds 0")
 
 
-def judge_never(differences: Sequence[float]) -> Verdict:
+def judge_never(cells: Sequence[Sequence[float]]) -> Verdict:
     """Judge "there was never a pair in which ours is lower" (claim ``never_less``): one such pair contradicts it.
 
     Args:
-        differences: of every pair that could be lower, whatever its cell: a mean over cells would hide a pair.
+        cells: the differences of every pair that could be lower, by cell. A mean would hide a pair; but pairs of one
+            cell are no further draws of cells, so cells are what can support it.
     """
+    differences = [each for cell in cells for each in cell]
     count = len(differences)
     lower = sum(each < 0 for each in differences)
     if not all(map(math.isfinite, differences)):
         return Verdict(UNDECIDED, "not finite")
     if lower:
         return Verdict(CONTRADICTED, f"in {lower} of {count} pairs")
-    if count < MIN_PAIRS:
-        return Verdict(UNDECIDED, f"fewer than {MIN_PAIRS} pairs")
+    if len(cells) < MIN_CELLS:
+        return Verdict(UNDECIDED, f"in none of {count} pairs, but they are of fewer than {MIN_CELLS} cells")
     # the exact bound of a share of which none was seen
+    missed = 1 - 0.05 ** (1 / len(cells))
     return Verdict(
-        SUPPORTED, f"in none of {count} pairs; a share of up to {1 - 0.05 ** (1 / count):.0%} would be missed"
+        SUPPORTED, f"in none of {count} pairs of {len(cells)} cells; up to {missed:.0%} of cells would be missed"
     )
 
 

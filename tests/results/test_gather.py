@@ -427,25 +427,27 @@ def test_sizes_that_are_alike_are_one_cell(make_record, tmp_path: Path) -> None:
 
 def test_never_is_about_every_pair_not_about_the_mean(make_record, tmp_path: Path) -> None:
     """One pair of nine is lower: its cell's mean, and that of all cells, are above 0."""
-    gains = {"xs": (1.0, 1.0, 1.0), "s": (2.0, -0.1, 2.0), "m": (0.0, 0.0, 0.0)}
+    gains = {"xs": (1.0, 1.0, 1.0), "s": (2.0, -0.1, 2.0), "m": (0.0, 0.0, 0.0), "a": (1.0,), "b": (1.0,), "c": (1.0,)}
 
     def verdict(gains: dict[str, tuple[float, ...]], **row: Any) -> Verdict:
-        found = pooled_rows(make_record, tmp_path, gains, claim="never_less", **row)
+        over = "{size: [xs, s, m, a, b, c]}"
+        found = pooled_rows(make_record, tmp_path, gains, over=over, claim="never_less", **row)
         told = find(found, "table_mine", "pooled").cells["corrected"].verdict
         assert told is not None
         return told
 
-    assert (verdict(gains).label, verdict(gains).reason) == ("contradicted", "in 1 of 9 pairs")
+    assert (verdict(gains).label, verdict(gains).reason) == ("contradicted", "in 1 of 12 pairs")
     gains["s"] = (2.0, 0.0, 2.0)
     held = verdict(gains)
-    assert held.label == "supported" and held.reason.startswith("in none of 9 pairs; a share of up to 28% would")
-    assert verdict({"xs": (1.0,) * 5}).reason == "fewer than 6 pairs"
-    assert verdict({"xs": (math.nan,) * 6}).label == "undecided"
+    assert held.label == "supported" and held.reason.startswith("in none of 12 pairs of 6 cells; up to 39% of cells")
+    few = verdict({"xs": (1.0,) * 9, "s": (1.0,) * 9})
+    assert (few.label, few.reason) == ("undecided", "in none of 18 pairs, but they are of fewer than 6 cells")
+    assert verdict({**gains, "xs": (math.nan,) * 6}).reason == "not finite"
     assert verdict(gains, checks="[learned]").label == "cannot decide"
     # of yes or no, pairs whose second is a no cannot be lower
-    yes, better = {"xs": (0.0,) * 6}, {"xs": (1.0,) * 6}
+    yes, better = (dict.fromkeys(("xs", "s", "m", "a", "b", "c"), (gain,)) for gain in (0.0, 1.0))
     assert verdict(yes, unit="truth value", old=1.0).label == "supported"
-    assert verdict(better, unit="truth value", old=0.0).reason == "fewer than 6 pairs"
+    assert verdict(better, unit="truth value", old=0.0).reason.startswith("in none of 0 pairs")
 
 
 def test_cells_that_fail_a_check_are_left_out_and_told(make_record, tmp_path: Path) -> None:

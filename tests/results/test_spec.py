@@ -72,7 +72,7 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
             "over is for",
         ),
         ("  - {label: A, metric: m, claim: equal}", "claim equal needs margin: {absolute"),
-        ("  - {label: A, metric: m, claim: never_less}", "never_less is for a row with over"),
+        ("  - {label: A, metric: m, claim: never_less}", "never_less is for differences over cells"),
         ("  - {label: A, metric: m, claim: not_less, margin: {relative: 0.1, why: x}}", "claim not_less needs margin"),
         ("  - {label: A, metric: m, limits: [1]}", "limits are two numbers"),
         ("  - {label: A, metric: m, too_small: {why: x}}", "too_small needs 'below'"),

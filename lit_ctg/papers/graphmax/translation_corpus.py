@@ -105,12 +105,13 @@ class TranslationDataModule(CorpusDataModule):
     """Sentence pairs; both sides share one vocabulary.
 
     A folder holds line-aligned files (``train.ro`` and ``train.en``, ``newsdev2016.ro`` and ``.en``) or rows with a
-    column for each language. If it has only one pair of files, its last parts are validation and test; if it has no
-    test split, the validation split is used. A pair whose source sentence is in an evaluation split is not trained on.
+    column for each language. If it has only one pair of files, its last parts are validation and test; if it lacks the
+    validation split alone, that is the last part of training; if it has no test split, the validation split is used. A
+    pair whose source sentence is in an evaluation split is not trained on.
 
     Args:
         source_language, target_language: suffixes and columns, e.g. ro and en.
-        val_fraction, test_fraction: shares of a folder with a single pair of files.
+        val_fraction, test_fraction: shares of what is cut from a folder's only pair of files, or from training.
         options: see ``CorpusDataModule``; ``length`` is the maximum sentence, ``batch_size`` counts pairs, ``batching``
             and ``by_source`` do not apply.
     """
@@ -128,7 +129,12 @@ class TranslationDataModule(CorpusDataModule):
         self.vocabulary_splits = tuple(f"{split}.{side}" for split in self.vocabulary_splits for side in self.sides)
 
     def options(self) -> dict[str, Any]:
-        return {"languages": self.languages, "fractions": [self.val_fraction, self.test_fraction]}
+        return {"languages": self.languages, "fractions": [self.val_fraction, self._test_share()]}
+
+    def _test_share(self) -> float:
+        """Return the share that is cut for testing: none where a folder has only training and test files."""
+        own = self.source == "local" and self._local("val") is None and self._local("train") and self._local("test")
+        return 0.0 if own else self.test_fraction
 
     def packing(self) -> dict[str, Any]:
         return {**super().packing(), "shared": True}
@@ -189,17 +195,14 @@ class TranslationDataModule(CorpusDataModule):
         return [path for split in ("train", "val", "test") for path in self._local(split) or []]
 
     def local_documents(self, split: str) -> Iterator[Document]:
-        found = {name: self._local(name) for name in ("train", "val", "test")}
-        train, own = found["train"], found[split]
-        if train is None:
-            train, found = self._only(), {}
-        elif own is not None and (split != "train" or found["val"] is not None):
+        train, val, own = self._local("train"), self._local("val"), self._local(split)
+        if train is not None and own is not None and (split != "train" or val is not None):
             return self._read(own)
-        elif split == "test" and found["val"] is not None:
+        if train is not None and split == "test" and val is not None:
             return iter(())
         # what has no files of its own is cut from the end
-        test_fraction = 0.0 if found.get("test") else self.test_fraction
-        return tail_documents(functools.partial(self._read, train), split, self.val_fraction, test_fraction)
+        only = train or self._only()
+        return tail_documents(functools.partial(self._read, only), split, self.val_fraction, self._test_share())
 
     def _read(self, files: list[Path]) -> Iterator[Document]:
         source, target = self.languages.values()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
@@ -280,9 +280,7 @@ class HardControl(ClauseRule):
         asked_BV = self.asked(scores_BV)
         if not bool((self.in_slot(input_ids, "ADJ") & asked_BV).any()):
             return asked_BV
-        allowed_BV = self.grammar.allowed(input_ids)
-        # a model's head may have more rows than there are tokens
-        return asked_BV & nn.functional.pad(allowed_BV, (0, scores_BV.shape[1] - allowed_BV.shape[1]), value=False)
+        return asked_BV & self.grammar.allowed(input_ids, scores_BV.shape[1])
 
     def asked(self, scores_BV: Tensor) -> Tensor:
         """Return ``[B, V]`` bool: the adjective class that a row requests; all False if it requests none."""

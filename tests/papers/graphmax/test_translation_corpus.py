@@ -81,6 +81,8 @@ def test_a_test_file_without_a_validation_file_is_tested_on(tmp_path: Path) -> N
     data = module(tmp_path, vocabulary_splits=("train", "val", "test"))
     found = [read_back(data, loader()) for loader in (data.train_dataloader, data.val_dataloader, data.test_dataloader)]
     assert found == [[f"n{n}" for n in part] for part in (range(36), range(36, 40), range(40, 50))]
+    # another cut is another packed corpus: none that was packed while the test file was ignored is read
+    assert data.options()["fractions"] == [0.1, 0.0]
 
 
 def test_processes_share_the_batches(tmp_path: Path) -> None:
