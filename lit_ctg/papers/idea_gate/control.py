@@ -63,11 +63,20 @@ class IdeaGate(Control):
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             self._newest_ND = inputs[0][:, -1]
 
+        def keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._newest_ND = output[0][:, -1]
+
         scores = model.get_output_embeddings()
-        if scores is None:
-            raise UserError(f"control {self.name}: a {type(model).__name__} names no output layer to read states from")
-        # the states that the model's own scores are made of, before any other control moves them
-        return [scores.register_forward_pre_hook(keep, prepend=True)]
+        if scores is not None:
+            # the states that the model's own scores are made of, before any other control moves them
+            return [scores.register_forward_pre_hook(keep, prepend=True)]
+        if model.base_model is model:
+            raise UserError(
+                f"control {self.name}: a {type(model).__name__} names no output layer to read states from: "
+                "use the model it was made for"
+            )
+        # a gated model as `lit-ctg export-model` writes it multiplies by its embedding, without a layer of its own
+        return [model.base_model.register_forward_hook(keep_output)]
 
     def _idea_logits(self) -> Tensor:
         if self._newest_ND is None:
