@@ -16,6 +16,10 @@ from lit_ctg.command import Command, Setting, folders
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, visible
 
 
+# the commands whose runs leave checkpoints
+_CONTINUE = (["train"], ["reproduce"], ["field"])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code (0 done, 1 some sweep job failed, 2 bad input, 130 interrupted)."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -25,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _bad_input(error, debug)
     except KeyboardInterrupt:
-        print("lit-ctg: interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+        again = "; the same command continues from the last checkpoint" if words[:1] in _CONTINUE else ""
+        print(f"lit-ctg: interrupted{again}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # whatever reads our output (head, less) has exited
@@ -154,13 +159,11 @@ def _verify(words: list[str]) -> int:
 
 
 def _collect(words: list[str]) -> int:
-    from lit_ctg.results.record import collect, load_records
+    from lit_ctg.results.record import check_sources, collect, load_records
 
     found = COMMANDS["collect"].parse(words)
     sources, out = folders(found.get("records")) or ["outputs"], Path(found.get("out", "experiments"))
-    for folder in sources:
-        if not Path(folder).exists():
-            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    check_sources(sources)
     written = collect(load_records(sources), out, replace=found.get("replace") == "true")
     print(f"{len(written)} records written below {out}")
     return 0

@@ -44,6 +44,8 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
     """
     path = Path(path)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.name in ("", ".."):
+        raise UserError(f"cannot write '{path}': it names no file of its own; {remedy}")
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         _check_replaceable(target)

@@ -72,6 +72,8 @@ def test_version(run_cli) -> None:
         (["generate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
         (["evaluate", *MAIN, "ckpt_path=nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
         (["table", "semantic_fusoin"], "semantic_fusion"),
+        (["table", "semantic_fusion", "format=md", "out="], "cannot write '.': it names no file of its own"),
+        (["collect", "records=pyproject.toml"], "no records at pyproject.toml: pass a run directory"),
         (["train", "-m", *MAIN, "seed=0,x"], "x"),
     ],
 )

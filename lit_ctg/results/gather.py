@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
+from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
 from lit_ctg.results.table import CheckResult, RecordPool, Results, Row, Table, has_margin
@@ -181,9 +181,7 @@ def gather(
     Raises:
         UserError: the paper is missing or broken, or all of them are; a folder of records does not exist.
     """
-    for folder in records or ():
-        if not Path(folder).exists():
-            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    check_sources(records or ())
     every_size = every_size or size == ALL
     size = AUTO if size in (None, ALL) else size
     assert size is not None

@@ -19,7 +19,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import HEADLINE, headline_picture
 from lit_ctg.results.gather import AUTO, all_results, gather
-from lit_ctg.results.record import REGIMES, RunRecord, check_plain
+from lit_ctg.results.record import REGIMES, RunRecord, check_no_input, check_plain
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
@@ -63,6 +63,8 @@ def table_command(
     Raises:
         UserError: no such paper, size or format, or ``out`` cannot be written.
     """
+    if out is not None:
+        check_no_input(out)
     if format not in FORMATS:
         raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     results, left_out = gather(paper, size, records)

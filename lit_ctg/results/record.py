@@ -245,6 +245,30 @@ def _parse(text: str, path: Path, samples: Callable[[], list[dict[str, Any]]]) -
     return record
 
 
+def check_sources(paths: Iterable[Path | str]) -> None:
+    """Refuse what cannot hold records: ``load_records`` finds none there, as in a folder of runs yet to come.
+
+    Raises:
+        UserError: nothing is there, or a file of another kind.
+    """
+    for path in map(Path, paths):
+        if not path.is_dir() and not (path.is_file() and path.suffix == ".json"):
+            raise UserError(f"no records at {path}: pass a run directory or a folder of them with records=")
+
+
+def check_no_input(out: Path | str) -> None:
+    """Refuse to write a table or page over a run's record, its texts or a paper's manifest, which nothing makes again.
+
+    Raises:
+        UserError: such a file is there.
+    """
+    path = Path(out)
+    name = path.name.removesuffix(".samples.jsonl") + ".json" if path.name.endswith(".samples.jsonl") else path.name
+    inputs = _RECORD_NAME.fullmatch(name) or name in ("samples.jsonl", "paper.yaml")
+    if inputs and path.is_file():
+        raise UserError(f"out={out} is a run's record or a paper's manifest, not written over: choose another file")
+
+
 def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | None = None) -> list[RunRecord]:
     """Read all records in files and folders (searched to any depth; a missing folder has none).
 

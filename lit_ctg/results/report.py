@@ -25,7 +25,7 @@ from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
 from lit_ctg.results.gather import ALL, AUTO, all_results, gather, twins
 from lit_ctg.results.publish import publish_dashboards, write_dashboards
-from lit_ctg.results.record import REGIMES, RunRecord
+from lit_ctg.results.record import REGIMES, RunRecord, check_no_input
 from lit_ctg.results.render import (
     NOT_APPLICABLE,
     REGIME_TITLES,
@@ -572,6 +572,8 @@ def main(
     """
     if target not in TARGETS:
         raise UserError(f"target={target}{did_you_mean(target, TARGETS)}; one of {', '.join(TARGETS)}")
+    if out is not None:
+        check_no_input(out)
     shown = console or Console()
     if target == "wandb":
         return _dashboards(paper, size, records, out, entity, project, shown)

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.record import RunRecord, load_records
+from lit_ctg.results.record import RunRecord, check_sources, load_records
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.statistics import wilson_interval
 
@@ -193,9 +193,7 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     every = paper in (None, "all")
     root = experiments_root(None if every or paper == FIELD else paper)
     code = 0
-    for folder in records or ():
-        if not Path(folder).exists():
-            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    check_sources(records or ())
     # a wheel has none
     measured = records is not None or any(folder.is_dir() for folder in folders_of(root, FIELD))
     if paper == FIELD and not measured:

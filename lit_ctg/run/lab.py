@@ -35,7 +35,7 @@ from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root
 from lit_ctg.run.jobs import COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
-from lit_ctg.run.reproduce import Group, absent, estimate, planned
+from lit_ctg.run.reproduce import Group, absent, check_local, estimate, planned
 
 ACTIONS = ("start", "stop", "status", "collect")
 # seconds between a worker's checks of its job, and the longest wait for a start or a stop
@@ -270,6 +270,7 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
 def _start(given: Mapping[str, str], console: Console) -> int:
     """Start the workers that are not yet alive; settings not given are those of the last start."""
     root = Path(given.get("output_root", _DEFAULTS["output_root"]))
+    check_local(given)
     with contextlib.suppress(UserError):
         given = {**Lab.at(root).settings, "retry": "false", **given}
     values = {**_DEFAULTS, "workers": str(cores()), **given}
@@ -293,7 +294,10 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     # a worker that finds nothing to do ends at once
     while time.monotonic() < end and any(one.poll() is None and k not in lab.workers() for k, one in made.items()):
         time.sleep(POLL)
-    console.print(f"{len(lab.workers())} workers, {len(jobs)} runs to do; lit-ctg lab status says more", markup=False)
+    without = sum(bool(absent(job.group)) for job in jobs)
+    lack = f", {without} without data" if without else ""
+    said = f"{len(lab.workers())} workers, {len(jobs) - without} runs to do{lack}; lit-ctg lab status says more"
+    console.print(said, markup=False)
     return 0
 
 

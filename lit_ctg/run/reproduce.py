@@ -34,7 +34,7 @@ from lit_ctg.command import folders as folders_of
 from lit_ctg.command import settings
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.gather import OUTPUTS
-from lit_ctg.results.record import REGIMES, SIZES, RunRecord, load_records
+from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
 
@@ -251,9 +251,7 @@ def record_folders(values: Mapping[str, str]) -> list[Path]:
         UserError: a folder of ``records=`` is missing.
     """
     folders = [Path(folder) for folder in folders_of(values.get("records")) or ()]
-    for folder in folders:
-        if not folder.exists():
-            raise UserError(f"no records at {folder}: pass a run directory or a folder of them with records=")
+    check_sources(folders)
     root, chosen = _chosen(values["paper"])
     return folders or [*(root / paper / "results" for paper in chosen), Path(values["output_root"])]
 
@@ -262,6 +260,16 @@ def _chosen(paper: str) -> tuple[Path, list[str]]:
     """Return the folder of the manifests, and the papers of ``paper=``."""
     root = experiments_root(None if paper == "all" else paper)
     return root, papers(root) if paper == "all" else [paper]
+
+
+def check_local(values: Mapping[str, str]) -> None:
+    """Refuse a ``local=`` that is no folder; the default need not be there, and then such runs are named.
+
+    Raises:
+        UserError: as said.
+    """
+    if (local := values.get("local")) is not None and not Path(local).is_dir():
+        raise UserError(f"local={local} is not a folder: give the one that holds the corpora (docs/sweeps.md)")
 
 
 def planned(values: Mapping[str, str], console: Console | None = None) -> tuple[list[Group], list[RunRecord]]:
@@ -307,7 +315,9 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     """
     console = console or Console(soft_wrap=True, highlight=False)
     values = {"size": "small", "local": "local", "output_root": OUTPUTS, "dry_run": "false"}
-    values |= settings(words, "reproduce", ("paper", "records", *values))
+    given = settings(words, "reproduce", ("paper", "records", *values))
+    check_local(given)
+    values |= given
     if "paper" not in values:
         raise UserError("lit-ctg reproduce: which paper? paper=<paper> or paper=all")
     folders = record_folders(values)

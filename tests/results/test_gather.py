@@ -16,6 +16,7 @@ from lit_ctg.results.gather import gather, results_for, twins
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
+from lit_ctg.results.report import main as report
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import IMPOSSIBLE, NOT_RUN, Verdict
@@ -268,6 +269,7 @@ def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path,
     [
         ({"paper": "semantic_fushion"}, "did you mean 'semantic_fusion'"),
         ({"paper": PAPER, "format": "html"}, "format=html.*one of text, md"),
+        ({"paper": PAPER, "records": [__file__]}, "no records at .*test_gather.py"),
         ({"paper": PAPER, "records": ["nowhere/at/all"]}, "no records at nowhere/at/all"),
         ({"paper": PAPER, "size": "papr"}, "did you mean 'paper'"),
     ],
@@ -275,6 +277,15 @@ def test_missing_runs_are_named_with_the_command_that_makes_them(tmp_path: Path,
 def test_bad_input_is_one_line(words: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         table_command(**words, console=Console(file=StringIO()))
+
+
+@pytest.mark.parametrize("name", ["run.json", "samples.jsonl", "corrected-small-seed0.samples.jsonl", "paper.yaml"])
+@pytest.mark.parametrize("command", [table_command, report])
+def test_what_the_tables_are_made_from_is_not_written_over(tmp_path: Path, command: Any, name: str) -> None:
+    (tmp_path / name).write_text("kept")
+    with pytest.raises(UserError, match=f"{name} is a run's record or a paper's manifest"):
+        command(paper=PAPER, records=[tmp_path / "none"], out=tmp_path / name, console=Console(file=StringIO()))
+    assert (tmp_path / name).read_text() == "kept"
 
 
 # --- a number, a claim: counted once, of runs that may speak --------------------------------------------------------

@@ -181,6 +181,7 @@ def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
         (["start", "workers=many"], "workers=many: give a whole number from 1 to"),
         (["start", "workers=0"], "workers=0: give a whole number from 1 to"),
         (["start", "nice=20"], "nice=20: give a whole number from 0 to 19"),
+        (["start", "local=no/corpora"], "local=no/corpora is not a folder"),
         (["start", "retry=True"], "retry=True: give true or false"),
         (["start", "pages=1"], "no setting 'pages'"),
         (["status"], "no lab at outputs: lit-ctg lab start creates one"),

@@ -200,6 +200,7 @@ def test_the_size_is_small_unless_given(run_cli, tmp_path: Path, monkeypatch: py
 def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "smoke: [{experiment: main, regime: corrected, seed: [5], data: nowhere}]")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
     code, out, _ = run_cli("reproduce", "paper=semantic_fusion", "size=smoke", "local=mine")
     assert code == 1 and "not run, there is no folder mine/nowhere" in out
 
@@ -209,6 +210,7 @@ def test_missing_data_is_told(run_cli, tmp_path: Path, monkeypatch: pytest.Monke
     [
         (["reproduce", "semantic_fuson"], "did you mean 'semantic_fusion'"),
         (["reproduce", "all", "size=huge"], "one of smoke, small, paper"),
+        (["reproduce", "all", "local=pyproject.toml", "dry_run=true"], "local=pyproject.toml is not a folder"),
         (["reproduce", "all", "sise=small"], "did you mean 'size'"),
         (["reproduce"], "paper"),
     ],
