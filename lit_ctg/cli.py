@@ -15,7 +15,6 @@ from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, visible
 
-
 # the commands whose runs leave checkpoints
 _CONTINUE = (["train"], ["reproduce"], ["field"])
 

@@ -193,11 +193,17 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
         OmegaConf.set_struct(cfg, True)
         for override in OverridesParser.create().parse_overrides(words):
             key = override.key_or_group
-            if key == "experiment" or isinstance(known.get(key), dict) or "/" in key or override.is_delete():
+            # what names the run: another value would change nothing but what is said of it
+            renamed = key in ("paper", "name", "regime", "size") and override.value() != known.get(key)
+            chosen = key == "experiment" or renamed or isinstance(known.get(key), dict) or "/" in key
+            if chosen or override.is_delete():
                 raise UserError(
                     f"{override.input_line}: a run keeps its own {key.partition('/')[0]}; change single values, or "
                     "give experiment=... in place of the run directory"
                 )
+            if (top := key.partition(".")[0]) not in Config.__dataclass_fields__:
+                hint = did_you_mean(top, Config.__dataclass_fields__)
+                raise UserError(f"{override.input_line}: a run has no setting '{top}'{hint}; --help says what there is")
             OmegaConf.update(cfg, key, override.value(), force_add=override.is_add() or override.is_force_add())
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error

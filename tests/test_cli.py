@@ -106,6 +106,26 @@ def test_bad_generation_input(run_cli, trained: Path, words: list[str], expected
     assert len(err.strip().splitlines()) == 1 and expected in err
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("ckpt_path=other.ckpt", "brings its own checkpoint: leave one of the two out"),
+        ("size=paper", "a run keeps its own size"),
+        ("regime=as_published", "a run keeps its own regime"),
+        ("out=texts.jsonl", "a run has no setting 'out'"),
+        ("promt=Carol", "a run has no setting 'promt'; did you mean 'prompt'"),
+    ],
+)
+def test_a_run_directory_takes_no_word_that_would_be_ignored(run_cli, trained: Path, word: str, expected: str) -> None:
+    code, _, err = run_cli("generate", str(trained), word)
+    assert code == 2 and len(err.splitlines()) == 1 and expected in err, err
+
+
+def test_a_run_directory_may_be_told_its_own_size(run_cli, trained: Path) -> None:
+    code, out, err = run_cli("generate", str(trained), "size=smoke", "regime=corrected", "n=1")
+    assert code == 0 and len(out.splitlines()) == 1, err
+
+
 def test_a_damaged_or_foreign_checkpoint_is_refused(run_cli, tmp_path: Path) -> None:
     (tmp_path / "half.ckpt").write_bytes(b"PK\x03\x04 not all of it")
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")

@@ -151,6 +151,8 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
             f"{folder} is not a run directory with a checkpoint: give the folder that a finished lit-ctg train left "
             "under outputs/, or experiment=..."
         )
+    if named := next((word for word in words if word.startswith("ckpt_path=")), None):
+        raise UserError(f"{named}: {folder} brings its own checkpoint: leave one of the two out")
     checkpoint = _of_run(folder)
     cfg = changed(checkpoint.config, words)
     config = plain(cfg)
