@@ -68,6 +68,8 @@ class Steered:
     """
 
     def __init__(self, model: Any, controls: Sequence[Control], *, tokenizer: Any = None) -> None:
+        if controls is None or isinstance(controls, Control) or not all(isinstance(one, Control) for one in controls):
+            raise UserError("controls: give a list of controls; Control.from_pretrained(folder) loads one")
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         refuse_encoder(model)
@@ -84,6 +86,8 @@ class Steered:
         Raises:
             UserError: no such control, or no setting named. (The settings themselves are checked by their control.)
         """
+        if settings is not None and not isinstance(settings, Mapping):
+            raise UserError('settings: give a mapping, {"<control>.<setting>": value}')
         known = {control.name: dict[str, Any]() for control in self.controls}
         for key, value in (settings or {}).items():
             name, dot, setting = str(key).partition(".")
@@ -353,6 +357,8 @@ class Steered:
         for name in ("input_ids", "inputs", "attention_mask"):
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
+            raise UserError(f"seed={seed!r}: give a whole number from 0")
         if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:
             raise UserError(
                 "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass num_beams=1"

@@ -468,3 +468,24 @@ def test_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str,
 def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict[str, Control]) -> None:
     written = [writes(seed, model, tokenizer, all_controls) for seed in range(20, 220)]
     assert sum(written) > len(written) / 2, "most are refused, so little is compared"
+
+
+@pytest.mark.parametrize(
+    ("controls", "settings", "options", "message"),
+    [
+        (["gate"], {}, {}, "controls: give a list of controls"),
+        (None, {}, {}, "controls: give a list of controls"),
+        ([], ["alpha"], {}, "settings: give a mapping"),
+        ([], {}, {"seed": -1}, "seed=-1: give a whole number from 0"),
+        ([], {}, {"seed": "x"}, "seed='x': give a whole number from 0"),
+    ],
+)
+def test_arguments_of_another_kind_end_in_one_line(controls: Any, settings: Any, options: Any, message: str) -> None:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_embd=8, n_layer=1, n_head=1, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    ids_BT = torch.ones(1, 2, dtype=torch.long)
+    with pytest.raises(UserError, match=message):
+        Steered(model, controls).generate(ids_BT, settings=settings, max_new_tokens=1, do_sample=True, **options)
