@@ -56,7 +56,8 @@ A table is a mapping::
         not_run: why                      # what to say where there is no run, e.g. of an unavailable model
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|folds|none # over seeds (folds: of one seed over its folds), Wilson over the
-                                          # pooled trials, or an exact number
+                                          # pooled trials (Student over seeds where
+                                          # wider), or an exact number
         limits: [0, 200]                  # the range of values, where the unit does not imply it
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
