@@ -284,7 +284,7 @@ class _Measured:
             self.interval = next_rate(self.values, trials, row.trials)
             self.counts = self.interval if len(self.values) >= MIN_SEEDS else None
         elif row.interval != "wilson":
-            self._seeds(row)
+            self._seeds(row, printed)
 
     def _pool(self, row: RowSpec, reads: Sequence[Read], trials: Sequence[int]) -> None:
         hits, total = sum(round(v * n) for v, n in zip(self.values, trials, strict=True)), sum(trials)
@@ -295,10 +295,14 @@ class _Measured:
         self.mean, self.trials = (hits / total if total else math.nan), total
         self.interval = mean_rate(self.values, trials)
 
-    def _seeds(self, row: RowSpec) -> None:
-        """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three."""
+    def _seeds(self, row: RowSpec, printed: Printed | None) -> None:
+        """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three.
+
+        A printed difference that no claim goes with is a number, so it too is held against one more run.
+        """
         difference = _is_difference(row)
-        of = mean_interval if difference else next_interval
+        number = row.claim is None and printed is not None and printed.value is not None
+        of = mean_interval if difference and not number else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
         if enough and self.domain.truth and difference and not self._sure():

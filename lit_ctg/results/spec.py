@@ -477,6 +477,10 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
+    if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
+        raise UserError(
+            f"{where} ({row.label}): beside a printed number interval: wilson needs trials, those of the paper"
+        )
     if row.limits is not None and not (isinstance(row.limits, list) and len(row.limits) == 2):
         raise UserError(f"{where}: limits are two numbers")
     if not set(row.regimes) <= set(REGIMES):

@@ -264,6 +264,19 @@ def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, 
     assert (cell.verdict.label, cell.verdict.reason) == ("undecided", "fewer than 3 seeds")
 
 
+def test_a_printed_difference_without_a_claim_is_held_against_one_more_run(make_record, tmp_path) -> None:
+    """Its 30 values spread by 2 around -4: one run may well give the printed -2, though the mean is far from it."""
+    pool = pool_of(make_record, {"main": [-4.0, -2.0, -6.0] * 10, "baseline": [0.0] * 30})
+    text = (
+        "metric: m, combine: difference, terms: [{}, {experiment: baseline}],"
+        "printed: [{row: a, column: x}, {row: b, column: x}], margin: {absolute: 0.5, why: w}"
+    )
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.verdict.label == "undecided" and cell.interval[0] < -7 and cell.interval[1] > -1
+    claimed = row_of(tmp_path, f"{text}, claim: less", pool).cells["corrected"]
+    assert claimed.interval[1] < -3, "of a claim the interval is that of the mean"
+
+
 def test_a_difference_that_is_no_number_has_no_sign(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0], "baseline": [4.0, math.nan, 4.0]})
     text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}]"
