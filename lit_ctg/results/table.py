@@ -203,10 +203,12 @@ class RecordPool:
         for record in group:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
-        for record in other:
+        for record in [*other, *(record for record in kept if families[id(record)] != best)]:
             changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
+            mixed = any(record is one for one in kept)
+            how = "committed, so counted with the others, but of" if mixed else "left out,"
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
-            self.notes.append(f"left out, another configuration ({changes}): {run}")
+            self.notes.append(f"{how} another configuration ({changes}): {run}")
         return kept
 
 

@@ -89,6 +89,20 @@ def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: 
     assert len(pool.notes) == 2
 
 
+def test_committed_records_of_several_configurations_are_told(make_record, tmp_path: Path) -> None:
+    """They count together, as a table reads a committed record whatever it says; but nobody would see that."""
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
+    for record in records:
+        record.source = tmp_path / "results" / "main" / f"corrected-paper-seed{record.seed}.json"
+    records[2].config["model"] = {"lr": 1.0}
+    pool = RecordPool(records, "semantic_fusion", "paper", tmp_path / "results")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2, 3]
+    assert pool.notes == [
+        "committed, so counted with the others, but of another configuration (model.lr=1.0): "
+        "semantic_fusion/main corrected seed 3"
+    ]
+
+
 def test_records_of_an_older_definition_are_not_mixed_in(make_record) -> None:
     records = [make_record("main", "corrected", seed) for seed in (1, 2)]
     records[1].metrics[PPL]["version"] = 2
