@@ -164,7 +164,7 @@ def test_scores_that_are_no_numbers_end_as_a_divergence_which_is_a_result(share)
             return SimpleNamespace(scores_BTV=scores.masked_fill(broken, torch.nan))
 
     callback = CausalityProbe()
-    with pytest.raises(Diverged, match="^Overflows gives scores that are no numbers: lower the model's learning_rate"):
+    with pytest.raises(Diverged, match=r"^Overflows gives scores that are no numbers: lower the model's learning_rate"):
         callback.run(model := Overflows(causal=True), batch_for(model, sentences()))
     assert math.isnan(callback.results["probe/max_change"]["value"])
 
