@@ -198,6 +198,8 @@ class FolderDataModule(CorpusDataModule):
                 yield from _documents(lines, level)
 
     def _rows(self, path: Path) -> Iterator[Iterator[str]]:
+        if not _has_text(path):
+            return
         column = text_column(path, self.column)
         for row in read_records(path, [column], empty=True):
             yield iter(row.text(column).splitlines())

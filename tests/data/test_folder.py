@@ -99,6 +99,13 @@ def test_what_is_left_out_is_told(own: Path, caplog: pytest.LogCaptureFixture) -
     assert "left out nothing: no text there" in second
 
 
+def test_files_without_rows_beside_others_are_no_documents(own: Path) -> None:
+    before = counts(module(own), "train")
+    for name, content in (("a.jsonl", "\n"), ("b.csv", "text,date\n"), ("c.txt", "\n")):
+        (own / "poems" / name).write_text(content)
+    assert counts(module(own), "train") == before
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
