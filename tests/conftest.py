@@ -165,7 +165,7 @@ def trainer_of(tmp_path: Path) -> Callable[..., lightning.Trainer]:
         return lightning.Trainer(
             accelerator="cpu",
             callbacks=list(callbacks),
-            num_sanity_val_steps=0,
+            num_sanity_val_steps=chosen.pop("num_sanity_val_steps", 0),
             enable_progress_bar=chosen.pop("enable_progress_bar", False),
             enable_model_summary=False,
             **chosen,

@@ -126,6 +126,18 @@ def test_a_run_directory_may_be_told_its_own_size(run_cli, trained: Path) -> Non
     assert code == 0 and len(out.splitlines()) == 1, err
 
 
+@pytest.mark.parametrize(("command", "goes_on"), [("train", True), ("table", False), ("play", False)])
+def test_an_interruption_promises_a_checkpoint_only_where_there_is_one(
+    run_cli, monkeypatch: pytest.MonkeyPatch, command: str, goes_on: bool
+) -> None:
+    def stop(_words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lit_ctg.cli._dispatch", stop)
+    code, _, err = run_cli(command, "paper=nslm")
+    assert code == 130 and ("last checkpoint" in err) is goes_on
+
+
 def test_a_damaged_or_foreign_checkpoint_is_refused(run_cli, tmp_path: Path) -> None:
     (tmp_path / "half.ckpt").write_bytes(b"PK\x03\x04 not all of it")
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")

@@ -112,9 +112,10 @@ class RunCheckpoint(ModelCheckpoint):
 
     Args:
         dirpath: folder of the checkpoints.
-        minutes: also save within an epoch, once this many have passed since the last save; None: only at its end. For
-            models and callbacks whose checkpoint holds all state that they carry from batch to batch, in one process,
-            with a loader that knows its position (``ResumableLoader``); otherwise nothing is saved within an epoch.
+        minutes: also save within an epoch, after the first step of the optimiser once this many have passed since the
+            last save; None: only at its end. For models and callbacks whose checkpoint holds all state that they carry
+            from batch to batch, in one process, with a loader that knows its position (``ResumableLoader``); otherwise
+            nothing is saved within an epoch.
     """
 
     def __init__(self, dirpath: str | None = None, minutes: float | None = None) -> None:
@@ -147,7 +148,9 @@ class RunCheckpoint(ModelCheckpoint):
         if self.minutes is None or time.monotonic() - self._saved_at < 60 * self.minutes:
             return
         known = isinstance(trainer.train_dataloader, ResumableLoader) and trainer.world_size == 1
-        if known and self.dirpath is not None and not trainer.is_last_batch:
+        # a checkpoint holds no gradients: between two steps those of the batches since the first would be lost
+        stepped = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if known and stepped and self.dirpath is not None and not trainer.is_last_batch:
             trainer.save_checkpoint(Path(self.dirpath) / f"{self.filename}{self.FILE_EXTENSION}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class MetricCallback(Callback):
                 self.results[PREFIX + key] = result.to_dict()
         values = {key: result["value"] for key, result in self.results.items()}
         pl_module.log_dict({key: torch.tensor(value, dtype=torch.float32) for key, value in values.items()})
-        if trainer.state.fn == "fit":
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
             for key, value in values.items():
                 self.history.setdefault(key, []).append([trainer.current_epoch + 1, value])
 

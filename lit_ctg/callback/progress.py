@@ -42,7 +42,7 @@ class Progress(RichProgressBar):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's numbers."""
         super().on_validation_end(trainer, pl_module)
-        if trainer.state.fn != "fit" or not trainer.is_global_zero:
+        if trainer.state.fn != "fit" or trainer.sanity_checking or not trainer.is_global_zero:
             return
         values = trainer.callback_metrics
         shown = [(key, values[key]) for key in ("train/loss", "val/perplexity") if key in values]

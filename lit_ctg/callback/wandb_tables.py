@@ -50,7 +50,7 @@ class WandbGenerations(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Generate, append to file and table (not in the final validation, which makes the record's samples)."""
-        if trainer.state.fn != "fit":
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         with evaluating(pl_module):
             generator = self.decoding.generator(pl_module, datamodule_of(trainer))

@@ -74,10 +74,10 @@ class Corpus(Protocol):
         """Return the batches of an epoch, in an order that depends on (seed, epoch) only."""
 
     def val_dataloader(self) -> Iterable[Batch]:
-        """Return the validation batches, always the same."""
+        """Return the validation batches, always the same (but for ``data.batching=windows_everywhere``)."""
 
     def test_dataloader(self) -> Iterable[Batch]:
-        """Return the test batches, always the same."""
+        """Return the test batches, always the same (with the same exception)."""
 
 
 def checksum(value: Any) -> str:

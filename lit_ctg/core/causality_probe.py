@@ -14,6 +14,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_ctg.core.divergence import REMEDY, Diverged
 from lit_ctg.core.model import evaluating
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
@@ -27,7 +28,8 @@ class ProbeResult(NamedTuple):
 
     Attributes:
         is_causal: no earlier score moved by more than rounding.
-        max_change: largest absolute change of a score at a position before the first changed token.
+        max_change: largest absolute change of a score at a position before the first changed token; NaN where a score
+            is no number.
         n: positions compared, over all trials.
     """
 
@@ -66,7 +68,8 @@ def probe(
     generator = torch.Generator().manual_seed(seed)
     ids_BT, real_BT = _whole(batch)
     before_BTV = _scores(forward(batch))
-    scale = max(1.0, float(before_BTV[before_BTV.isfinite()].abs().max()))
+    finite = before_BTV[before_BTV.isfinite()]
+    scale = max(1.0, float(finite.abs().max()) if finite.numel() else 0.0)
     largest, compared = 0.0, 0
     for trial in range(trials):
         last_B1 = _last_unchanged(real_BT, generator)
@@ -81,7 +84,7 @@ def probe(
         before, after = before_BTV[kept_BT], after_BTV[kept_BT]
         # equal infinities are not a change; their difference would be NaN
         change = torch.where(before == after, 0.0, (after - before).abs())
-        largest = max(largest, float(change.max())) if not change.isnan().any() else float("inf")
+        largest = max(largest, float(change.max())) if not change.isnan().any() else math.nan
         compared += int(kept_BT.sum())
     return ProbeResult(largest <= tolerance * scale, largest, compared)
 
@@ -96,6 +99,7 @@ class CausalityProbe(Callback):
 
     Raises:
         UserError: the model says ``causal = True`` and is not.
+        Diverged: a score is no number.
     """
 
     def __init__(self, *, trials: int = 4, seed: int = 0, tolerance: float = 1e-4) -> None:
@@ -137,6 +141,7 @@ class CausalityProbe(Callback):
 
         Raises:
             UserError: the module says ``causal = True`` and is not.
+            Diverged: a score is no number.
         """
         with evaluating(module):
             found = probe(
@@ -149,8 +154,8 @@ class CausalityProbe(Callback):
         for name, value in (("causal", float(found.is_causal)), ("max_change", found.max_change)):
             unit = "truth value" if name == "causal" else "score"
             self.results[f"probe/{name}"] = MetricResult(value, unit, "none", found.n, None, 1).to_dict()
-        if not math.isfinite(found.max_change):
-            raise UserError(f"{type(module).__name__} gives scores that are no numbers: the training diverged")
+        if math.isnan(found.max_change):
+            raise Diverged(f"{type(module).__name__} gives scores that are no numbers: {REMEDY}")
         if getattr(module, "causal", False) and not found.is_causal:
             raise UserError(
                 f"{type(module).__name__} says causal=True, but changing later tokens moves earlier scores by up to "

@@ -9,6 +9,7 @@ The i-th batch of an epoch depends on (seed, epoch, i) alone, so a resumed run e
 from __future__ import annotations
 
 import itertools
+import logging
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from torch.utils.data import Dataset
 from lit_ctg.core.batch import Batch
 from lit_ctg.data.packing import PackedCorpus
 from lit_ctg.errors import UserError
+
+_logger = logging.getLogger(__name__)
 
 
 class PackedBatches(Dataset[Batch]):
@@ -142,6 +145,8 @@ class WholeBatches(PackedBatches):
 class RandomWindows(PackedBatches):
     """Windows at random places; with ``by_source`` each row is within one source and ``control_code_B`` names it.
 
+    A source of at most ``length`` tokens has no window: it is left out with a warning.
+
     Args:
         steps: batches per epoch; None is as many as hold the tokens of the text.
         seed: of the places.
@@ -166,6 +171,11 @@ class RandomWindows(PackedBatches):
         long = [entry for entry in ranges if entry[2] - entry[1] > self.length]
         if not long:
             raise UserError(f"split '{split}' is shorter than one window of {self.length}: give more text")
+        if left_out := [packed.sources[source] for source, first, stop in ranges if stop - first <= self.length]:
+            _logger.warning(
+                f"split '{split}': no window holds {', '.join(left_out)}, with at most {self.length} tokens: lower "
+                "data.length or give more text"
+            )
         self.source_R, self.first_R, self.stop_R = (np.array(column) for column in zip(*long, strict=True))
 
     def __len__(self) -> int:

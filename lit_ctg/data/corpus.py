@@ -51,8 +51,9 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         tokenizer: its vocabulary is built on the training split.
         batching: chunks (consecutive), whole_batches (consecutive; in training across sources and dropping what does
         not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
-        places in evaluation too: an estimate, not the whole split), equal_windows (random places in training, every
-        source equally often, an epoch as long as the text) or streams (truncated back-propagation).
+        places in evaluation too, others after every epoch: an estimate, not the whole split), equal_windows (random
+        places in training, every source equally often, an epoch as long as the text) or streams (truncated
+        back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import logging
 import os
 from collections.abc import Iterator
@@ -198,9 +199,12 @@ class FolderDataModule(CorpusDataModule):
                 yield from _documents(lines, level)
 
     def _rows(self, path: Path) -> Iterator[Iterator[str]]:
+        if not _has_text(path):
+            return
         column = text_column(path, self.column)
         for row in read_records(path, [column], empty=True):
-            yield iter(row.text(column).splitlines())
+            # as in a file: str.splitlines also cuts at form feeds and U+2028, which would be lost
+            yield (line.rstrip("\n") for line in io.StringIO(row.text(column), newline=None))
 
     def test_dataloader(self) -> Any:
         return self.val_dataloader() if self.test_fraction == 0 else super().test_dataloader()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,9 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
     from transformers import AutoTokenizer
 
     try:
-        found = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        folder = Path(path).expanduser()
+        place = str(folder) if folder.is_dir() else path
+        found = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
     except Exception as error:
         # the libraries raise all kinds of errors: OSError, ValueError, KeyError, errors of the hub and of tokenizers
         reason = " ".join(str(error).split())[:160]

@@ -154,6 +154,8 @@ class WordTokenizer(Tokenizer):
         self.lower, self.eol, self.minimum, self.size = lower, eol, minimum, size
         self._line_end = f" {eol} ".encode()
         self.specials = tuple(dict.fromkeys([*specials, *([eol] if eol else [])]))
+        if size is not None and size < len(self.specials):
+            raise UserError(f"tokenizer.size={size} has no room for {', '.join(self.specials)}: give more, or null")
 
     def fingerprint(self) -> dict[str, Any]:
         return {"kind": self.kind, "lower": self.lower, "eol": self.eol, "minimum": self.minimum, "size": self.size,

@@ -26,7 +26,9 @@ def temperature(scores_BV: Tensor, value: PerRow) -> Tensor:
 def top_k(scores_BV: Tensor, k: int | Sequence[int] | Tensor) -> Tensor:
     """Keep the ``k`` best tokens of each row and those tied with the k-th; ``k <= 0`` keeps all."""
     size = scores_BV.shape[-1]
-    k_B1 = torch.as_tensor(k, dtype=torch.long, device=scores_BV.device).reshape(-1, 1)
+    # whatever the type of the scores, k is exact in float32
+    rows_B0 = scores_BV.new_empty(len(scores_BV), 0, dtype=torch.float32)
+    k_B1 = per_row(k, rows_B0).long()
     k_B1 = k_B1.where(k_B1 > 0, size).clamp(max=size).expand(len(scores_BV), 1)
     smallest_kept_B1 = scores_BV.sort(dim=-1, descending=True).values.gather(-1, k_B1 - 1)
     return scores_BV.masked_fill(scores_BV < smallest_kept_B1, MINUS_INFINITY)

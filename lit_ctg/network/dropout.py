@@ -11,9 +11,14 @@ from torch.autograd.function import once_differentiable
 LEVELS = 65536  # values of a 16-bit random word
 
 
+def _dropped(p: float) -> int:
+    """Return how many of the levels are dropped: never all of them."""
+    return min(round(p * LEVELS), LEVELS - 1)
+
+
 def dropout_scale(p: float) -> float:
     """Return the factor of kept elements."""
-    return LEVELS / (LEVELS - round(p * LEVELS))
+    return LEVELS / (LEVELS - _dropped(p))
 
 
 def dropout_mask(shape: torch.Size, p: float, like: Tensor) -> Tensor:
@@ -27,11 +32,13 @@ def dropout_mask(shape: torch.Size, p: float, like: Tensor) -> Tensor:
         p: in [0, 1).
         like: a tensor of the wanted dtype and device.
     """
+    if not _dropped(p):
+        return torch.ones(shape, dtype=like.dtype, device=like.device)
     count = shape.numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64, device=like.device)
     # the whole 64-bit range: plain random_() leaves the sign bit 0, which would skew one word in four
     words.random_(-(2**63), None)
-    first_kept = round(p * LEVELS) - LEVELS // 2
+    first_kept = _dropped(p) - LEVELS // 2
     bits = words.view(torch.int16)[:count].view(shape)
     # clamp and subtract instead of comparing: kernels with boolean results do not vectorise
     kept = bits.clamp_(first_kept - 1, first_kept).sub_(first_kept - 1)

@@ -153,7 +153,7 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
         revision: commit on the hub.
 
     Raises:
-        UserError: there is none, or it is of another kind.
+        UserError: there is none, it is of another kind or damaged, or weights of it are missing.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -164,13 +164,21 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     try:
         with _quiet_loading():
             config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
-            return AutoModelForCausalLM.from_pretrained(
-                place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False
-            )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0][:160]
+            model, told = AutoModelForCausalLM.from_pretrained(
+                place, revision=revision, config=config, dtype=torch.float32, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+    except Exception as error:  # those of safetensors, torch and the hub have no common class
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
         kind = "is not a causal language model" if "AutoModelForCausalLM" in str(error) else "cannot be loaded"
         raise UserError(f"{where}={path} {kind}: {reason}") from error
+    if missing := sorted(told["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(
+            f"{where}={path} lacks weights of a {type(model).__name__} ({missing[0]}{more}), which would be drawn at "
+            "random: give a whole causal language model"
+        )
+    return model
 
 
 @contextlib.contextmanager

@@ -92,6 +92,8 @@ class TransformerBackbone(nn.Module):
         super().__init__()
         if dim % heads:
             raise ValueError(f"dim={dim} is not a multiple of heads={heads}")
+        if layers < 1:
+            raise ValueError(f"layers={layers} must be at least 1")
         if norm_position not in ("post", "pre"):
             raise ValueError(f"norm_position={norm_position!r}: choose post or pre")
         if not 0.0 <= dropout < 1.0:

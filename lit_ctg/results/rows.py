@@ -36,11 +36,12 @@ from lit_ctg.results.verdict import (
     judge_never,
     judge_number,
     mean_interval,
+    mean_rate,
     next_interval,
     next_rate,
     repeatability,
 )
-from lit_ctg.statistics import Interval, sign_test, wilson_interval
+from lit_ctg.statistics import Interval, sign_test
 
 _BOUNDS = ("floor", "ceiling", "expectation")
 _DIFFERENCES = ("difference", "percent_change", "interaction")
@@ -279,9 +280,11 @@ class _Measured:
             self.interval = mean_interval(folds, domain)
             self.counts = self.interval if self.folds >= MIN_SEEDS else None
         elif row.trials is not None:
-            self.interval = self.counts = next_rate(self.values, trials, row.trials)
+            # sampling alone gives an interval to one seed too, but says nothing of another training
+            self.interval = next_rate(self.values, trials, row.trials)
+            self.counts = self.interval if len(self.values) >= MIN_SEEDS else None
         elif row.interval != "wilson":
-            self._seeds(row)
+            self._seeds(row, printed)
 
     def _pool(self, row: RowSpec, reads: Sequence[Read], trials: Sequence[int]) -> None:
         hits, total = sum(round(v * n) for v, n in zip(self.values, trials, strict=True)), sum(trials)
@@ -290,12 +293,16 @@ class _Measured:
                 f"{row.label}: {row.terms[0][1]} is not a rate ({hits} of {total}); interval: wilson is for rates"
             )
         self.mean, self.trials = (hits / total if total else math.nan), total
-        self.interval = self.counts = wilson_interval(hits, total)
+        self.interval = mean_rate(self.values, trials)
 
-    def _seeds(self, row: RowSpec) -> None:
-        """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three."""
+    def _seeds(self, row: RowSpec, printed: Printed | None) -> None:
+        """Set the intervals over seeds: of the mean for a difference, of one more run for a level; they need three.
+
+        A printed difference that no claim goes with is a number, so it too is held against one more run.
+        """
         difference = _is_difference(row)
-        of = mean_interval if difference else next_interval
+        number = row.claim is None and printed is not None and printed.value is not None
+        of = mean_interval if difference and not number else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
         if enough and self.domain.truth and difference and not self._sure():
@@ -423,7 +430,7 @@ def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool =
         )
     if value is None or row.margin is None:
         return None
-    if not math.isfinite(ours.mean):
+    if ours.counts is not None and not math.isfinite(ours.mean):
         return Verdict(NOT_REPRODUCED, f"ours is {ours.mean}")
     return judge_number(value, ours.counts, row.margin)
 

@@ -56,7 +56,8 @@ A table is a mapping::
         not_run: why                      # what to say where there is no run, e.g. of an unavailable model
         goal: {at_most: 1.25} or {at_least: 0.3}
         interval: seeds|wilson|folds|none # over seeds (folds: of one seed over its folds), Wilson over the
-                                          # pooled trials, or an exact number
+                                          # pooled trials (Student over seeds where
+                                          # wider), or an exact number
         limits: [0, 200]                  # the range of values, where the unit does not imply it
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
@@ -476,6 +477,10 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
+    if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
+        raise UserError(
+            f"{where} ({row.label}): beside a printed number interval: wilson needs trials, those of the paper"
+        )
     if row.limits is not None and not (isinstance(row.limits, list) and len(row.limits) == 2):
         raise UserError(f"{where}: limits are two numbers")
     if not set(row.regimes) <= set(REGIMES):

@@ -90,6 +90,7 @@ class RecordPool:
         for key, group in sorted(done.items()):
             kept = self._one_configuration(key, group, folder)
             self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
+            self._tell_diverged(key)
 
     def records(self) -> list[RunRecord]:
         """Return the records in use, by experiment, regime and seed."""
@@ -183,6 +184,13 @@ class RecordPool:
         counts = f", {len(records) - runs} counts of its text" if len(records) > runs else ""
         return f"{runs} run{'s' * (runs != 1)}, size {self.size}, seed{'s' * (len(seeds) != 1)} {told}{data}{counts}"
 
+    def _tell_diverged(self, key: Key) -> None:
+        """Note the seeds that diverged beside finished ones: a mean over those that did not is a favourable choice."""
+        lost = sorted({record.seed for record in self.failed.get(key, []) if record.status == "DIVERGED"})
+        if lost := [seed for seed in lost if seed not in self.runs[key]]:
+            seeds = f"seed{'s' * (len(lost) != 1)} {', '.join(map(str, lost))}"
+            self.notes.append(f"diverged, so not among the values: {self.paper}/{key[0]} {key[1]} {seeds}")
+
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""
         committed = [r for r in group if folder is not None and r.source is not None and folder in r.source.parents]
@@ -195,10 +203,12 @@ class RecordPool:
         for record in group:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
-        for record in other:
+        for record in [*other, *(record for record in kept if families[id(record)] != best)]:
             changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
+            mixed = any(record is one for one in kept)
+            how = "committed, so counted with the others, but of" if mixed else "left out,"
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
-            self.notes.append(f"left out, another configuration ({changes}): {run}")
+            self.notes.append(f"{how} another configuration ({changes}): {run}")
         return kept
 
 
@@ -288,10 +298,11 @@ class Cell:
 
     ``values`` are by seed, ``mean`` is their mean (or the pooled rate over ``trials``). ``interval`` is where one more
     run would lie; for a difference, the interval of its mean; for ``interval: wilson`` without a printed number,
-    Wilson's. ``folds`` is their number where the interval is over the folds of one run. A ``hole`` says what is
-    missing. A row with a printed number or a claim has a ``verdict``, another may have a ``finding``. ``bounds`` holds
-    the numbers behind floor, ceiling and expectation; ``spread`` is CV* of ours alone, ``spread_printed`` with the
-    printed number. In a row "on average" the values are the means of its ``cells``, numbered from 0.
+    the wider of Wilson's and Student's over seeds. ``folds`` is their number where the interval is over the folds of
+    one run. A ``hole`` says what is missing. A row with a printed number or a claim has a ``verdict``, another may have
+    a ``finding``. ``bounds`` holds the numbers behind floor, ceiling and expectation; ``spread`` is CV* of ours alone,
+    ``spread_printed`` with the printed number. In a row "on average" the values are the means of its ``cells``,
+    numbered from 0.
     """
 
     values: dict[int, float] = field(default_factory=dict)

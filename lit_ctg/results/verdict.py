@@ -19,6 +19,7 @@ from lit_ctg.statistics import (
     rate_prediction_interval,
     summarize,
     t_quantile,
+    wilson_interval,
 )
 
 REPRODUCED = "reproduced"
@@ -57,9 +58,10 @@ RULES = (
     "smallest meaningful effect; undecided: neither. cannot decide: a check that must hold first does not. met by "
     "an untrained model: it would get the same verdict. too small to tell: the metric is at its floor. impossible: "
     "beyond a bound that holds for the stated model. other size, other metric, other data: not comparable, so not "
-    "judged. Intervals of levels are prediction intervals, those of differences of the mean; over folds they are of"
-    " one run. CV* is the spread over seeds in percent of the mean, corrected for few seeds (in brackets with the "
-    "printed number among them). All of it: docs/verdicts.md."
+    "judged. Intervals of levels are prediction intervals, those of differences of the mean; those of rates over all "
+    "texts of our seeds are of the rate, the wider of Wilson's over texts and Student's over seeds; over folds they "
+    "are of one run. CV* is the spread over seeds in percent of the mean, corrected for few seeds (in brackets with "
+    "the printed number among them). All of it: docs/verdicts.md."
 )
 
 
@@ -237,6 +239,8 @@ def find_sign(interval: Interval | None) -> str:
     """Say in words what a paired difference of ours shows."""
     if interval is None:
         return "too few seeds"
+    if not all(map(math.isfinite, interval)):
+        return "not finite"
     if interval[0] <= 0 <= interval[1]:
         return "no difference shown"
     return "lower" if interval[1] < 0 else "higher"
@@ -344,6 +348,20 @@ def next_rate(values: Sequence[float], trials: Sequence[int], printed_trials: in
     hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
     pooled = rate_prediction_interval(hits, sum(trials), printed_trials)
     seeds = next_interval(values, _RATE) if len(values) >= MIN_SEEDS else None
+    if pooled is None or seeds is None:
+        return pooled
+    return min(pooled[0], seeds[0]), max(pooled[1], seeds[1])
+
+
+def mean_rate(values: Sequence[float], trials: Sequence[int]) -> Interval | None:
+    """Return the 95% interval of the rate over all texts of our seeds, by seed ``values`` of ``trials`` texts.
+
+    On either side the wider of two: Wilson's over the pooled trials and, from ``MIN_SEEDS`` seeds on, Student's over
+    the seeds. Texts of one trained model are no further draws of models: Wilson's alone would claim that they are.
+    """
+    hits = sum(round(value * n) for value, n in zip(values, trials, strict=True))
+    pooled = wilson_interval(hits, sum(trials))
+    seeds = mean_interval(values, _RATE) if len(values) >= MIN_SEEDS else None
     if pooled is None or seeds is None:
         return pooled
     return min(pooled[0], seeds[0]), max(pooled[1], seeds[1])

@@ -38,8 +38,12 @@ class Checkpoint:
     state_dict: dict[str, Any] | None
     other_text: bool = False
 
-    def check_corpus(self, corpus: Mapping[str, str]) -> None:
+    def check_corpus(self, corpus: Mapping[str, str], otherwise: str = "train again") -> None:
         """Refuse a vocabulary other than that of training, and a text that has changed unnoticed.
+
+        Args:
+            corpus: the checksums of the data.
+            otherwise: what to do in place of bringing the corpus back.
 
         Raises:
             UserError: names what differs.
@@ -47,7 +51,7 @@ class Checkpoint:
         compared = {key: value for key, value in self.corpus.items() if key != "text" or not self.other_text}
         if differs := difference(compared, corpus):
             raise UserError(
-                f"checkpoint {self.path} was trained on other data: {differs}; bring that corpus back or train again"
+                f"checkpoint {self.path} was trained on other data: {differs}; bring that corpus back or {otherwise}"
             )
 
     def load_into(self, module: LightningModule, datamodule: LightningDataModule) -> None:
@@ -109,8 +113,12 @@ def prepare_resume(folder: Path, config: Mapping[str, Any], corpus: Mapping[str,
             set_aside(last)
         os.replace(previous(last), last)
     if found is not None:
-        _compare(config, found)
-        found.check_corpus(corpus)
+        anew = f"delete {folder} to run from the start"
+        try:
+            _compare(config, found)
+        except UserError as error:
+            raise UserError(f"{error}; {anew}") from error
+        found.check_corpus(corpus, otherwise=anew)
     return told
 
 

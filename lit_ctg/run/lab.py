@@ -204,7 +204,7 @@ def _is_held(path: Path) -> bool:
 
 
 def work(output_root: str, number: int) -> int:
-    """Be worker ``number``: run one job after the other until none is left or SIGTERM arrives."""
+    """Be worker ``number``: run one job after the other until none is left, a start wants fewer, or SIGTERM arrives."""
     lab = Lab.at(Path(output_root))
     # whoever checks whether it is alive holds the lock for a moment
     end = time.monotonic() + 25 * POLL
@@ -220,8 +220,10 @@ def work(output_root: str, number: int) -> int:
     signal.signal(signal.SIGTERM, stop)
     try:
         ended: set[str] = set()
-        # a start beside living workers may have changed the settings
-        while (found := (lab := Lab.at(Path(output_root))).next()) is not None:
+        # a start beside living workers may have changed the settings, and how many workers there are to be
+        while number < int((lab := Lab.at(Path(output_root))).settings["workers"]):
+            if (found := lab.next()) is None:
+                break
             job, lock = found
             with lock:
                 if job.key in ended:
@@ -294,10 +296,12 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     # a worker that finds nothing to do ends at once
     while time.monotonic() < end and any(one.poll() is None and k not in lab.workers() for k, one in made.items()):
         time.sleep(POLL)
+    alive = lab.workers()
+    extra = sum(number >= int(values["workers"]) for number in alive)
+    ending = f" ({extra} of them until the current run ends)" if extra else ""
     without = sum(bool(absent(job.group)) for job in jobs)
-    lack = f", {without} without data" if without else ""
-    said = f"{len(lab.workers())} workers, {len(jobs) - without} runs to do{lack}; lit-ctg lab status says more"
-    console.print(said, markup=False)
+    todo = f"{len(jobs) - without} runs to do" + (f", {without} without data" if without else "")
+    console.print(f"{len(alive)} workers{ending}, {todo}; lit-ctg lab status says more", markup=False)
     return 0
 
 

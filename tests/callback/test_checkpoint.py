@@ -231,14 +231,20 @@ class SaveAt(Callback):
 def fit(tiny, trainer_of, tmp_path: Path):
     """Return a function that trains a model with dropout on four batches an epoch and returns its weights."""
 
-    def train(*callbacks: Callback, resume: Path | None = None, eager: bool = False, **options: int) -> torch.Tensor:
+    def train(
+        *callbacks: Callback,
+        resume: Path | None = None,
+        eager: bool = False,
+        minutes: float | None = None,
+        **options: int,
+    ) -> torch.Tensor:
         module, data = tiny()
         if eager:
             # as cosine schedules do
             rate = module.configure_optimizers
             module.configure_optimizers = lambda: (module.trainer.estimated_stepping_batches, rate())[1]
         loader = ResumableLoader(Rows(data.rows), seed=1, shuffle=True)
-        checkpoint = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"))
+        checkpoint = RunCheckpoint(dirpath=str(tmp_path / "checkpoints"), minutes=minutes)
         trainer = trainer_of(EpochSeed(seed=3), checkpoint, *callbacks, enable_checkpointing=True, **options)
         trainer.fit(module, loader, ckpt_path=resume, weights_only=True if resume else None)
         return module.embedding.weight.detach().clone()
@@ -254,6 +260,30 @@ def test_training_goes_on_inside_an_epoch(fit, tmp_path: Path, accumulate: int, 
     # in the second epoch, after its second batch or pair
     whole = fit(SaveAt(path, step=6 // accumulate), **options)
     assert torch.equal(fit(resume=path, **options), whole)
+
+
+class Killed(Callback):
+    """Ends a run during its n-th batch."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def on_train_batch_start(self, *arguments: object) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyError("killed")
+
+
+@pytest.mark.parametrize("batches", [3, 4, 8])
+def test_a_run_killed_between_two_steps_loses_no_gradient(fit, tmp_path: Path, batches: int) -> None:
+    options = {"max_epochs": 2, "accumulate_grad_batches": 2}
+    whole = fit(**options)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.unlink()
+    with pytest.raises(KeyError, match="killed"):
+        fit(Killed(batches), minutes=0, **options)
+    assert torch.load(last, weights_only=True)["global_step"] == (batches - 1) // 2
+    assert torch.equal(fit(resume=last, **options), whole)
 
 
 @pytest.mark.parametrize("steps", [4, 6, 8])
@@ -303,7 +333,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     total = SimpleNamespace(started=2, processed=2)
     return SimpleNamespace(
         train_dataloader=ResumableLoader(Rows([{}] * 4), seed=1), world_size=1, is_last_batch=False, global_step=6,
-        max_steps=6, fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=total)),
+        max_steps=6, fit_loop=SimpleNamespace(epoch_progress=SimpleNamespace(total=total)), accumulate_grad_batches=1,
     )  # fmt: skip
 
 
@@ -325,7 +355,13 @@ def in_its_middle(trainer: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize(
     ("change", "saves"),
-    [(changing(), 1), (without_position, 0), (changing(world_size=2), 0), (changing(is_last_batch=True), 0)],
+    [
+        (changing(), 1),
+        (without_position, 0),
+        (changing(world_size=2), 0),
+        (changing(is_last_batch=True), 0),
+        (changing(accumulate_grad_batches=2), 0),
+    ],
 )
 def test_it_saves_inside_an_epoch_only_where_that_can_be_gone_on_from(running, tmp_path: Path, change, saves) -> None:
     running.save_checkpoint = (paths := []).append

@@ -34,6 +34,13 @@ def test_results_and_history_are_the_metric_of_the_whole_split(tiny, trainer_of)
     assert float(trainer.callback_metrics["val/perplexity"]) == pytest.approx(result["value"], rel=1e-5)
 
 
+def test_lightning_s_check_before_the_first_epoch_is_none(tiny, trainer_of) -> None:
+    module, data = tiny()
+    callback = MetricCallback({"perplexity": Perplexity(mask="target")})
+    trainer_of(callback, max_epochs=2, num_sanity_val_steps=1).fit(module, data)
+    assert [epoch for epoch, _ in callback.history["val/perplexity"]] == [1, 2]
+
+
 def test_the_history_survives_a_restart() -> None:
     callback = MetricCallback({})
     callback.history = {"val/perplexity": [[1, 3.0]]}

@@ -21,7 +21,7 @@ def test_every_epoch_leaves_a_line_without_a_terminal(tiny, trainer_of, capsys) 
     module, data = tiny()
     progress = Progress(title="tiny run")
     metric = MetricCallback({"perplexity": Perplexity(mask="target")})
-    trainer = trainer_of(metric, progress, max_epochs=2, enable_progress_bar=True)
+    trainer = trainer_of(metric, progress, max_epochs=2, enable_progress_bar=True, num_sanity_val_steps=1)
     trainer.fit(module, data)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny run")]
     assert len(lines) == 2
@@ -40,8 +40,9 @@ def test_the_line_of_an_epoch_is_one_line_of_plain_text_from_one_process(monkeyp
         monkeypatch.setenv(name, value)
     numbers = {"val/perplexity": torch.tensor(12.34567), "val/loss": torch.tensor(9.0), "train/loss": torch.tensor(0.5)}
     trainer = SimpleNamespace(
-        state=SimpleNamespace(fn="fit"), is_global_zero=True, callback_metrics=numbers, current_epoch=2, max_epochs=7
-    )
+        state=SimpleNamespace(fn="fit"), sanity_checking=False, is_global_zero=True, callback_metrics=numbers,
+        current_epoch=2, max_epochs=7,
+    )  # fmt: skip
     monkeypatch.setattr(Progress, "_update_metrics", lambda *arguments: None)
     words = "epoch 3/7  train/loss 0.5000  val/perplexity 12.3457\n"
     for title, line in (("a title of its own", f"a title of its own {words}"), ("", words)):

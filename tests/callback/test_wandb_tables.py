@@ -158,7 +158,7 @@ def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path
         module, data = tiny()
         callback = WandbGenerations(Decoding(), tmp_path, prompt="the", seed=5, n=2)
         modes.append(module)
-        trainer = trainer_of(callback, max_epochs=epochs)
+        trainer = trainer_of(callback, max_epochs=epochs, num_sanity_val_steps=1)
         trainer.fit(module, data)
         trainer.validate(module, data)
 
@@ -166,7 +166,7 @@ def test_an_epoch_done_again_has_its_texts_once(tiny, trainer_of, tmp_path: Path
     fit(2)  # as after a kill that came before the checkpoint of the first epoch
     rows = [json.loads(line) for line in (tmp_path / "generations.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(row["epoch"], row["row"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    assert asked == [(2, {"prompt": "the", "control": {}, "seed": 5})] * 5, "not in the validation that ends a run"
+    assert asked == [(2, {"prompt": "the", "control": {}, "seed": 5})] * 5, "only after an epoch"
 
 
 def test_the_texts_of_every_epoch_are_rows_of_one_growing_table(logger, tiny, tmp_path: Path) -> None:
@@ -182,7 +182,8 @@ def test_the_texts_of_every_epoch_are_rows_of_one_growing_table(logger, tiny, tm
             return [SimpleNamespace(text=f"a text\u2028of two lines, {row}") for row in range(n)]
 
     callback = WandbGenerations(Decoding(), tmp_path, prompt="the", seed=5)
-    trainer = SimpleNamespace(state=SimpleNamespace(fn="fit"), loggers=[object(), logger], datamodule=data)
+    state = {"state": SimpleNamespace(fn="fit"), "sanity_checking": False}
+    trainer = SimpleNamespace(**state, loggers=[object(), logger], datamodule=data)
     tables = []
     for trainer.current_epoch in (0, 1):
         callback.on_validation_end(trainer, module.train())

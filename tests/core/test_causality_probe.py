@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import lightning
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_ctg.core.causality_probe import CausalityProbe, probe
+from lit_ctg.core.divergence import Diverged
 from lit_ctg.core.model import LMOutput
 from lit_ctg.errors import UserError
 
@@ -149,6 +151,22 @@ def test_equal_infinities_are_no_change_and_nan_is():
     batch = batch_for(Toy(), sentences())
     assert probe(forward, batch).is_causal
     assert not probe(broken, batch).is_causal
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_scores_that_are_no_numbers_end_as_a_divergence_which_is_a_result(share):
+    """All scores, or a few: the weights may be finite, so nothing else has noticed yet."""
+
+    class Overflows(Toy):
+        def forward(self, batch):
+            scores = super().forward(batch).scores_BTV
+            broken = torch.rand(scores.shape, generator=torch.Generator().manual_seed(0)) >= share
+            return SimpleNamespace(scores_BTV=scores.masked_fill(broken, torch.nan))
+
+    callback = CausalityProbe()
+    with pytest.raises(Diverged, match=r"^Overflows gives scores that are no numbers: lower the model's learning_rate"):
+        callback.run(model := Overflows(causal=True), batch_for(model, sentences()))
+    assert math.isnan(callback.results["probe/max_change"]["value"])
 
 
 def test_random_state_is_left_alone_and_the_result_is_a_function_of_the_seed():

@@ -111,11 +111,14 @@ def test_windows_depend_on_seed_epoch_and_step_only(packed) -> None:
         RandomWindows(packed, "train", length=50, batch_size=4, steps=3, seed=0)
 
 
-def test_windows_of_one_source(packed) -> None:
+def test_windows_of_one_source(packed, caplog: pytest.LogCaptureFixture) -> None:
     windows = RandomWindows(packed, "train", length=5, batch_size=64, steps=1, seed=0, by_source=True)
     batch = windows[0, 0]
     inputs_BT, code_B = batch["input_ids_BT"], batch["control_code_B"]
     assert set(code_B.tolist()) == {0, 1}, "source c is shorter than a window"
+    assert caplog.messages == [
+        "split 'train': no window holds c, with at most 5 tokens: lower data.length or give more text"
+    ]
     assert (inputs_BT[code_B == 0] <= 23).all() and (inputs_BT[code_B == 1] >= 24).all()
 
 

@@ -65,6 +65,10 @@ def test_windows_everywhere_are_random_places_of_the_evaluation_splits_drawn_fro
     first = [batch["input_ids_BT"].flatten().tolist() for batch in tiny(tmp_path, length=3).val_dataloader()][:5]
     assert len(places(3)) == 5 and places(3) == places(3)
     assert places(3) != places(4) and places(3) != first
+    loader = tiny(tmp_path, batching="windows_everywhere", steps_per_epoch=5, length=3, seed=3).val_dataloader()
+    loader.set_epoch(1)
+    # as the authors draw them; a new trainer (lit-ctg evaluate) begins with those of epoch 0
+    assert [batch["input_ids_BT"].flatten().tolist() for batch in loader] != places(3)
     with pytest.raises(UserError, match=r"batching=windows_everywhere needs data\.steps_per_epoch"):
         tiny(tmp_path, batching="windows_everywhere")
 

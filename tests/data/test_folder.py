@@ -78,6 +78,18 @@ def test_small_texts_are_cut_finer(tmp_path: Path) -> None:
     assert documents["c"] == [f"{word} {n}\n" for n in range(9) for word in ("line", "and")]
 
 
+def test_a_row_has_the_lines_of_a_file(tmp_path: Path) -> None:
+    """A form feed or U+2028 ends no line, neither in .txt nor in a row."""
+    (tmp_path / "own").mkdir()
+    texts = [f"one {n}\u2028two\x0cthree\nfour {n}" for n in range(9)]
+    (tmp_path / "own" / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    (tmp_path / "own" / "b.txt").write_text("\n".join(texts))
+    data = module(tmp_path / "own")
+    for label in "ab":
+        documents = [d.text for s in ("train", "val", "test") for d in data.documents(s) if d.source == label]
+        assert documents == [line + "\n" for text in texts for line in text.split("\n")]
+
+
 def test_a_label_that_is_too_small_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.txt").write_text("one\n\ntwo\n")
@@ -97,6 +109,13 @@ def test_what_is_left_out_is_told(own: Path, caplog: pytest.LogCaptureFixture) -
     first, second = caplog.messages
     assert "left out notes.pdf, poems/cover.png (.txt .jsonl .csv .parquet are read)" in first
     assert "left out nothing: no text there" in second
+
+
+def test_files_without_rows_beside_others_are_no_documents(own: Path) -> None:
+    before = counts(module(own), "train")
+    for name, content in (("a.jsonl", "\n"), ("b.csv", "text,date\n"), ("c.txt", "\n")):
+        (own / "poems" / name).write_text(content)
+    assert counts(module(own), "train") == before
 
 
 @pytest.mark.parametrize(

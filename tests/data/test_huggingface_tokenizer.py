@@ -99,6 +99,12 @@ def test_a_corpus_is_known_by_the_content_of_its_tokenizer(folder, tmp_path: Pat
     assert HuggingFaceTokenizer(path=str(tmp_path)).fingerprint() != found.fingerprint()
 
 
+def test_a_folder_in_the_home_folder(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As models are read: the shell leaves the ~ of data.tokenizer.path=~/x to us."""
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert len(ready(Path("~") / folder.name)) == len(ready(folder))
+
+
 def test_no_tokenizer_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no tokenizer could be loaded"):
         HuggingFaceTokenizer(path=str(tmp_path))

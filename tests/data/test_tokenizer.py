@@ -51,6 +51,8 @@ def test_rare_words_and_size() -> None:
     assert tokenizer.tokens == ("<unk>", "b")
     with pytest.raises(UserError, match="<unk>"):
         WordTokenizer(specials=("<pad>",))
+    with pytest.raises(UserError, match=r"tokenizer\.size=1 has no room for <unk>, <eos>: give more"):
+        WordTokenizer(size=1)
 
 
 @pytest.mark.parametrize("make", [WordTokenizer, lambda: WordTokenizer(eol=None, lower=True), SpacyTokenizer,

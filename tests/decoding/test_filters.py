@@ -10,6 +10,7 @@ from lit_ctg.decoding.filters import (
     Nucleus,
     RepetitionPenalty,
     Temperature,
+    TopK,
     greedy,
     nucleus,
     repetition_penalty,
@@ -85,6 +86,15 @@ def test_parameters_may_differ_by_row():
     assert torch.equal(together, torch.cat([nucleus(scores[i : i + 1], p[i], keep_crossing=True) for i in range(3)]))
     assert torch.equal(temperature(scores, [0.5, 1.0, 2.0])[2], scores[2] / 2)
     assert [len(k) for k in kept(top_k(scores, [1, 4, 0]))] == [1, 4, 6]
+
+
+@pytest.mark.parametrize("rule", [TopK([1, 4, 0]), Nucleus([0.0, 0.6, 1.0], keep_crossing=True)])
+def test_a_row_s_setting_is_that_of_its_copies(rule):
+    """``generate`` repeats a prompt's row for beams and several sequences."""
+    scores = random_scores(3, 300).half()
+    twice = rule(torch.zeros(6, 1, dtype=torch.long), scores.repeat_interleave(2, dim=0))
+    once = rule(torch.zeros(3, 1, dtype=torch.long), scores)
+    assert torch.equal(twice, once.repeat_interleave(2, dim=0))
 
 
 def test_filters_agree_with_hugging_face():

@@ -81,6 +81,13 @@ def test_nothing_is_dropped_at_zero():
     assert torch.equal(dropout_add(x.clone(), x, 0.0), 2 * x)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_rates_beyond_what_16_bits_tell_apart(kind):
+    x = torch.ones(4000, dtype=kind)
+    assert torch.equal(dropout(x, 1e-6), x)
+    assert set(dropout(x, 0.999999).tolist()) <= {0.0, 65536.0}
+
+
 def test_plain_dropout_uses_the_mask():
     x = torch.randn(100, 10)
     torch.manual_seed(4)

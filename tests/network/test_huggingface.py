@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
     BertLMHeadModel,
@@ -117,6 +119,34 @@ def test_a_missing_folder(tmp_path):
 def test_an_empty_folder(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded"):
         HuggingFaceBackbone(path=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_what_is_damaged_is_told_in_one_line(tmp_path, name):
+    """safetensors and the reader of configurations have errors of their own."""
+    path = Path(save("gpt2", tmp_path)) / name
+    broken = {"model.safetensors": path.read_bytes()[:-50], "config.json": b'{"model_type": "gpt2", "n_head": "x"}'}
+    path.write_bytes(broken[name])
+    with pytest.raises(UserError, match=rf"^backbone\.path={re.escape(str(tmp_path))} cannot be loaded: .+$"):
+        HuggingFaceBackbone(path=str(tmp_path))
+
+
+def test_weights_that_are_not_there_are_not_drawn_at_random(tmp_path):
+    file = Path(save("gpt2", tmp_path)) / "model.safetensors"
+    weights = load_file(file)
+    for layer in (0, 1):
+        del weights[f"transformer.h.{layer}.mlp.c_fc.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    words = r"lacks weights of a GPT2LMHeadModel \(transformer\.h\.0\.mlp\.c_fc\.weight and 1 more\)"
+    with pytest.raises(UserError, match=words):
+        HuggingFaceBackbone(path=str(tmp_path))
+
+
+def test_a_model_without_its_tied_head_is_whole(tmp_path):
+    save("gpt2", tmp_path)
+    base = GPT2LMHeadModel.from_pretrained(tmp_path).transformer
+    base.save_pretrained(tmp_path / "base")
+    assert HuggingFaceBackbone(path=str(tmp_path / "base")).vocabulary_size == SIZE
 
 
 @pytest.mark.long

@@ -219,6 +219,7 @@ def test_sinusoids_restated():
     ("change", "message"),
     [
         ({"heads": 3}, "multiple"),
+        ({"layers": 0}, "layers=0 must be at least 1"),
         ({"norm_position": "sandwich"}, "norm_position"),
         ({"dropout": 1.0}, "probability"),
     ],

@@ -174,7 +174,7 @@ def test_a_ratio_to_nothing_is_no_number_and_decides_no_claim(make_record, tmp_p
 
 
 def test_a_printed_rate_is_held_against_what_as_many_trials_would_show(make_record, tmp_path) -> None:
-    """The same rates of ours: over fewer printed trials the interval is wider; one seed is enough for it."""
+    """The same rates of ours: over fewer printed trials the interval is wider; one seed has one that does not count."""
     pool = pool_of(make_record, {"main": [0.5, 0.52, 0.48]}, n=2000)
     text = "metric: m, limits: [0, 1], trials: {}"
     few, many = (row_of(tmp_path, text.format(n), pool).cells["corrected"].interval for n in (20, 2000))
@@ -183,6 +183,11 @@ def test_a_printed_rate_is_held_against_what_as_many_trials_would_show(make_reco
     assert few[0] < many[0] < 0.48 and 0.52 < many[1] < few[1]
     one = row_of(tmp_path, f"{text.format(20)}, seeds: [1]", pool).cells["corrected"]
     assert one.interval == pytest.approx((0.3, 0.7), abs=0.051)
+    numbers = "metric: m, limits: [0, 1], trials: 2000, printed: {row: a, column: x}, margin: {absolute: 9, why: w}"
+    for seeds, label in (([1, 2, 3], "reproduced"), ([1, 2], "undecided")):
+        cell = row_of(tmp_path, f"{numbers}, seeds: {seeds}", pool).cells["corrected"]
+        assert (len(cell.values), cell.verdict.label) == (len(seeds), label)
+    assert cell.verdict.reason == "fewer than 3 seeds"
 
 
 def test_two_folds_show_an_interval_that_does_not_count(make_record, tmp_path) -> None:
@@ -204,6 +209,11 @@ def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
     # 240 of 400, by Wilson's formula with z = 1.96
     assert (cell.mean, cell.trials) == (0.6, 400)
     assert cell.interval == pytest.approx((0.5513, 0.6469), abs=2e-4)
+    pool = pool_of(make_record, {"main": [0.4, 0.5, 0.6]}, n=200)
+    cell = row_of(tmp_path, "metric: m, interval: wilson", pool).cells["corrected"]
+    # Student's over the seeds, 0.5 +- 4.303 x 0.0577, is wider than Wilson's over 600 texts
+    assert (cell.mean, cell.trials) == (0.5, 600)
+    assert cell.interval == pytest.approx((0.2516, 0.7484), abs=2e-4)
 
 
 def test_wilson_wants_rates(make_record, tmp_path) -> None:
@@ -247,6 +257,30 @@ def test_values_that_are_not_finite_are_shown_and_never_reproduced(make_record, 
     ]
     assert (cell.interval, cell.verdict.label) == (None, "not reproduced")
     assert math.isnan(cell.mean)
+    one = pool_of(make_record, {"main": [math.inf]})
+    cell = row_of(tmp_path, "metric: m, printed: {row: a, column: x}, margin: {relative: 0.05, why: w}", one).cells[
+        "corrected"
+    ]
+    assert (cell.verdict.label, cell.verdict.reason) == ("undecided", "fewer than 3 seeds")
+
+
+def test_a_printed_difference_without_a_claim_is_held_against_one_more_run(make_record, tmp_path) -> None:
+    """Its 30 values spread by 2 around -4: one run may well give the printed -2, though the mean is far from it."""
+    pool = pool_of(make_record, {"main": [-4.0, -2.0, -6.0] * 10, "baseline": [0.0] * 30})
+    text = (
+        "metric: m, combine: difference, terms: [{}, {experiment: baseline}],"
+        "printed: [{row: a, column: x}, {row: b, column: x}], margin: {absolute: 0.5, why: w}"
+    )
+    cell = row_of(tmp_path, text, pool).cells["corrected"]
+    assert cell.verdict.label == "undecided" and cell.interval[0] < -7 and cell.interval[1] > -1
+    claimed = row_of(tmp_path, f"{text}, claim: less", pool).cells["corrected"]
+    assert claimed.interval[1] < -3, "of a claim the interval is that of the mean"
+
+
+def test_a_difference_that_is_no_number_has_no_sign(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [1.0, 2.0, 3.0], "baseline": [4.0, math.nan, 4.0]})
+    text = "metric: m, combine: difference, terms: [{}, {experiment: baseline}]"
+    assert row_of(tmp_path, text, pool).cells["corrected"].finding == "not finite"
 
 
 def test_goals(make_record, tmp_path) -> None:

@@ -61,6 +61,10 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ),
         ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
         ("  - {label: A, metric: m, interval: wilson, combine: sum, terms: [{}, {}]}", "wilson for a single rate"),
+        (
+            "  - {label: A, metric: m, interval: wilson, printed: {row: a, column: b}, margin: {absolute: 1, why: w}}",
+            "beside a printed number interval: wilson needs trials",
+        ),
         ("  - {label: A, metric: m, combine: interaction, terms: [{}, {}, {}]}", "interaction is of four terms"),
         ("  - {label: A, metric: m, terms: [{}, {}]}", "belong together"),
         ("  - {label: A, metric: m, over: {x: [1, 2]}}", "belong together"),

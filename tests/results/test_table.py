@@ -42,6 +42,17 @@ def test_holes_say_what_to_run(make_record) -> None:
     assert pool.read("main", "corrected", "val/nothing").hole == ("not recorded: val/nothing (main)")
 
 
+def test_seeds_that_diverged_beside_others_are_told(make_record) -> None:
+    """The mean over those that did not is a favourable choice; a seed that was run again is none of them."""
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3, 3, 4)]
+    for record in (records[1], records[2]):
+        record.status, record.error = "DIVERGED", "loss is nan"
+    records[4].status, records[4].error = "FAILED", "killed"
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 3]
+    assert pool.notes == ["diverged, so not among the values: semantic_fusion/main corrected seed 2"]
+
+
 def test_a_metric_that_some_seeds_lack_is_told(make_record) -> None:
     records = [make_record("main", "corrected", seed) for seed in (1, 2)]
     del records[0].metrics[PPL]
@@ -76,6 +87,20 @@ def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: 
     pool = RecordPool([*fresh, committed], "semantic_fusion", "paper", tmp_path / "results")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 4]
     assert len(pool.notes) == 2
+
+
+def test_committed_records_of_several_configurations_are_told(make_record, tmp_path: Path) -> None:
+    """They count together, as a table reads a committed record whatever it says; but nobody would see that."""
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
+    for record in records:
+        record.source = tmp_path / "results" / "main" / f"corrected-paper-seed{record.seed}.json"
+    records[2].config["model"] = {"lr": 1.0}
+    pool = RecordPool(records, "semantic_fusion", "paper", tmp_path / "results")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2, 3]
+    assert pool.notes == [
+        "committed, so counted with the others, but of another configuration (model.lr=1.0): "
+        "semantic_fusion/main corrected seed 3"
+    ]
 
 
 def test_records_of_an_older_definition_are_not_mixed_in(make_record) -> None:

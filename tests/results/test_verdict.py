@@ -31,11 +31,12 @@ from lit_ctg.results.verdict import (
     judge_claim,
     judge_number,
     mean_interval,
+    mean_rate,
     next_interval,
     next_rate,
     repeatability,
 )
-from lit_ctg.statistics import rate_prediction_interval
+from lit_ctg.statistics import rate_prediction_interval, wilson_interval
 
 FIVE_PERCENT = Margin(relative=0.05)
 
@@ -216,6 +217,8 @@ def test_findings() -> None:
     for interval in ((-1.0, 2.0), (0.0, 2.0), (-1.0, 0.0)):
         assert find_sign(interval) == "no difference shown"
     assert find_sign(None) == "too few seeds"
+    for value in (math.nan, math.inf, -math.inf):
+        assert find_sign((value, value)) == "not finite"
 
 
 def test_the_printed_rules_name_every_verdict() -> None:
@@ -241,6 +244,19 @@ def test_a_rate_of_n_has_its_own_sampling_error() -> None:
     seeds = next_rate([0.5, 0.6, 0.7], [200] * 3, 200)
     assert pooled[1] - pooled[0] < 0.2 < seeds[1] - seeds[0]
     assert next_rate([0.6], [0], 200) is None
+
+
+def test_texts_of_one_model_are_no_further_draws_of_models() -> None:
+    """Three seeds that differ widely: Wilson's interval of their 600 texts leaves all of them out."""
+    values, trials = [0.2, 0.5, 0.8], [200] * 3
+    low, high = mean_rate(values, trials)
+    # Student's would be below 0 and above 1
+    assert (low, high) == (0.0, 1.0)
+    assert mean_rate([0.4, 0.5, 0.6], trials) == pytest.approx((0.2516, 0.7484), abs=1e-4)
+    assert mean_rate([0.5] * 3, trials) == wilson_interval(300, 600), "seeds alike: sampling alone"
+    assert mean_rate([0.2, 0.8], [200] * 2) == wilson_interval(200, 400), "two seeds say little of their spread"
+    assert mean_rate([0.29], [100]) == wilson_interval(29, 100)
+    assert mean_rate([0.6], [0]) is None
 
 
 def test_a_change_in_percent_cannot_lose_more_than_everything() -> None:

@@ -124,7 +124,8 @@ def test_rates_are_rarely_judged_wrong() -> None:
     assert found["near"][NOT_REPRODUCED] < 0.05 * PAPERS and found["apart"][REPRODUCED] < 0.05 * PAPERS
 
 
-# share of 1,000 papers that get the right verdict: (seeds, spread of runs) -> of equal numbers, of a true claim
+# share of 1,000 papers that get the right verdict: (seeds, spread) -> of equal numbers, where the spread is that of
+# runs, and of a true claim, where it is that of the paired differences
 POWER = {
     (3, 0.01): (0.96, 1.0),
     (5, 0.01): (1.0, 1.0),
@@ -144,3 +145,20 @@ def test_power_is_what_the_page_says(seeds: int, spread: float) -> None:
     equal = numbers(seeds, spread, np.zeros(PAPERS), rng)[REPRODUCED] / PAPERS
     true = claims(seeds, spread, np.full(PAPERS, 0.1), 0.1, rng)[SUPPORTED] / PAPERS
     assert (equal, true) == pytest.approx(POWER[seeds, spread], abs=0.02)
+
+
+# the same of a true claim about two arms whose runs have nothing in common but their spread
+POWER_OF_ARMS = {(3, 0.02): 0.85, (3, 0.05): 0.29, (5, 0.05): 0.66, (10, 0.05): 0.98}
+
+
+@pytest.mark.parametrize(("seeds", "spread"), POWER_OF_ARMS)
+def test_power_is_less_where_pairs_share_nothing(seeds: int, spread: float) -> None:
+    """Differences of two such arms spread by the root of 2 more than the runs of either; the page says so."""
+    rng = np.random.default_rng(12)
+    found: Counter[str] = Counter()
+    for _ in range(PAPERS):
+        differences = rng.normal(1.1, spread, seeds) - rng.normal(1.0, spread, seeds)
+        found[judge_claim("greater", mean_interval(differences.tolist()), effect=0.1).label] += 1
+    share = found[SUPPORTED] / PAPERS
+    assert share == pytest.approx(POWER_OF_ARMS[seeds, spread], abs=0.04)
+    assert share < POWER[seeds, spread][1] - 0.015, "less than with differences of that spread"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,10 @@ def test_another_models_or_corpus_checkpoint_is_refused(
     save: Callable[..., Path], config: Any, corpus: Any, words: str
 ) -> None:
     save(1)
-    with pytest.raises(UserError, match=words):
-        prepare_resume(save(2, config, corpus), CONFIG, CORPUS)
+    folder = save(2, config, corpus)
+    # not "train again", which is what has just been tried
+    with pytest.raises(UserError, match=f"{words}.*[ro;] delete {re.escape(str(folder))} to run from the start$"):
+        prepare_resume(folder, CONFIG, CORPUS)
 
 
 def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:

@@ -148,6 +148,28 @@ def test_a_living_worker_takes_the_settings_of_a_later_start(folder: Path, monke
     assert done == ["semantic_fusion/main corrected smoke seed 1", "semantic_fusion/baseline corrected small seed 3"]
 
 
+def test_a_worker_too_many_ends_after_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a later start, while the first job runs, wants one worker; this is the second."""
+    lab, done = make(workers="2"), []
+    settings = lab.folder / "settings.json"
+    settings.write_text(json.dumps(lab.settings))
+
+    def run(lab: Lab, job: module.Job) -> int:
+        done.append(job)
+        lab.give_up(job, "done")
+        settings.write_text(json.dumps({**lab.settings, "workers": "1"}))
+        return 2
+
+    monkeypatch.setattr(Lab, "run", run)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert module.work("outputs", 1) == 0
+        assert len(done) == 1 and len([job for job in lab.jobs()[0] if lab.failure(job) is None]) == 2
+        assert module.work("outputs", 0) == 0 and len(done) == 3
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
     """By its epochs; the length of a run is that of past runs."""
     lab = make()
@@ -265,3 +287,13 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_start_counts_the_runs_without_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_runs("- {experiment: main, regime: corrected, seed: [1, 2], data: nowhere}")
+    try:
+        assert main(["start", "paper=semantic_fusion", "size=smoke", "workers=1", "nice=0"]) == 0
+        # the worker finds nothing to do; whether it has ended yet is a matter of time
+        assert "workers, 0 runs to do, 2 without data; " in capsys.readouterr().out
+    finally:
+        main(["stop"])

@@ -286,6 +286,8 @@ class NSLMEvaluation(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Store the results on the validation text, on which the module was tuned; at the end also on test text."""
+        if trainer.sanity_checking:
+            return
         module: Any = pl_module
         (scores,) = module.validation
         self.evaluate(trainer, module, scores, "val")

@@ -211,6 +211,8 @@ class IncrementTrial(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Test the model of this epoch, or at the end of the run everything."""
+        if trainer.sanity_checking:
+            return
         if trainer.state.fn == "fit":
             self._note(trainer.current_epoch + 1, trainer, pl_module)
         else:

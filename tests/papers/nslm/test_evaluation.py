@@ -262,10 +262,14 @@ def test_training_stops_when_it_has_converged() -> None:
         module.validation = [dataclasses.replace(scores(), nnlm_N=flat_N, tag_N=flat_N, micro_N=np.zeros(8))]
         trainer: Any = SimpleNamespace(
             state=SimpleNamespace(fn="fit"),
+            sanity_checking=False,
             current_epoch=epoch,
             datamodule=SimpleNamespace(prepare=lambda: SimpleNamespace(ids=lambda split: np.arange(8))),
             should_stop=False,
         )
+        # Lightning's check before the first epoch is no epoch
+        checking: Any = SimpleNamespace(**(vars(trainer) | {"sanity_checking": True}))
+        evaluation.on_validation_end(checking, module)
         evaluation.on_validation_end(trainer, module)
         stopped.append(trainer.should_stop)
         again = NSLMEvaluation(total="numbers", rarity=[1])
@@ -293,6 +297,7 @@ def test_the_mixture_is_tuned_on_validation_text_and_test_text_is_scored_with_it
     )
     trainer: Any = SimpleNamespace(
         state=SimpleNamespace(fn="validate"),
+        sanity_checking=False,
         datamodule=datamodule,
         limit_test_batches=1,
         precision_plugin=SimpleNamespace(forward_context=contextlib.nullcontext),

@@ -197,7 +197,8 @@ def test_the_trial_s_numbers_are_of_the_splits_they_are_named_after(monkeypatch)
     sums = {split: float(datamodule.pairs(split)[:, 0].sum()) for split in ("train", "test")}
     nslm = {"train": 1.25, "test": 1.5}
     monkeypatch.setattr(increment, "micro_model_perplexities", lambda data: (nslm, ""))
-    trainer = SimpleNamespace(datamodule=datamodule, global_step=0, state=SimpleNamespace(fn="validate"))
+    state = SimpleNamespace(fn="validate")
+    trainer = SimpleNamespace(datamodule=datamodule, global_step=0, sanity_checking=False, state=state)
     for earlier, best in (([[0, 1e6], [1, 7.0]], 7.0), ([[0, 1e6]], sums["test"])):
         trial = IncrementTrial(stop_at_loss=0.05)
         trial.history["increment/unseen"] = earlier
