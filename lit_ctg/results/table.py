@@ -231,7 +231,8 @@ def family_hash(record: RunRecord) -> str:
 
 def _without_seeds(node: Any) -> Any:
     if isinstance(node, Mapping):
-        return {key: _without_seeds(value) for key, value in node.items() if key != "seed"}
+        # an option that is off is none, so records from before it existed are of the same configuration
+        return {key: _without_seeds(value) for key, value in node.items() if key != "seed" and value is not None}
     return [_without_seeds(value) for value in node] if isinstance(node, list) else node
 
 

@@ -78,6 +78,16 @@ def test_another_configuration_is_left_out_and_named(make_record) -> None:
     assert pool.notes == ["left out, another configuration (model.lr=1.0): semantic_fusion/main corrected seed 3"]
 
 
+def test_an_option_that_did_not_exist_is_one_that_is_off(make_record) -> None:
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
+    records[0].config["model"] = {"lr": 1.0}
+    records[1].config["model"] = {"lr": 1.0, "start_from": None}
+    records[2].config["model"] = {"lr": 1.0, "start_from": "other.ckpt"}
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2]
+    assert len(pool.notes) == 1 and "(model.start_from=other.ckpt)" in pool.notes[0]
+
+
 def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: Path) -> None:
     committed = make_record("main", "corrected", 1)
     committed.source = tmp_path / "results" / "main" / "corrected-paper-seed1.json"

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from lit_ctg.callback.checkpoint import KEY, load_checked
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import check_backbone
-from lit_ctg.network.huggingface import HuggingFaceBackbone
+from lit_ctg.network.huggingface import HuggingFaceBackbone, weights_digest
 from lit_ctg.papers.nslm.baselines import (
     CharacterRNNs,
     NeuralCache,
@@ -237,6 +239,9 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that initialise the embeddings (Table 5).
+        start_from: checkpoint of another run, whose networks this one begins with. Micro-models and mixture are chosen
+            anew; they are all that ``as_published`` and ``corrected`` differ in, so that with
+            ``trainer.limit_train_batches=0`` one training serves both.
         corpus: the data module; classes that do not occur in its training text are left out with a message. None: all
             stay.
 
@@ -246,9 +251,11 @@ class NSLMModule(LitLanguageModel):
         mixture_weight: the current weight, a tensor stored in checkpoints.
         reference_weights: the same for the simpler micro-models of ``REFERENCES``.
         validation: scores of the validation text so far; joined into one once its epoch is over.
+        given_weights: SHA-256 of the networks of ``start_from``; only with one.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, an option that does not exist, or a pretrained backbone.
+        UserError: no word of the vocabulary is in a class, an option that does not exist, a pretrained backbone, or a
+            checkpoint that cannot be read or has another shape.
     """
 
     mixture_weight: Tensor
@@ -284,6 +291,7 @@ class NSLMModule(LitLanguageModel):
         fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
+        start_from: str | None = None,
         corpus: Any = None,
     ) -> None:
         super().__init__()
@@ -348,13 +356,38 @@ class NSLMModule(LitLanguageModel):
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
+        self._given: tuple[str, dict[str, str]] | None = None
+        if start_from is not None:
+            self._start_from(start_from)
+
+    def _start_from(self, path: str) -> None:
+        """Load the networks of a checkpoint."""
+        content = load_checked(Path(path))
+        own = {name: value.shape for name, value in self.state_dict().items() if name != "mixture_weight"}
+        given = {name: value for name, value in content["state_dict"].items() if name != "mixture_weight"}
+        shapes = {name: getattr(value, "shape", None) for name, value in given.items()}
+        if differs := [name for name in {**own, **shapes} if own.get(name) != shapes.get(name)]:
+            raise UserError(
+                f"model.start_from={path} has other networks ({differs[0]}): give the checkpoint of a run with the "
+                "same backbone, classes and corpus"
+            )
+        self.load_state_dict(given, strict=False)
+        self.given_weights = weights_digest(nn.ModuleList([self.backbone, self.embedding, self.heads, self.characters]))
+        self._given = path, dict(content[KEY]["corpus"])
 
     # micro-models --------------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Choose the micro-models on the data module's training and validation text (once)."""
+        """Choose the micro-models on the data module's training and validation text (once).
+
+        Raises:
+            UserError: the checkpoint of ``start_from`` has other words.
+        """
         if self.micro_models is None:
-            self.choose_micro_models(datamodule_of(self.trainer))
+            datamodule: Any = datamodule_of(self.trainer)
+            if self._given is not None and self._given[1].get("vocabulary") != datamodule.fingerprint()["vocabulary"]:
+                raise UserError(f"model.start_from={self._given[0]} has other words: give the corpus it was trained on")
+            self.choose_micro_models(datamodule)
 
     def choose_micro_models(self, datamodule: Any) -> Selection:
         """Fit every candidate pair to training text, and keep the best of each class on validation text (sec. 3.3)."""

@@ -16,6 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
+from lit_ctg.callback.checkpoint import FORMAT, KEY
 from lit_ctg.config import compose, plain
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.core.model import evaluating
@@ -45,6 +46,7 @@ from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.results.record import config_hash, load_records
 from lit_ctg.run.build import build as experiment_of
 from lit_ctg.run.build import build_datamodule, build_model
+from lit_ctg.run.corpus import given_weights
 
 SMALL = ("size=smoke", "data.sample_size=3000", "data.batch_size=4", "model.samples=null", "model.cache.window=30")
 
@@ -806,3 +808,59 @@ def test_nothing_to_clip() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     clip_by_norm([parameter], 1.0)
     assert parameter.grad is None
+
+
+def save(module: NSLMModule, path: Path, corpus: dict[str, str]) -> Path:
+    """Write a checkpoint of a run with these networks."""
+    ours = {"format": FORMAT, "config": {}, "corpus": corpus}
+    torch.save({"state_dict": module.state_dict(), KEY: ours}, path)
+    return path
+
+
+def test_networks_of_another_run_are_taken_over(build: Any, cache: Path, tmp_path: Path) -> None:
+    """Only the micro-models and their mixture are this run's own."""
+    trained, data = build()
+    trained.mixture_weight.fill_(0.25)
+    path = save(trained, tmp_path / "last.ckpt", data.fingerprint())
+    words = ["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"model.start_from={path}"]
+    cfg = compose([*words, "regime=as_published", "seed=1"])
+    module = build_model(cfg, build_datamodule(cfg))
+    mine, theirs = module.state_dict(), trained.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs if name != "mixture_weight")
+    assert float(mine["mixture_weight"]) == 0.5 and module.bases == ("uniform",)
+    again = build_model(cfg, build_datamodule(cfg))
+    assert given_weights(module) == given_weights(again) != {}
+
+    cfg = compose([*words, "backbone.layers=1"])
+    with pytest.raises(UserError, match=r"model\.start_from=.* has other networks \(backbone\.lstm\.\w+_l1\): give"):
+        build_model(cfg, build_datamodule(cfg))
+
+
+def test_networks_of_other_words_are_refused(build: Any, cache: Path, tmp_path: Path) -> None:
+    trained, data = build()
+    path = save(trained, tmp_path / "last.ckpt", {**data.fingerprint(), "vocabulary": "0" * 64})
+    cfg = compose(["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"model.start_from={path}"])
+    datamodule: Any = build_datamodule(cfg)
+    module: Any = build_model(cfg, datamodule)
+    module._trainer = SimpleNamespace(datamodule=datamodule)
+    with pytest.raises(UserError, match=r"model\.start_from=.*last\.ckpt has other words: give the corpus"):
+        module.setup("fit")
+
+
+@pytest.mark.long
+def test_one_training_serves_both_regimes(run_cli: Any, tmp_path: Path) -> None:
+    """as_published on the networks of a corrected run has the numbers of a training of its own."""
+    words = ("experiment=nslm/numbers", "size=smoke", "logger=none", "+data.cache_root=cache", "model.samples=null")
+    assert run_cli("train", *words, "regime=corrected")[0] == 0
+    assert run_cli("train", *words, "regime=as_published")[0] == 0
+    (path,) = tmp_path.rglob("corrected*/checkpoints/last.ckpt")
+    given = (f"model.start_from={path}", "trainer.limit_train_batches=0")
+    code, _, err = run_cli("train", *words, "regime=as_published", *given)
+    assert code == 0, err
+    own, taken = sorted(
+        (load_records([folder])[0] for folder in tmp_path.rglob("as_published*") if folder.is_dir()),
+        key=lambda record: len(record.corpus),
+    )
+    assert "weights" in taken.corpus and "weights" not in own.corpus
+    tested = {name: entry["value"] for name, entry in own.metrics.items() if name.startswith(("test/", "val/"))}
+    assert len(tested) > 50 and tested == {name: taken.metrics[name]["value"] for name in tested}
