@@ -239,9 +239,10 @@ class NSLMModule(LitLanguageModel):
         fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that initialise the embeddings (Table 5).
-        start_from: checkpoint of another run, whose networks this one begins with. Micro-models and mixture are chosen
-            anew; they are all that ``as_published`` and ``corrected`` differ in, so that with
-            ``trainer.limit_train_batches=0`` one training serves both.
+        start_from: checkpoint of another run, whose networks this one begins with (``+model.start_from=<file>``: not in
+            the configuration, whose hash finished runs have). Micro-models and mixture are chosen anew; they are all
+            that ``as_published`` and ``corrected`` differ in, so that with ``trainer.limit_train_batches=0`` one
+            training serves both.
         corpus: the data module; classes that do not occur in its training text are left out with a message. None: all
             stay.
 

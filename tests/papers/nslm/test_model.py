@@ -822,7 +822,7 @@ def test_networks_of_another_run_are_taken_over(build: Any, cache: Path, tmp_pat
     trained, data = build()
     trained.mixture_weight.fill_(0.25)
     path = save(trained, tmp_path / "last.ckpt", data.fingerprint())
-    words = ["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"model.start_from={path}"]
+    words = ["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"+model.start_from={path}"]
     cfg = compose([*words, "regime=as_published", "seed=1"])
     module = build_model(cfg, build_datamodule(cfg))
     mine, theirs = module.state_dict(), trained.state_dict()
@@ -839,7 +839,7 @@ def test_networks_of_another_run_are_taken_over(build: Any, cache: Path, tmp_pat
 def test_networks_of_other_words_are_refused(build: Any, cache: Path, tmp_path: Path) -> None:
     trained, data = build()
     path = save(trained, tmp_path / "last.ckpt", {**data.fingerprint(), "vocabulary": "0" * 64})
-    cfg = compose(["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"model.start_from={path}"])
+    cfg = compose(["experiment=nslm/numbers", *SMALL, f"+data.cache_root={cache}", f"+model.start_from={path}"])
     datamodule: Any = build_datamodule(cfg)
     module: Any = build_model(cfg, datamodule)
     module._trainer = SimpleNamespace(datamodule=datamodule)
@@ -854,7 +854,7 @@ def test_one_training_serves_both_regimes(run_cli: Any, tmp_path: Path) -> None:
     assert run_cli("train", *words, "regime=corrected")[0] == 0
     assert run_cli("train", *words, "regime=as_published")[0] == 0
     (path,) = tmp_path.rglob("corrected*/checkpoints/last.ckpt")
-    given = (f"model.start_from={path}", "trainer.limit_train_batches=0")
+    given = (f"+model.start_from={path}", "trainer.limit_train_batches=0")
     code, _, err = run_cli("train", *words, "regime=as_published", *given)
     assert code == 0, err
     own, taken = sorted(
