@@ -46,6 +46,15 @@ def make(**given: str) -> Lab:
     return lab
 
 
+def work(number: int) -> int:
+    """Be a worker in this process, and give it back its own way of ending."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return module.work("outputs", number)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def wait_for(what: Callable[[], object], seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while not what():
@@ -116,11 +125,7 @@ def test_a_job_without_a_record_is_not_run_for_ever(folder: Path, monkeypatch: p
     lab = make()
     (lab.folder / "settings.json").write_text(json.dumps(lab.settings))
     (job,) = lab.jobs()[0]
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert module.work("outputs", 0) == 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert work(0) == 0
     assert lab.log(job).read_text() == "done\n" and "no record" in str(lab.failure(job))
 
 
@@ -140,11 +145,7 @@ def test_a_living_worker_takes_the_settings_of_a_later_start(folder: Path, monke
         return 2
 
     monkeypatch.setattr(Lab, "run", run)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert module.work("outputs", 0) == 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert work(0) == 0
     assert done == ["semantic_fusion/main corrected smoke seed 1", "semantic_fusion/baseline corrected small seed 3"]
 
 
@@ -161,13 +162,9 @@ def test_a_worker_too_many_ends_after_its_run(folder: Path, monkeypatch: pytest.
         return 2
 
     monkeypatch.setattr(Lab, "run", run)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        assert module.work("outputs", 1) == 0
-        assert len(done) == 1 and len([job for job in lab.jobs()[0] if lab.failure(job) is None]) == 2
-        assert module.work("outputs", 0) == 0 and len(done) == 3
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    assert work(1) == 0
+    assert len(done) == 1 and len([job for job in lab.jobs()[0] if lab.failure(job) is None]) == 2
+    assert work(0) == 0 and len(done) == 3
 
 
 def test_status_counts_what_is_left_of_a_running_job(folder: Path) -> None:
