@@ -168,6 +168,9 @@ class FolderDataModule(CorpusDataModule):
         count = self._cut(label)[1]
         shares = (self.val_fraction, self.test_fraction)
         val, test = (max(1, round(share * count)) if share else 0 for share in shares)
+        # rounding may leave nothing to train on; then the larger part gives (``_cut`` has seen to one for each)
+        while val + test >= count:
+            val, test = (val - 1, test) if val >= test else (val, test - 1)
         first_val = count - val - test
         kept = first_val if self.max_documents is None else min(first_val, self.max_documents)
         return {"train": (0, kept), "val": (first_val, count - test), "test": (count - test, count)}[split]

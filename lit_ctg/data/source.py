@@ -12,6 +12,7 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import lzma
 import math
@@ -25,6 +26,8 @@ from lit_ctg.files import check_regular
 
 SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
+# rows of a .jsonl file that are read to find out which columns it has
+_LOOK_AT = 1000
 SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
 PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
 # usual names of the column that holds the text
@@ -297,9 +300,9 @@ def read_records(
 
 
 def column_names(path: str | Path) -> list[str]:
-    """Return the columns of a file of rows (for .jsonl those of the first row)."""
+    """Return the columns of a file of rows (for .jsonl those of its first rows, none of which need have them all)."""
     if data_suffix(path) != ".parquet":
-        return [str(name) for name in next(read_records(path, []))]
+        return list({str(name): None for row in itertools.islice(read_records(path, []), _LOOK_AT) for name in row})
     with reading(path):
         import pyarrow.parquet
 

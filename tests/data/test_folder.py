@@ -90,6 +90,17 @@ def test_a_row_has_the_lines_of_a_file(tmp_path: Path) -> None:
         assert documents == [line + "\n" for text in texts for line in text.split("\n")]
 
 
+@pytest.mark.parametrize(("val", "test"), [(0.45, 0.5), (0.9, 0.05), (0.0, 0.9)])
+def test_every_label_has_something_to_train_on(tmp_path: Path, val: float, test: float) -> None:
+    """Rounding up the shares of a label of three lines would take all of it."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.txt").write_text("one\ntwo\nthree\n")
+    data = module(tmp_path / "own", val_fraction=val, test_fraction=test)
+    parts = [[document.text for document in data.documents(split)] for split in ("train", "val", "test")]
+    assert [text for part in parts for text in part] == ["one\n", "two\n", "three\n"]
+    assert all(len(part) >= 1 for part, share in zip(parts, (1.0, val, test), strict=True) if share)
+
+
 def test_a_label_that_is_too_small_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.txt").write_text("one\n\ntwo\n")

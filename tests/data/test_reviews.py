@@ -102,6 +102,13 @@ def test_hub_rows_with_stars(network, tmp_path: Path, monkeypatch) -> None:
     assert [few.prepare().meta["splits"][split]["documents"] for split in ("train", "val", "test")] == [17, 2, 1]
 
 
+def test_stars_may_begin_after_the_first_row(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    rows = ['{"text": "a garden in the rain"}', *(f'{{"text": "pot {n}", "stars": 4}}' for n in range(20))]
+    (tmp_path / "text" / "yelp.jsonl").write_text("\n".join(rows))
+    assert stars(module(tmp_path, corpus="yelp", val_fraction=0.2), "train") == [MISSING, *[4] * 15]
+
+
 def test_sample_has_stars(tmp_path: Path) -> None:
     for corpus, sources in (("topics", ("garden", "music")), ("amazon", ("amazon",)), ("yelp", ("yelp",))):
         data = module(tmp_path, source="sample", corpus=corpus, sample_size=5000)
