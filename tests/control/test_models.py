@@ -162,6 +162,16 @@ def test_codes_on_a_recurrent_model_leave_padding_alone(tokenizer: Any) -> None:
         assert torch.allclose(together[row], scores(steered, prompt, settings)[0], atol=1e-3), prompt
 
 
+def test_codes_in_a_plain_call_have_nothing_of_the_batch_before(model: Any) -> None:
+    torch.manual_seed(1)
+    codes = NeuronCodes(["news"], torch.randn(1, 4), {"transformer.h.0.mlp.c_fc": torch.randn(4 * D, 4)})
+    ids, mask = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    with torch.no_grad(), codes.attach(model, {"news": 1}, rows=2):
+        before = model(ids).logits
+        model.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, pad_token_id=0)
+        assert torch.equal(model(ids).logits, before)
+
+
 def soft() -> SoftPrompt:
     torch.manual_seed(2)
     return SoftPrompt(["news"], torch.randn(1, 3, D))
