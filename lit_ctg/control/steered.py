@@ -460,7 +460,7 @@ class _Streamed:
 
 
 class _Possible(ScoreRule):
-    """Refuses a row in which the controls together leave no token.
+    """Refuses a row in which the controls together leave no token, or scores that are no numbers.
 
     Args:
         start: length of the prompts.
@@ -471,17 +471,24 @@ class _Possible(ScoreRule):
         self.start, self.ends = start, list(ends)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        none_N = scores.isneginf().all(1)
+        best_N = scores.amax(1)  # NaN if any is, -inf if no token is left
+        bad_N = ~best_N.isfinite()
         if input_ids.shape[1] > self.start:
             ends = torch.tensor(self.ends, dtype=input_ids.dtype, device=input_ids.device)
-            ended_N = none_N & torch.isin(input_ids[:, self.start :], ends).any(1)
+            ended_N = bad_N & torch.isin(input_ids[:, self.start :], ends).any(1)
             scores = scores.masked_fill(ended_N.unsqueeze(1), 0.0)
-            none_N = none_N & ~ended_N
-        if bool(none_N.any()):
-            row = int(none_N.nonzero()[0])
+            bad_N = bad_N & ~ended_N
+        if bool(bad_N.any()):
+            row = int(bad_N.nonzero()[0])
+            where = f"row {row} no token after {input_ids.shape[1] - self.start} new ones"
+            if not bool(best_N[row].isneginf()):
+                raise UserError(
+                    f"generation: model and controls leave {where}: its best score is {best_N[row].item()}; lower the "
+                    "strengths (in half precision the model itself may be the cause)"
+                )
             raise UserError(
-                f"generation: the controls leave row {row} no token after {input_ids.shape[1] - self.start} new ones: "
-                "they exclude each other there; leave one out (or let future consider more candidates)"
+                f"generation: the controls leave {where}: they exclude each other there; leave one out (or let future "
+                "consider more candidates)"
             )
         return scores
 

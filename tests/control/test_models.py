@@ -14,6 +14,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load
 from lit_ctg.control.class_models import Experts
 from lit_ctg.control.steered import _Possible
+from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
 from tests.conftest import WORDS, make_model, make_tokenizer
@@ -170,6 +171,15 @@ def test_codes_in_a_plain_call_have_nothing_of_the_batch_before(model: Any) -> N
         before = model(ids).logits
         model.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, pad_token_id=0)
         assert torch.equal(model(ids).logits, before)
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": True, "seed": 0}, {"do_sample": True}])
+def test_a_strength_beyond_all_numbers_ends_in_one_line(model: Any, options: dict[str, Any]) -> None:
+    """Scores of inf have no distribution: a greedy choice and a seeded draw would be of some token without a word."""
+    bias = TokenBias({"good": torch.linspace(-1, 1, V), "bad": torch.zeros(V)})
+    settings = {"token_bias.to_good": 1, "token_bias.strength": [1, 1e39]}
+    with pytest.raises(UserError, match=r"leave row 1 no token after 0 new ones: its best score is (inf|nan); lower"):
+        Steered(model, [bias]).generate([[1], [1]], settings, max_new_tokens=2, **options)
 
 
 def soft() -> SoftPrompt:
