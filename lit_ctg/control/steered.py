@@ -235,7 +235,9 @@ class Steered:
         if isinstance(prompts, str):
             prompts = [prompts]
         if isinstance(prompts, Mapping):
-            ids_BT, mask_BT = prompts["input_ids"], prompts.get("attention_mask")
+            ids_BT, mask_BT = prompts.get("input_ids"), prompts.get("attention_mask")
+            if ids_BT is None:
+                raise UserError(f"prompts hold {', '.join(map(str, prompts)) or 'nothing'}, but no input_ids: add them")
             if isinstance(ids_BT, np.ndarray):
                 ids_BT, mask_BT = torch.as_tensor(ids_BT), None if mask_BT is None else torch.as_tensor(mask_BT)
             if isinstance(ids_BT, Tensor):
@@ -298,6 +300,11 @@ class Steered:
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if ids_BT.dim() != 2 or 0 in ids_BT.shape:
             raise UserError(f"prompts of shape {tuple(ids_BT.shape)}: give at least one prompt of at least one token")
+        if mask_BT.shape != ids_BT.shape:
+            raise UserError(
+                f"attention_mask of shape {tuple(mask_BT.shape)} for ids of shape {tuple(ids_BT.shape)}: give one "
+                "number for each id"
+            )
         if not bool(mask_BT[:, -1].all()):
             raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
         where = self.model.get_input_embeddings().weight
@@ -510,6 +517,8 @@ class _Drawn(ScoreRule):
             rows = range(len(scores)) if self.rows is None else self.rows
             if len(rows) != len(scores):
                 raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
+            if any(row < 0 for row in rows):
+                raise UserError(f"rows={list(rows)}: give whole numbers from 0")
             self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
         self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)
