@@ -185,8 +185,11 @@ class Steered:
             made.sequences = made.sequences[:, prefix.hidden :]
         return made
 
-    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> None:
+    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> int:
         """Refuse a prompt and its settings as ``generate`` would, without running the model.
+
+        Returns:
+            how many columns stand before the text (a soft prompt's); the prompts of a batch have one number.
 
         Raises:
             UserError: see ``generate``.
@@ -198,7 +201,11 @@ class Steered:
             hidden += control.columns(given[control.name], 1)
         asked = _spelled_out(self._options(generate_kwargs))
         self._check_options(asked, None)
-        self._check_room(hidden, len(self.prompt_ids(prompt)), asked)
+        ids = self.prompt_ids(prompt)
+        self._check_room(hidden, len(ids), asked)
+        if hidden:
+            self._make_room(hidden, {}, asked, torch.ones(1, len(ids)))
+        return hidden
 
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
