@@ -221,9 +221,9 @@ class Steered:
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
         start = encoded[0].shape[1]
-        return [self._continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
+        return [self.continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
 
-    def _continuation(self, prompt: list[int], new: list[int]) -> str:
+    def continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
         before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
         if whole.startswith(before):
