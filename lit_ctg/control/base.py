@@ -133,11 +133,20 @@ class Prefix:
         self.ids_NT, self._given_NT, self._fresh = ids_NT, input_ids_NT, True
 
     def of(self, input_ids_NT: Tensor) -> Tensor:
-        """Return the prefixes for a score rule, ``NO_TOKEN`` at padding."""
+        """Return the prefixes for a score rule, ``NO_TOKEN`` at padding; ids of something else are what they are."""
         given_NT = self._given_NT
-        if self.ids_NT is None or given_NT is None or given_NT.shape != input_ids_NT.shape:
+        if self.ids_NT is None or given_NT is None:
+            return input_ids_NT
+        if given_NT is not input_ids_NT and not torch.equal(given_NT, input_ids_NT):
             return input_ids_NT
         return self.ids_NT
+
+    def real(self, rows: int, columns: int) -> Tensor | None:
+        """Return [N, t] bool, which of the newest columns of the running step are text; None if none runs of N rows."""
+        whole_NT = self.ids_NT
+        if not self._fresh or whole_NT is None or len(whole_NT) != rows or whole_NT.shape[1] < columns:
+            return None
+        return whole_NT[:, whole_NT.shape[1] - columns :] != NO_TOKEN
 
     def newest(self, ids_Nt: Tensor) -> Tensor:
         """Return the whole prefixes [N, T] of an embedding call, whose newest columns are ``ids_Nt``.

@@ -124,7 +124,7 @@ class SteeredGenerator(Writer[GeneratedText]):
         forced = Forced(RuleList(), len(begin), ids)
         self.steered.generate(
             [begin] * len(checked), columns(checked), max_new_tokens=len(ids), do_sample=False, num_beams=1,
-            logits_processor=[forced],
+            logits_processor=[forced], eos_token_id=NO_END,
         )  # fmt: skip
         return torch.stack(forced.found, dim=1)
 

@@ -185,8 +185,11 @@ class Steered:
             made.sequences = made.sequences[:, prefix.hidden :]
         return made
 
-    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> None:
+    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> int:
         """Refuse a prompt and its settings as ``generate`` would, without running the model.
+
+        Returns:
+            how many columns stand before the text (a soft prompt's); the prompts of a batch have one number.
 
         Raises:
             UserError: see ``generate``.
@@ -198,7 +201,11 @@ class Steered:
             hidden += control.columns(given[control.name], 1)
         asked = _spelled_out(self._options(generate_kwargs))
         self._check_options(asked, None)
-        self._check_room(hidden, len(self.prompt_ids(prompt)), asked)
+        ids = self.prompt_ids(prompt)
+        self._check_room(hidden, len(ids), asked)
+        if hidden:
+            self._make_room(hidden, {}, asked, torch.ones(1, len(ids)))
+        return hidden
 
     def write(self, prompts: Prompts, settings: Mapping[str, Any] | None = None, **options: Any) -> list[str]:
         """Return the continuations as texts, without the prompts and without special tokens; see ``generate``.
@@ -214,9 +221,9 @@ class Steered:
         made = self.generate({"input_ids": encoded[0], "attention_mask": encoded[1]}, settings, **options)
         sequences = made if isinstance(made, Tensor) else made.sequences
         start = encoded[0].shape[1]
-        return [self._continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
+        return [self.continuation(ids[:start], ids[start:]) for ids in sequences.tolist()]
 
-    def _continuation(self, prompt: list[int], new: list[int]) -> str:
+    def continuation(self, prompt: list[int], new: list[int]) -> str:
         """Return new tokens as text: decoded alone, the first word would lack the space before it."""
         before, whole = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (prompt, prompt + new))
         if whole.startswith(before):
@@ -235,7 +242,9 @@ class Steered:
         if isinstance(prompts, str):
             prompts = [prompts]
         if isinstance(prompts, Mapping):
-            ids_BT, mask_BT = prompts["input_ids"], prompts.get("attention_mask")
+            ids_BT, mask_BT = prompts.get("input_ids"), prompts.get("attention_mask")
+            if ids_BT is None:
+                raise UserError(f"prompts hold {', '.join(map(str, prompts)) or 'nothing'}, but no input_ids: add them")
             if isinstance(ids_BT, np.ndarray):
                 ids_BT, mask_BT = torch.as_tensor(ids_BT), None if mask_BT is None else torch.as_tensor(mask_BT)
             if isinstance(ids_BT, Tensor):
@@ -298,6 +307,11 @@ class Steered:
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if ids_BT.dim() != 2 or 0 in ids_BT.shape:
             raise UserError(f"prompts of shape {tuple(ids_BT.shape)}: give at least one prompt of at least one token")
+        if mask_BT.shape != ids_BT.shape:
+            raise UserError(
+                f"attention_mask of shape {tuple(mask_BT.shape)} for ids of shape {tuple(ids_BT.shape)}: give one "
+                "number for each id"
+            )
         if not bool(mask_BT[:, -1].all()):
             raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
         where = self.model.get_input_embeddings().weight
@@ -460,7 +474,7 @@ class _Streamed:
 
 
 class _Possible(ScoreRule):
-    """Refuses a row in which the controls together leave no token.
+    """Refuses a row in which the controls together leave no token, or scores that are no numbers.
 
     Args:
         start: length of the prompts.
@@ -471,17 +485,24 @@ class _Possible(ScoreRule):
         self.start, self.ends = start, list(ends)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        none_N = scores.isneginf().all(1)
+        best_N = scores.amax(1)  # NaN if any is, -inf if no token is left
+        bad_N = ~best_N.isfinite()
         if input_ids.shape[1] > self.start:
             ends = torch.tensor(self.ends, dtype=input_ids.dtype, device=input_ids.device)
-            ended_N = none_N & torch.isin(input_ids[:, self.start :], ends).any(1)
+            ended_N = bad_N & torch.isin(input_ids[:, self.start :], ends).any(1)
             scores = scores.masked_fill(ended_N.unsqueeze(1), 0.0)
-            none_N = none_N & ~ended_N
-        if bool(none_N.any()):
-            row = int(none_N.nonzero()[0])
+            bad_N = bad_N & ~ended_N
+        if bool(bad_N.any()):
+            row = int(bad_N.nonzero()[0])
+            where = f"row {row} no token after {input_ids.shape[1] - self.start} new ones"
+            if not bool(best_N[row].isneginf()):
+                raise UserError(
+                    f"generation: model and controls leave {where}: its best score is {best_N[row].item()}; lower the "
+                    "strengths (in half precision the model itself may be the cause)"
+                )
             raise UserError(
-                f"generation: the controls leave row {row} no token after {input_ids.shape[1] - self.start} new ones: "
-                "they exclude each other there; leave one out (or let future consider more candidates)"
+                f"generation: the controls leave {where}: they exclude each other there; leave one out (or let future "
+                "consider more candidates)"
             )
         return scores
 
@@ -503,6 +524,8 @@ class _Drawn(ScoreRule):
             rows = range(len(scores)) if self.rows is None else self.rows
             if len(rows) != len(scores):
                 raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
+            if any(row < 0 for row in rows):
+                raise UserError(f"rows={list(rows)}: give whole numbers from 0")
             self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
         self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)

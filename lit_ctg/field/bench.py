@@ -367,13 +367,12 @@ class Bench:
                 chosen = rows[first : first + batch]
                 prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
                 ids = [self.tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts]
-                made = steered.generate(
-                    [self._cut(row, taken) for row in ids], settings, seed=self.seed, rows=chosen, **options
-                )
-                new = made[:, max(len(self._cut(row, taken)) for row in ids) :]
+                ids = [self._cut(row, taken) for row in ids]
+                made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **options)
+                new = made[:, max(map(len, ids)) :]
                 ends = (new == self.tokenizer.eos_token_id).int()
                 tokens += int(((ends.cumsum(1) - ends) == 0).sum())
-                texts += [self.tokenizer.decode(row, skip_special_tokens=True) for row in new.tolist()]
+                texts += [steered.continuation(*both) for both in zip(ids, new.tolist(), strict=True)]
         return texts, time.process_time() - began, tokens
 
     @property

@@ -250,9 +250,10 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
 def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str]:
     given, n = request.given, request.given["n"] * request.copies
     out = Path(given["out"])
+    columns = []
     for line in lines:  # before the first text, not hours later
         try:
-            steered.check(line.prompt, line.settings, **_options(request))
+            columns.append(steered.check(line.prompt, line.settings, **_options(request)))
         except UserError as error:
             raise UserError(f"{line.where}: {error}") from error
     kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
@@ -265,11 +266,11 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
     console = Console(stderr=True)
     with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task(out.name, total=len(lines), completed=done)
-        for batch in _batches(range(done, len(lines)), given["batch_size"]):
+        for batch in _batches(range(done, len(lines)), given["batch_size"], columns):
             known = list(dict.fromkeys(key for place in batch for key in lines[place].settings))
             rows = [place * given["n"] + copy for place in batch for copy in range(given["n"])]
             own = [lines[row // given["n"]] for row in rows]
-            settings = {key: [line.settings.get(key) for line in own] for key in known}
+            settings = {key: [_only(line.settings.get(key)) for line in own] for key in known}
             made = _texts(steered, [line.prompt for line in own], settings, rows, request)
             for number, text in enumerate(made, batch[0] * n):
                 line = lines[number // n]
@@ -286,9 +287,21 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
     return texts
 
 
-def _batches(places: range, size: int) -> Iterator[list[int]]:
-    for start in range(0, len(places), size):
-        yield list(places[start : start + size])
+def _only(value: Any) -> Any:
+    """Return the value of a list of one."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _batches(places: range, size: int, columns: Sequence[int]) -> Iterator[list[int]]:
+    """Yield neighbouring places, at most ``size``, with as many columns before the text: a batch has one number."""
+    batch: list[int] = []
+    for place in places:
+        if batch and (len(batch) == size or columns[place] != columns[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
 
 
 def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:

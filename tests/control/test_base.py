@@ -164,9 +164,13 @@ def test_a_prefix_belongs_to_its_step(model: Any) -> None:
         prefix.take(ids, mask)
         assert prefix.of(ids).tolist() == prefix.newest(ids[:, -1:]).tolist() == marked
         # prefixes and calls of another shape are of something else
-        assert all(prefix.of(other) is other for other in (ids[:, :2], wide))
+        assert all(prefix.of(other) is other for other in (ids[:, :2], wide, ids + 1)), "nor those of other ids"
+        assert prefix.of(ids.clone()).tolist() == marked, "the ids count, not the tensor"
+        assert prefix.real(2, 2).tolist() == [[True, True], [True, True]] and not prefix.real(2, 3).all()
+        assert prefix.real(1, 2) is None and prefix.real(2, 4) is None
         assert all(prefix.newest(other) is other for other in (ids[:1], wide))
         model(ids)
+        assert prefix.real(2, 3) is None, "a plain call has no padding that we know of"
         assert prefix.newest(ids) is ids and prefix.of(ids).tolist() == marked, "the step's rules come after its call"
     prefix.take(ids, mask[:, :2])
     assert prefix.of(ids).tolist() == ids.tolist(), "a mask of another length says nothing"

@@ -14,6 +14,7 @@ from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load
 from lit_ctg.control.class_models import Experts
 from lit_ctg.control.steered import _Possible
+from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
 from tests.conftest import WORDS, make_model, make_tokenizer
@@ -160,6 +161,25 @@ def test_codes_on_a_recurrent_model_leave_padding_alone(tokenizer: Any) -> None:
     assert not torch.allclose(together, scores(steered, PROMPTS, {"neuron_codes.strength": 0}), atol=1e-2)
     for row, prompt in enumerate(PROMPTS):
         assert torch.allclose(together[row], scores(steered, prompt, settings)[0], atol=1e-3), prompt
+
+
+def test_codes_in_a_plain_call_have_nothing_of_the_batch_before(model: Any) -> None:
+    torch.manual_seed(1)
+    codes = NeuronCodes(["news"], torch.randn(1, 4), {"transformer.h.0.mlp.c_fc": torch.randn(4 * D, 4)})
+    ids, mask = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+    with torch.no_grad(), codes.attach(model, {"news": 1}, rows=2):
+        before = model(ids).logits
+        model.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False, pad_token_id=0)
+        assert torch.equal(model(ids).logits, before)
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": True, "seed": 0}, {"do_sample": True}])
+def test_a_strength_beyond_all_numbers_ends_in_one_line(model: Any, options: dict[str, Any]) -> None:
+    """Scores of inf have no distribution: a greedy choice and a seeded draw would be of some token without a word."""
+    bias = TokenBias({"good": torch.linspace(-1, 1, V), "bad": torch.zeros(V)})
+    settings = {"token_bias.to_good": 1, "token_bias.strength": [1, 1e39]}
+    with pytest.raises(UserError, match=r"leave row 1 no token after 0 new ones: its best score is (inf|nan); lower"):
+        Steered(model, [bias]).generate([[1], [1]], settings, max_new_tokens=2, **options)
 
 
 def soft() -> SoftPrompt:

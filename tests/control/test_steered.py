@@ -318,6 +318,9 @@ def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Co
         ([], "no prompt: give at least one"),
         (torch.zeros(2, 0, dtype=torch.long), "give at least one prompt of at least one token"),
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.tensor([[1, 0]])}, "padded on the right"),
+        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(1, 1).long()}, r"shape \(1, 1\) for ids"),
+        ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(2).long()}, r"shape \(2,\) for ids"),
+        ({"ids": torch.ones(1, 2).long()}, "prompts hold ids, but no input_ids"),
         ("the war", "prompts that are texts need a tokenizer"),
         ([[1, 14]], "prompts hold ids from 1 to 14, the model has tokens 0 to 13"),
     ],
@@ -478,6 +481,7 @@ def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict
         ([], ["alpha"], {}, "settings: give a mapping"),
         ([], {}, {"seed": -1}, "seed=-1: give a whole number from 0"),
         ([], {}, {"seed": "x"}, "seed='x': give a whole number from 0"),
+        ([], {}, {"seed": 0, "rows": [-1]}, r"rows=\[-1\]: give whole numbers from 0"),
     ],
 )
 def test_arguments_of_another_kind_end_in_one_line(controls: Any, settings: Any, options: Any, message: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import decoders
 from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
@@ -304,6 +305,23 @@ def test_no_special_token_stands_before_a_prompt(bench: Bench, monkeypatch: pyte
     texts, _, tokens = made.write(Arm(bench.model), 1.0)
     assert given == [bench.tokenizer(prompt, add_special_tokens=False).input_ids for prompt, _ in bench.prompts]
     assert texts == [""] * tokens
+
+
+def test_the_space_before_the_first_word_is_part_of_the_text(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders of the Llama family drop it at the start; the word would be read as the end of the prompt's last."""
+    tokenizer = copy.deepcopy(bench.tokenizer)
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    said = tokenizer(" the", add_special_tokens=False).input_ids
+    assert tokenizer.decode(said) == "the"
+
+    def generate(steered: Steered, ids: Any, *args: Any, **options: Any) -> torch.Tensor:
+        width = max(map(len, ids))
+        return torch.tensor([[0] * (width - len(row)) + row + said for row in ids])
+
+    made = copy.copy(bench)
+    made.__dict__["_loaded"] = bench.model, tokenizer
+    monkeypatch.setattr(Steered, "generate", generate)
+    assert set(made.write(Arm(bench.model), 1.0)[0]) == {" the"}
 
 
 def test_prompts_are_as_many_as_asked_and_fit_the_model(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
+from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.idea_gate.control import IdeaGate
@@ -155,6 +156,23 @@ def test_every_line_is_checked_before_the_first_text(run: Run, tmp_path: Path, l
     code, _, err = run(*words, "max_new_tokens=5")
     assert code == 2 and "prompts=in.jsonl, line 3: " in err and told in err and err.count("\n") == 1, err
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_lines_with_and_without_a_soft_prompt_are_batches_of_their_own(run: Run, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    SoftPrompt(["news"], 5 * torch.randn(1, 3, 16)).save_pretrained(tmp_path / "soft")
+    words = ["generate", "model=lm", "controls=[soft,gate]", "prompts=in.jsonl", "max_new_tokens=5"]
+    lines = [{"soft_prompt.news": 1}, {"soft_prompt.news": 1}, {}, {"soft_prompt.news": 1, "idea_gate.alpha": [0.5]}]
+    content = "".join(json.dumps({"prompt": "in", "settings": line}) + "\n" for line in lines)
+    (tmp_path / "in.jsonl").write_text(content, encoding="utf-8")
+    made = []
+    for size in (8, 1):
+        code, _, err = run(*words, f"out={size}.jsonl", f"batch_size={size}", "n=2")
+        assert code == 0, err
+        made.append((tmp_path / f"{size}.jsonl").read_text(encoding="utf-8"))
+    assert made[0] == made[1] and len(made[0].splitlines()) == 8
+    code, _, err = run(*words, "out=x.jsonl", "generate.repetition_penalty=1.5")
+    assert code == 2 and "line 1: repetition_penalty: it would count" in err and not (tmp_path / "x.jsonl").exists()
 
 
 @pytest.mark.parametrize(

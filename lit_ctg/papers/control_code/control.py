@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, layer_named, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
@@ -136,9 +136,9 @@ class _Added:
             self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
         _, added, off = self._for_rows
         # one newest position is never padding
-        if self.prefix.ids_NT is not None and output.dim() == 3 and output.shape[1] > 1:
-            real_Nt = self.prefix.ids_NT[:, -output.shape[1] :] != NO_TOKEN
-            if real_Nt.shape == output.shape[:2] and not bool(real_Nt.all()):
+        if output.dim() == 3 and output.shape[1] > 1:
+            real_Nt = self.prefix.real(len(output), output.shape[1])
+            if real_Nt is not None and not bool(real_Nt.all()):
                 return torch.where(off | ~real_Nt.unsqueeze(2).to(output.device), output, output + added)
         return torch.where(off, output, output + added) if self.some_off else output + added
 
