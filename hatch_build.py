@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
@@ -52,10 +53,20 @@ class Experiments(BuildHookInterface):
 
 
 def _quoted(paper: Path) -> re.Pattern[str]:
-    """Return a pattern of the experiments named in tables that quote texts (``samples:``), ``{...}`` being anything.
+    """Return a pattern of the experiments whose texts some row of a table quotes (``samples:``)."""
+    names = []
+    for path in sorted(paper.glob("tables/*.yaml")):
+        table = yaml.safe_load(path.read_text(encoding="utf-8"))
+        default = table.get("defaults", {}).get("experiment", "main")
+        quoting = [row for row in table["rows"] if "samples" in row]
+        names += [_names(row.get("experiment", default), row.get("for", {})) for row in quoting]
+    return re.compile("|".join(names or ["main"]))
 
-    A row that names none is about ``main``.
-    """
-    texts = [path.read_text(encoding="utf-8") for path in paper.glob("tables/*.yaml")]
-    names = [name for text in texts if "samples:" in text for name in re.findall(r"experiment: \"?([\w{}]+)", text)]
-    return re.compile("|".join(["main", *(re.sub(r"\{\w+\}", r"\\w+", name) for name in names)]))
+
+def _names(experiment: str, variables: dict[str, Any]) -> str:
+    """Return a pattern of the names that a row's experiment stands for, such as ``{model}``; others may be anything."""
+
+    def one(found: re.Match[str]) -> str:
+        return f"({'|'.join(map(str, variables[found[1]]))})" if found[1] in variables else r"\w+"
+
+    return re.sub(r"\{(\w+)\}", one, experiment)
