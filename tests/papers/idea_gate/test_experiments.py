@@ -81,10 +81,10 @@ def _differences(one: Any, other: Any, path: str = "") -> list[tuple[str, tuple[
 @pytest.mark.parametrize("size", ["smoke", "small", "paper"])
 @pytest.mark.parametrize("regime", REGIMES)
 def test_the_ablation_of_the_window_begins_a_token_later_and_changes_nothing_else(regime, size) -> None:
-    main, ablation = (
-        OmegaConf.to_container(experiment(name, regime, size), resolve=True) for name in ("main", "window2")
+    branch, ablation = (
+        OmegaConf.to_container(experiment(name, regime, size), resolve=True) for name in ("branch", "window2")
     )
-    assert dict(_differences(main, ablation)) == {"name": ("main", "window2"), "model.window_start": (1, 2)}
+    assert dict(_differences(branch, ablation)) == {"name": ("branch", "window2"), "model.window_start": (1, 2)}
 
 
 @pytest.mark.parametrize("regime", REGIMES)
