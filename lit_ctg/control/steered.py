@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, refuse_encoder
+from lit_ctg.control.base import Control, Prefix, generating, refuse_encoder
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -442,7 +442,7 @@ def _drawing(model: Any, drawn: _Drawn) -> Iterator[_Drawn]:
 
     Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
     """
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT generates with its inner one
+    model = generating(model)
     inner = model._get_logits_processor
 
     def processors(*args: Any, **kwargs: Any) -> Any:
