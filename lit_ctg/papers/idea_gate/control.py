@@ -83,10 +83,10 @@ class IdeaGate(Control):
         reading = self._reading = _Reading(cast_like(self.head, model.get_input_embeddings().weight))
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            reading.newest_ND = inputs[0][:, -1].detach()
+            reading.newest_ND = inputs[0][:, -1]
 
         def keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            reading.newest_ND = output[0][:, -1].detach()
+            reading.newest_ND = output[0][:, -1]
 
         scores = model.get_output_embeddings()
         if scores is not None:
