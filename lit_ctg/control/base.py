@@ -309,6 +309,8 @@ class Control(abc.ABC):
         Raises:
             UserError: a setting that does not exist or does not fit, a model of another shape.
         """
+        if not isinstance(rows, int | np.integer):
+            raise UserError(f"rows={rows!r}: give the number of prompts")
         values = self.values(settings or {}, rows)
         self.check_model(model)
         with ExitStack() as stack:
@@ -329,6 +331,8 @@ class Control(abc.ABC):
         Raises:
             UserError: no such setting, a value out of range, or not as many values as prompts.
         """
+        if not isinstance(settings, Mapping):
+            raise UserError(f"control {self.name}: give settings as a mapping, {{name: value}}")
         known = {setting.name: setting for setting in self.settings}
         for name in settings:
             if name not in known:

@@ -584,8 +584,8 @@ def test_other_models_alone_and_in_a_batch_off_and_as_before(
     close = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}[precision]
     bare = scores(Steered(model, [], tokenizer=tokenizer), PROMPTS, {})
     given: dict[str, dict[str, Any]] = {
-        "idea_gate": {"alpha": 1.5}, "feature_channel": {"pos": 1}, "experts": {"to_good": 1}, "gradient": {"to_good": 1},
-        "memory": {}, "token_bias": {"to_good": 1},
+        "idea_gate": {"alpha": 1.5}, "feature_channel": {"pos": 1}, "experts": {"to_good": 1}, "memory": {},
+        "gradient": {"to_good": 1}, "token_bias": {"to_good": 1},
     }  # fmt: skip
     for name, own in given.items():
         control, settings = controls[name], {f"{name}.{key}": value for key, value in own.items()}
