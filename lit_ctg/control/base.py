@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lit_ctg.control.bundle import Origin
 
 NO_TOKEN = -1  # marks padding in a prefix
+PREPARE = "prepare_inputs_for_generation"
 # setting -> one number per prompt, [B] float64 on the CPU; NaN: not set; a word of ``choices`` is its index among them
 Values = Mapping[str, Tensor]
 ControlT = TypeVar("ControlT", bound="Control")
@@ -58,18 +59,26 @@ def row_values(value_B: Tensor, rows: int) -> Tensor:
         ValueError: N is not a multiple of B.
     """
     if len(value_B) == 0 or rows % len(value_B):
-        raise ValueError(f"{len(value_B)} settings for {rows} rows")
+        raise ValueError(f"{len(value_B)} settings for {rows} rows: attach with rows=, the number of prompts")
     return value_B.repeat_interleave(rows // len(value_B), dim=0)
 
 
 def refuse_encoder(model: Any) -> None:
-    """Refuse an encoder-decoder model.
+    """Refuse an encoder-decoder model, and XLNet, whose layers have the rows of a batch in the second place.
 
     Raises:
         UserError: it is one.
     """
-    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
         raise UserError("controls steer causal language models, this one has an encoder: use a decoder-only model")
+    if getattr(config, "model_type", None) == "xlnet":
+        raise UserError("controls steer causal language models, XLNet predicts in any order: use another model")
+
+
+def generating(model: Any) -> Any:
+    """Return the model whose ``generate`` runs: the one that PEFT has wrapped, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def cast_like(module: ModuleT, weight: Tensor) -> ModuleT:
@@ -99,25 +108,22 @@ class Prefix:
 
     @contextmanager
     def watch(self, model: Any) -> Iterator[Prefix]:
-        """Follow the model's generation; changes to the model are undone at the end."""
-        inner = model.prepare_inputs_for_generation
-        before = model.__dict__.get("prepare_inputs_for_generation")
+        """Follow the model's generation; changes to the model are undone at the end.
 
-        @functools.wraps(inner)
-        def prepare(input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
-            self.take(input_ids, kwargs.get("attention_mask"))
-            return inner(input_ids, *args, **kwargs)
-
-        model.prepare_inputs_for_generation = prepare
-        handle = model.register_forward_hook(self._over)
-        try:
+        Raises:
+            UserError: there is a soft prompt, and another watch that would take its places for text.
+        """
+        parts = [model]
+        if generating(model) is not model:  # adapters of PEFT decode with the inner model, its soft prompts do not
+            parts.append(generating(model))
+        if self.hidden and any(isinstance(part.__dict__.get(PREPARE), _Preparation) for part in parts):
+            raise UserError("a soft prompt would be text to the controls attached already: give all to one Steered")
+        with ExitStack() as stack:
+            for part in parts:
+                stack.enter_context(_watching(part, self))
+                # also where the pass fails
+                stack.callback(part.register_forward_hook(self._over, always_call=True).remove)
             yield self
-        finally:
-            handle.remove()
-            if before is None:
-                del model.__dict__["prepare_inputs_for_generation"]
-            else:
-                model.prepare_inputs_for_generation = before
 
     def _over(self, *_: Any) -> None:
         """Forget the step after its forward pass: what follows belongs to another step, or to a plain call."""
@@ -157,6 +163,40 @@ class Prefix:
         if not self._fresh or whole_NT is None or len(whole_NT) != len(ids_Nt) or whole_NT.shape[1] < ids_Nt.shape[1]:
             return ids_Nt
         return whole_NT
+
+
+class _Preparation:
+    """A model's ``prepare_inputs_for_generation`` that tells a prefix what it is given."""
+
+    def __init__(self, inner: Any, prefix: Prefix) -> None:
+        functools.update_wrapper(self, inner)  # ``generate`` looks at the arguments
+        self.inner, self.prefix = inner, prefix
+
+    def __call__(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.prefix.take(input_ids, kwargs.get("attention_mask"))
+        return self.inner(input_ids, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be copied with its model, whose copy would keep the controls and prepare the original's inputs.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("a model cannot be copied or pickled while controls are attached: do it before or after")
+
+
+@contextmanager
+def _watching(model: Any, prefix: Prefix) -> Iterator[None]:
+    """Tell a prefix what a model's ``prepare_inputs_for_generation`` is given."""
+    own = model.__dict__
+    before = own.get(PREPARE)
+    setattr(model, PREPARE, _Preparation(getattr(model, PREPARE), prefix))
+    try:
+        yield
+    finally:
+        own.pop(PREPARE, None)
+        if before is not None:
+            own[PREPARE] = before
 
 
 class Control(abc.ABC):
@@ -269,6 +309,8 @@ class Control(abc.ABC):
         Raises:
             UserError: a setting that does not exist or does not fit, a model of another shape.
         """
+        if not isinstance(rows, int | np.integer):
+            raise UserError(f"rows={rows!r}: give the number of prompts")
         values = self.values(settings or {}, rows)
         self.check_model(model)
         with ExitStack() as stack:
@@ -289,6 +331,8 @@ class Control(abc.ABC):
         Raises:
             UserError: no such setting, a value out of range, or not as many values as prompts.
         """
+        if not isinstance(settings, Mapping):
+            raise UserError(f"control {self.name}: give settings as a mapping, {{name: value}}")
         known = {setting.name: setting for setting in self.settings}
         for name in settings:
             if name not in known:

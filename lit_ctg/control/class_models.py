@@ -31,11 +31,12 @@ class Reader:
 
     A prefix that does not extend the last one by a token (another batch, reordered beams) is read from its start, so
     the result depends only on the prefixes. So is every prefix by a model without a cache of keys and values (Mamba,
-    or layers of one's own).
+    or layers of one's own), and by one with a learned prompt of PEFT, which it would put before each new token again.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._learned_prompt = bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
         self._seen_NT: Tensor | None = None
         self._cache: Any = None
         self._log_p_NV = torch.empty(0)
@@ -70,7 +71,9 @@ class Reader:
             said_NT = log_p_NTV[:, :-1].gather(2, given_NT[:, 1:].unsqueeze(2)).squeeze(2)
             self._total_N = said_NT.masked_fill(~real_NT[:, :-1], 0.0).sum(1)
             self._log_p_NV = log_p_NTV[:, -1]
-        self._cache, self._seen_NT = getattr(out, "past_key_values", None), ids_NT.clone()
+        if not self._learned_prompt:
+            self._cache = getattr(out, "past_key_values", None)
+        self._seen_NT = ids_NT.clone()
         return self._log_p_NV, self._total_N
 
 

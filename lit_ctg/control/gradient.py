@@ -124,7 +124,8 @@ class Gradient(ClassControl):
                     steps=self.steps,
                     kl=self.kl,
                 )
-            new_NTD = state_NTD.clone()
+            # laid out as the model's own: rows that are off get the same sums from the head, to the bit
+            new_NTD = state_NTD.new_empty_strided(state_NTD.shape, state_NTD.stride()).copy_(state_NTD)
             new_NTD[on_N] = moved_XD.unflatten(0, (-1, places)).to(state_NTD)
             return (new_NTD, *inputs[1:])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import PREPARE, Control, Prefix, Stage, Values, row_values
 from lit_ctg.control.class_models import Reader
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
@@ -69,10 +69,11 @@ class Guidance(Control):
 
 def without_hooks(model: Any) -> Any:
     """Return a copy of a model that shares its weights and has no hooks, so it is the model without any control."""
-    shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+    watched = [module.__dict__.get(PREPARE) for module in model.modules()]  # by ``Prefix.watch``
+    shared = {id(each): each for each in [*model.parameters(), *model.buffers(), *watched]}
     bare = copy.deepcopy(model, shared)
-    bare.__dict__.pop("prepare_inputs_for_generation", None)  # that of a watched decoding (``Prefix.watch``)
     for module in bare.modules():
+        module.__dict__.pop(PREPARE, None)
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
     return bare

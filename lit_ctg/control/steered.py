@@ -6,7 +6,8 @@ Shape letters: B prompts, N rows of a decode step, T prefix tokens, V vocabulary
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, refuse_encoder
+from lit_ctg.control.base import Control, Prefix, generating, refuse_encoder
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -47,6 +48,10 @@ HARMLESS = {
 }
 # options of generate that look at the ids of the prompt, with the values that change nothing
 OF_THE_PROMPT = {"repetition_penalty": (None, 1, 1.0), "no_repeat_ngram_size": (None, 0)}
+# options of generate that are whole numbers, with the least
+WHOLE = {"max_new_tokens": 1, "max_length": 1, "min_new_tokens": 0, "min_length": 0, "num_beams": 1,
+         "num_return_sequences": 1}  # fmt: skip
+PROMPTS = "give texts, lists of ids, ids [B, T], or a tokenizer's result"
 
 
 class Steered:
@@ -70,6 +75,8 @@ class Steered:
     def __init__(self, model: Any, controls: Sequence[Control], *, tokenizer: Any = None) -> None:
         if controls is None or isinstance(controls, Control) or not all(isinstance(one, Control) for one in controls):
             raise UserError("controls: give a list of controls; Control.from_pretrained(folder) loads one")
+        if tokenizer is not None and not callable(tokenizer):
+            raise UserError("tokenizer: give the model's own, as AutoTokenizer.from_pretrained(...) loads it")
         self.model, self.tokenizer = model, tokenizer
         self.controls = tuple(sorted(controls, key=lambda control: control.stage))
         refuse_encoder(model)
@@ -245,13 +252,18 @@ class Steered:
             ids_BT, mask_BT = prompts.get("input_ids"), prompts.get("attention_mask")
             if ids_BT is None:
                 raise UserError(f"prompts hold {', '.join(map(str, prompts)) or 'nothing'}, but no input_ids: add them")
-            if isinstance(ids_BT, np.ndarray):
-                ids_BT, mask_BT = torch.as_tensor(ids_BT), None if mask_BT is None else torch.as_tensor(mask_BT)
-            if isinstance(ids_BT, Tensor):
-                return self._placed(ids_BT, self._inferred(ids_BT, asked) if mask_BT is None else mask_BT)
+            if isinstance(ids_BT, Tensor | np.ndarray):
+                ids_BT = torch.as_tensor(ids_BT)
+                return self._placed(
+                    ids_BT, self._inferred(ids_BT, asked) if mask_BT is None else torch.as_tensor(mask_BT)
+                )
+            if not isinstance(ids_BT, list | tuple):
+                raise UserError(f"input_ids are a {type(ids_BT).__name__}: {PROMPTS}")
             # a tokenizer's own result without return_tensors: lists
             several = bool(ids_BT) and not isinstance(ids_BT[0], int)
             rows, masks = (ids_BT, mask_BT) if several else ([ids_BT], None if mask_BT is None else [mask_BT])
+            if masks is not None and list(map(len, masks)) != list(map(len, rows)):
+                raise UserError("attention_mask: give one number for each id")
             prompts = (
                 rows
                 if masks is None
@@ -262,6 +274,8 @@ class Steered:
             )
         if isinstance(prompts, Tensor):
             return self._placed(prompts, self._inferred(prompts, asked))
+        if not isinstance(prompts, Iterable):
+            raise UserError(f"prompts are a {type(prompts).__name__}: {PROMPTS}")
         lists = [self.prompt_ids(prompt) for prompt in prompts]
         if not lists:
             raise UserError("no prompt: give at least one")
@@ -307,6 +321,8 @@ class Steered:
     def _placed(self, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if ids_BT.dim() != 2 or 0 in ids_BT.shape:
             raise UserError(f"prompts of shape {tuple(ids_BT.shape)}: give at least one prompt of at least one token")
+        if ids_BT.is_floating_point() or ids_BT.dtype == torch.bool:
+            raise UserError(f"prompts of {ids_BT.dtype}: ids are whole numbers")
         if mask_BT.shape != ids_BT.shape:
             raise UserError(
                 f"attention_mask of shape {tuple(mask_BT.shape)} for ids of shape {tuple(ids_BT.shape)}: give one "
@@ -326,10 +342,14 @@ class Steered:
         """Return the ids of one prompt, at least one.
 
         Raises:
-            UserError: a text without a tokenizer, or an empty prompt where the model has no start token.
+            UserError: neither a text nor ids, a text without a tokenizer, or an empty prompt where the model has no
+                start token.
         """
         if not isinstance(prompt, str):
-            ids = [int(number) for number in prompt]
+            try:
+                ids = [operator.index(number) for number in prompt]
+            except TypeError:
+                raise UserError(f"prompt {str(prompt)[:60]}: give a text, or a list of ids") from None
         else:
             if self.tokenizer is None:
                 raise UserError("prompts that are texts need a tokenizer: Steered(model, controls, tokenizer=...)")
@@ -353,7 +373,8 @@ class Steered:
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options for ``model.generate``, which takes a ``generation_config`` or single ones, not both."""
         options = dict(given)
-        config = copy.deepcopy(options.pop("generation_config", None))
+        config = copy.deepcopy(_config(options))
+        options.pop("generation_config", None)
         if getattr(config, "pad_token_id", None) is None:
             options.setdefault("pad_token_id", self._pad_id())
         if options.get("stop_strings") or getattr(config, "stop_strings", None):
@@ -371,7 +392,13 @@ class Steered:
         for name in ("input_ids", "inputs", "attention_mask"):
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0):
+        for name, least in WHOLE.items():
+            if options.get(name) is not None and not _is_whole(options[name], least):
+                raise UserError(f"{name}={options[name]!r}: give a whole number from {least}")
+        for name in ("logits_processor", "stopping_criteria"):
+            if not isinstance(options.get(name) or [], Iterable):
+                raise UserError(f"{name}: give a list")
+        if seed is not None and not _is_whole(seed, 0):
             raise UserError(f"seed={seed!r}: give a whole number from 0")
         if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:
             raise UserError(
@@ -413,9 +440,25 @@ def _put(options: dict[str, Any], name: str, value: Any) -> None:
         options[name] = value
 
 
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def _config(options: Mapping[str, Any]) -> Any:
+    """Return the ``generation_config`` among options of ``generate``; None if there is none.
+
+    Raises:
+        UserError: it is something else.
+    """
+    config = options.get("generation_config")
+    if config is not None and not hasattr(config, "to_diff_dict"):
+        raise UserError(f"generation_config is a {type(config).__name__}: give a transformers.GenerationConfig")
+    return config
+
+
 def _spelled_out(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of ``generate`` with those of its ``generation_config`` spelled out."""
-    config = options.get("generation_config")
+    config = _config(options)
     return {**({} if config is None else config.to_diff_dict()), **options}
 
 
@@ -442,7 +485,7 @@ def _drawing(model: Any, drawn: _Drawn) -> Iterator[_Drawn]:
 
     Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
     """
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT generates with its inner one
+    model = generating(model)
     inner = model._get_logits_processor
 
     def processors(*args: Any, **kwargs: Any) -> Any:
@@ -522,10 +565,10 @@ class _Drawn(ScoreRule):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self._generators:
             rows = range(len(scores)) if self.rows is None else self.rows
+            if not isinstance(rows, Sequence | np.ndarray) or not all(_is_whole(row, 0) for row in rows):
+                raise UserError(f"rows={rows}: give whole numbers from 0")
             if len(rows) != len(scores):
                 raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
-            if any(row < 0 for row in rows):
-                raise UserError(f"rows={list(rows)}: give whole numbers from 0")
             self._generators = [np.random.default_rng([self.seed, row]) for row in rows]
         self.before.append(scores)
         uniform_N = torch.tensor([generator.random() for generator in self._generators], dtype=torch.float64)

@@ -42,6 +42,10 @@ _logger = logging.getLogger(__name__)
 
 PART = "part.json"
 REMEDY = "set output_root=..."
+# settings of a model's own that stay: where a text ends, and whether it keeps keys and values
+KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+# those that ``Bench.write`` sets
+OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens")
 # words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
 
@@ -181,7 +185,19 @@ class Bench:
         where = self.model_name if self.base_folder is None else str(self.base_folder)
         tokenizer = load_tokenizer(str(where), None, "model")
         model = load_model(str(where), where="model").eval().requires_grad_(False)
+        if self.base_folder is None:
+            self._decode_alone_decides(model)
         return model, tokenizer
+
+    def _decode_alone_decides(self, model: Any) -> None:
+        """Drop what the model's own ``generation_config`` would add to ``decode``, and name it."""
+        own = {name: value for name, value in model.generation_config.to_diff_dict().items() if value}
+        told = [f"{name}={value}" for name, value in own.items()
+                if name not in (*KEPT, *OURS, "transformers_version", "_from_model_config")]  # fmt: skip
+        if told:
+            _logger.warning("model=%s: its own %s does not count, decode alone does", self.model_name, ", ".join(told))
+        kept = {name: getattr(model.generation_config, name) for name in KEPT}
+        model.generation_config = type(model.generation_config)(**kept)
 
     @property
     def model(self) -> Any:

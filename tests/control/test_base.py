@@ -71,12 +71,23 @@ def test_attach_gives_rules_for_generate(model: Any, raise_tokens: Any) -> None:
         ({"strength": -1}, "raise_tokens.strength=-1: give a number from 0"),
         ({"strength": "much"}, "raise_tokens.strength='much' is not a number"),
         ({"strength": [1, 2, 3]}, "has 3 values for 2 prompts"),
+        (["strength"], "control raise_tokens: give settings as a mapping"),
     ],
 )
 def test_settings_are_checked(model: Any, raise_tokens: Any, settings: dict[str, Any], line: str) -> None:
     control = raise_tokens(torch.tensor([5]))
     with pytest.raises(UserError, match=re.escape(line)), control.attach(model, settings, rows=2):
         pass
+
+
+def test_the_number_of_prompts_is_one(model: Any, raise_tokens: Any) -> None:
+    control, ids = raise_tokens(torch.tensor([5])), torch.tensor([[1, 2], [3, 4]])
+    with pytest.raises(UserError, match="rows='2': give the number of prompts"), control.attach(model, {}, rows="2"):
+        pass
+    one_line = pytest.raises(ValueError, match="3 settings for 2 rows")
+    with one_line, control.attach(model, {"strength": [1, 1, 1]}, rows=3) as rules:
+        model.generate(ids, logits_processor=list(rules), max_new_tokens=1, pad_token_id=0)
+    assert not model._forward_hooks and "prepare_inputs_for_generation" not in vars(model)
 
 
 def test_a_model_of_another_kind_is_refused(raise_tokens: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 import transformers
 
 from lit_ctg.control import Control, Steered
+from lit_ctg.control.base import PREPARE
 from lit_ctg.control.bundle import load
 from lit_ctg.control.class_models import Experts
+from lit_ctg.control.guidance import Guidance
 from lit_ctg.control.steered import _Possible
 from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
@@ -403,3 +406,196 @@ def test_arrays_from_a_tokenizer_are_prompts(model: Any, tokenizer: Any) -> None
     arrays = tokenizer(PROMPTS[0], return_tensors="np")
     made = steered.generate(arrays, max_new_tokens=3, do_sample=False)
     assert torch.equal(made, steered.generate(PROMPTS[0], max_new_tokens=3, do_sample=False))
+
+
+def adapted(kind: str | None) -> Any:
+    """Return the tiny model under adapters of PEFT that change it, or after its learned prompts."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    if kind == "prompt":
+        config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    else:
+        config = peft.LoraConfig(
+            r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type=kind
+        )
+    return peft.get_peft_model(make_model(V), config).eval()
+
+
+@pytest.mark.parametrize("kind", [None, "CAUSAL_LM"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("feature_channel", {}),
+        ("experts", {"to_good": 1}),
+        ("future", {"to_good": 1}),
+        ("guidance", {}),
+        ("soft_prompt", {"news": 1}),
+    ],
+)
+def test_adapters_of_peft_decode_with_padding_and_cache_as_the_model(
+    name: str, settings: dict[str, Any], kind: str | None, controls: dict[str, Control], tokenizer: Any
+) -> None:
+    """PEFT's wrapper prepares no inputs: its inner model decodes."""
+    control = {"guidance": Guidance(), "soft_prompt": soft()}.get(name) or controls[name]
+    steered = Steered(adapted(kind), [control], tokenizer=tokenizer)
+    given = {f"{name}.{key}": value for key, value in settings.items()}
+    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": -1, "output_scores": True,
+                               "return_dict_in_generate": True}  # fmt: skip
+    made = steered.generate(PROMPTS, given, **options)
+    whole = steered.generate(PROMPTS, given, use_cache=False, **options)
+    assert torch.equal(made.sequences, whole.sequences)
+    assert torch.allclose(torch.stack(made.scores), torch.stack(whole.scores), atol=1e-4)
+    for row, prompt in enumerate(PROMPTS):
+        alone = steered.generate(prompt, given, **options)
+        assert torch.allclose(made.scores[0][row], alone.scores[0][0], atol=1e-4), prompt
+
+
+def test_a_plain_call_has_nothing_of_the_decoding_before() -> None:
+    """Nor under PEFT, nor of one whose forward pass failed."""
+    torch.manual_seed(1)
+    codes = NeuronCodes(["news"], torch.randn(1, 4), {"transformer.h.0.mlp.c_fc": torch.randn(4 * D, 4)})
+    ids, mask = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[0, 0, 1], [1, 1, 1]])
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    for model in (adapted("CAUSAL_LM"), make_model(V)):
+        with torch.no_grad(), codes.attach(model, {"news": 1}, rows=2):
+            before = model(ids).logits
+            options = {"max_new_tokens": 1, "do_sample": False, "pad_token_id": 0}
+            model.generate(input_ids=ids, attention_mask=mask, **options)
+            assert torch.equal(model(ids).logits, before)
+            handle = model.get_output_embeddings().register_forward_hook(fail)
+            with pytest.raises(RuntimeError, match="out of memory"):
+                model.generate(input_ids=ids, attention_mask=mask, **options)
+            handle.remove()
+            assert torch.equal(model(ids).logits, before)
+
+
+def test_peft_leaves_no_watch_behind(controls: dict[str, Control], tokenizer: Any) -> None:
+    for kind in ("CAUSAL_LM", "prompt"):
+        model = adapted(kind)
+        steered = Steered(model, [controls["token_bias"]], tokenizer=tokenizer)
+        for _ in range(2):
+            steered.generate(PROMPTS, {"token_bias.to_good": 1}, max_new_tokens=2)
+            left = [vars(part).get(PREPARE) for part in model.modules()]
+            assert not any(hasattr(each, "prefix") for each in left)
+            assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
+def test_guidance_reads_a_learned_prompt_once(tokenizer: Any) -> None:
+    """Without other controls it has nothing to exaggerate; PEFT puts the prompt before whatever it reads."""
+    model, options = adapted("prompt"), {"max_new_tokens": 4, "do_sample": False, "eos_token_id": -1}
+    options |= {"output_scores": True, "return_dict_in_generate": True}
+    made, bare = (Steered(model, given, tokenizer=tokenizer).generate(PROMPTS, **options)
+                  for given in ([Guidance()], []))  # fmt: skip
+    for own, alone in zip(made.scores, bare.scores, strict=True):
+        assert torch.allclose(own, alone.log_softmax(-1), atol=1e-5)
+
+
+def test_a_row_that_is_off_beside_one_that_climbs_is_the_bare_one_to_the_bit(
+    controls: dict[str, Control], tokenizer: Any
+) -> None:
+    steered = Steered(adapted(None), [controls["gradient"]], tokenizer=tokenizer)
+    given = {"gradient.to_good": 1, "gradient.strength": [1, 0, 1]}
+    assert torch.equal(scores(steered, PROMPTS, given)[1], scores(steered, PROMPTS, {"gradient.strength": 0})[1])
+
+
+def test_one_gate_on_two_models_keeps_their_states_apart(controls: dict[str, Control]) -> None:
+    gate, ids, other = controls["idea_gate"], torch.tensor([[1, 2, 3]]), opt().to(torch.bfloat16)
+    with torch.no_grad(), gate.attach(make_model(V)) as rules:
+        model = make_model(V)
+        with gate.attach(model) as inner:
+            whole = model(ids).logits[:, -1]
+            alone = inner(ids, whole)
+            with gate.attach(other) as others:
+                others(ids, other(ids).logits[:, -1].float())
+                assert torch.equal(inner(ids, whole), alone)
+        with pytest.raises(RuntimeError, match="has not run yet"):
+            rules(ids, whole)
+
+
+@pytest.mark.parametrize("name", ["idea_gate", "micro_models", "gradient", "feature_channel"])
+def test_a_control_is_copied_and_differentiated_through_while_it_is_attached(
+    name: str, controls: dict[str, Control], tokenizer: Any
+) -> None:
+    control, model, ids = controls[name], make_model(V), torch.tensor([[1, 2, 3]])
+    control.bind(tokenizer)
+    with control.attach(model) as rules:
+        first = rules(ids, model(ids).logits[:, -1])
+        copied = copy.deepcopy(control)
+    with copied.attach(model) as rules:
+        assert torch.equal(rules(ids, model(ids).logits[:, -1]), first)
+
+
+def test_a_model_under_controls_is_not_copied(controls: dict[str, Control], tokenizer: Any) -> None:
+    """Its copy would keep the hooks for good, and prepare the inputs of the original."""
+    model = make_model(V)
+    with controls["lora"].attach(model):
+        for way in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(UserError, match="cannot be copied or pickled while controls are attached"):
+                way(model)
+    assert not copy.deepcopy(model).transformer.h[0].mlp.c_fc._forward_hooks
+
+
+def test_a_soft_prompt_is_no_text_to_controls_attached_outside(controls: dict[str, Control], tokenizer: Any) -> None:
+    model, settings = make_model(V), {"soft_prompt.news": 1}
+    steered = Steered(model, [soft()], tokenizer=tokenizer)
+    with controls["experts"].attach(model, {"to_good": 1}) as rules:
+        with pytest.raises(UserError, match="a soft prompt would be text to the controls attached already"):
+            steered.generate("in", settings, logits_processor=rules, max_new_tokens=1)
+        steered.generate("in", {}, logits_processor=rules, max_new_tokens=1)
+    steered.generate("in", settings, max_new_tokens=1)
+
+
+def test_xlnet_is_refused(controls: dict[str, Control]) -> None:
+    """Its layers have the positions first, so a row's setting would go to a position."""
+    model = transformers.XLNetLMHeadModel(transformers.XLNetConfig(vocab_size=V, d_model=D, n_layer=1, n_head=2))
+    with pytest.raises(UserError, match="XLNet predicts in any order"), controls["token_bias"].attach(model):
+        pass
+
+
+OTHERS: dict[str, Any] = {
+    "OPT": opt,
+    "GPT-Neo, local attention": lambda: transformers.GPTNeoForCausalLM(
+        transformers.GPTNeoConfig(
+            vocab_size=V, hidden_size=D, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]],
+            window_size=3, intermediate_size=32, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        )
+    ),
+    "Mamba": mamba,
+    "Gemma 3, sliding and scaled": lambda: transformers.Gemma3ForCausalLM(
+        transformers.Gemma3TextConfig(
+            vocab_size=V, hidden_size=D, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, head_dim=8,
+            num_key_value_heads=2, sliding_window=3, layer_types=["sliding_attention", "full_attention"],
+            bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_models_alone_and_in_a_batch_off_and_as_before(
+    kind: str, precision: torch.dtype, controls: dict[str, Control], tokenizer: Any
+) -> None:
+    torch.manual_seed(0)
+    model = OTHERS[kind]().eval().to(precision)
+    close = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}[precision]
+    bare = scores(Steered(model, [], tokenizer=tokenizer), PROMPTS, {})
+    given: dict[str, dict[str, Any]] = {
+        "idea_gate": {"alpha": 1.5}, "feature_channel": {"pos": 1}, "experts": {"to_good": 1}, "memory": {},
+        "gradient": {"to_good": 1}, "token_bias": {"to_good": 1},
+    }  # fmt: skip
+    for name, own in given.items():
+        control, settings = controls[name], {f"{name}.{key}": value for key, value in own.items()}
+        steered = Steered(model, [control], tokenizer=tokenizer)
+        made = scores(steered, PROMPTS, settings)
+        assert not torch.allclose(made, bare), name
+        for row, prompt in enumerate(PROMPTS):
+            assert torch.allclose(made[row], scores(steered, prompt, settings)[0], atol=close, rtol=close), name
+        off = f"{name}.{control.strength}"
+        assert torch.equal(scores(steered, PROMPTS, settings | {off: 0}), bare), name
+        with torch.inference_mode():
+            mixed = scores(steered, PROMPTS, settings | {off: [0, 1, 0]})
+        assert torch.equal(mixed[[0, 2]], bare[[0, 2]]) and not torch.equal(mixed[1], bare[1]), name

@@ -322,6 +322,12 @@ def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Co
         ({"input_ids": torch.ones(1, 2).long(), "attention_mask": torch.ones(2).long()}, r"shape \(2,\) for ids"),
         ({"ids": torch.ones(1, 2).long()}, "prompts hold ids, but no input_ids"),
         ("the war", "prompts that are texts need a tokenizer"),
+        (None, "prompts are a NoneType: give texts, lists of ids"),
+        ([1, 2], "prompt 1: give a text, or a list of ids"),
+        ([[1.5]], r"prompt \[1.5\]: give a text, or a list of ids"),
+        (torch.ones(1, 2), "prompts of torch.float32: ids are whole numbers"),
+        ({"input_ids": "war"}, "input_ids are a str: give texts, lists of ids"),
+        ({"input_ids": [1, 2], "attention_mask": [1]}, "attention_mask: give one number for each id"),
         ([[1, 14]], "prompts hold ids from 1 to 14, the model has tokens 0 to 13"),
     ],
 )
@@ -482,6 +488,14 @@ def test_more_random_combinations(model: Any, tokenizer: Any, all_controls: dict
         ([], {}, {"seed": -1}, "seed=-1: give a whole number from 0"),
         ([], {}, {"seed": "x"}, "seed='x': give a whole number from 0"),
         ([], {}, {"seed": 0, "rows": [-1]}, r"rows=\[-1\]: give whole numbers from 0"),
+        ([], {}, {"seed": 0, "rows": 1}, "rows=1: give whole numbers from 0"),
+        ([], {}, {"seed": 0, "rows": [0.5]}, r"rows=\[0.5\]: give whole numbers from 0"),
+        ([], {}, {"max_new_tokens": "5"}, "max_new_tokens='5': give a whole number from 1"),
+        ([], {}, {"max_new_tokens": 0}, "max_new_tokens=0: give a whole number from 1"),
+        ([], {}, {"num_return_sequences": 0}, "num_return_sequences=0: give a whole number from 1"),
+        ([], {}, {"num_beams": True}, "num_beams=True: give a whole number from 1"),
+        ([], {}, {"generation_config": {"num_beams": 2}}, "generation_config is a dict: give a transformers.Gen"),
+        ([], {}, {"logits_processor": len}, "logits_processor: give a list"),
     ],
 )
 def test_arguments_of_another_kind_end_in_one_line(controls: Any, settings: Any, options: Any, message: str) -> None:
@@ -492,4 +506,16 @@ def test_arguments_of_another_kind_end_in_one_line(controls: Any, settings: Any,
     model = transformers.GPT2LMHeadModel(config).eval()
     ids_BT = torch.ones(1, 2, dtype=torch.long)
     with pytest.raises(UserError, match=message):
-        Steered(model, controls).generate(ids_BT, settings=settings, max_new_tokens=1, do_sample=True, **options)
+        Steered(model, controls).generate(ids_BT, settings=settings, do_sample=True, **{"max_new_tokens": 1} | options)
+
+
+def test_a_tokenizer_is_one(model: Any) -> None:
+    with pytest.raises(UserError, match="tokenizer: give the model's own"):
+        Steered(model, [], tokenizer="gpt2")
+
+
+def test_a_mask_may_be_a_list_beside_a_tensor(model: Any) -> None:
+    given = {"input_ids": torch.tensor([[1, 2], [3, 4]]), "attention_mask": [[0, 1], [1, 1]]}
+    masked = given | {"attention_mask": torch.tensor(given["attention_mask"])}
+    made = (Steered(model, []).generate(each, max_new_tokens=2, do_sample=False) for each in (given, masked))
+    assert torch.equal(*made)

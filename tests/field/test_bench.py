@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -395,3 +396,28 @@ def test_a_part_goes_on_from_its_checkpoint_and_has_a_time_and_no_order_of_keys(
     made = parts.get("model", {"steps": 3, "dim": 2}, make)
     assert facts(made)["seconds"] == 2.5
     assert parts.get("model", {"dim": 2, "steps": 3}, make) == made
+
+
+def test_decode_alone_decides_how_a_given_model_writes(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.base_folder is not None
+    shutil.copytree(bench.base_folder, tmp_path / "same")
+    model = copy.deepcopy(bench.model)
+    settings = model.generation_config
+    settings.temperature, settings.repetition_penalty, settings.num_beams, settings.top_k = 0.3, 1.7, 2, 3
+    settings.do_sample, settings.suppress_tokens, settings.pad_token_id = True, list(range(5, 90)), 0
+    model.save_pretrained(tmp_path / "other")
+    bench.tokenizer.save_pretrained(tmp_path / "other")
+    texts = []
+    for name in ("same", "other"):
+        made = copy.copy(bench)
+        for part in ("base_folder", "_loaded", "weights"):
+            made.__dict__.pop(part, None)
+        made.model_name = str(tmp_path / name)
+        texts.append(made.write(Arm(made.model), 1.0)[0])
+    assert texts[0] == texts[1] == bench.write(Arm(bench.model), 1.0)[0]
+    ends = made.model.generation_config
+    assert (ends.eos_token_id, ends.pad_token_id) == (bench.tokenizer.eos_token_id, 0), "where texts end stays"
+    (line,) = [each for each in caplog.messages if "decode alone" in each]
+    assert "temperature=0.3" in line and "repetition_penalty=1.7" in line and "pad_token_id" not in line

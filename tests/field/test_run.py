@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -11,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from lit_ctg.cli import main
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
-from lit_ctg.field.bench import Parts, facts
+from lit_ctg.field.bench import Bench, Parts, facts
 from lit_ctg.field.command import combinations, complete, compose
 from lit_ctg.field.measure import Overlap, word_share
 from lit_ctg.field.method import Arm
@@ -435,3 +438,37 @@ def test_of_a_combination_the_parts_own_strengths_do_not_count(monkeypatch: pyte
     assert found({"text": "t", "weights": "v"}) == {}, "a base with the same settings, trained elsewhere"
     record.status = "FAILED"
     assert found() == {}
+
+
+def spaced_tokenizer(texts: list[str], normalised: bool) -> Any:
+    """Return a tokenizer of the Llama family: a space before every text, which its decoder takes away again."""
+    engine = Tokenizer(models.BPE(unk_token="<unk>"))
+    if normalised:
+        engine.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        engine.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+        engine.decoder = decoders.Sequence(
+            [decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+    else:
+        engine.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+        engine.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", "</s>"], show_progress=False)
+    engine.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", unk_token="<unk>")
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_human_texts_begin_as_the_passages_go_on(normalised: bool, bench: Bench) -> None:
+    """Read alone, a text cost a token for a second space, or lost the one that it begins with."""
+    tokenizer = spaced_tokenizer([example.text for _, example in bench.prompts], normalised)
+    made, longest = copy.copy(bench), int(bench.decode_options["new_tokens"])
+    made.__dict__["_loaded"] = bench.model, tokenizer
+
+    def ids_of(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+    for row, (prompt, example) in zip(field_run.human_texts(made), bench.prompts, strict=True):
+        assert row["text"].startswith(" ") and example.text.startswith(prompt + row["text"])
+        before, own, whole = (len(ids_of(text)) for text in (prompt, prompt + row["text"], example.text))
+        assert own - before == min(longest, whole - before)
+        assert row["text"] != tokenizer.decode(ids_of(example.text[len(prompt) :])[:longest])

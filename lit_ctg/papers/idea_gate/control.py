@@ -22,6 +22,29 @@ if TYPE_CHECKING:
 TURNED_FROM = 4  # rows
 
 
+class _Reading:
+    """Idea logits of the newest states of one model.
+
+    Args:
+        head: in the precision of the model.
+    """
+
+    def __init__(self, head: IdeaHead) -> None:
+        self.head = head
+        self.newest_ND: Tensor | None = None
+
+    def idea_logits(self) -> Tensor:
+        """Return them, [N, V].
+
+        Raises:
+            RuntimeError: the model has not run yet.
+        """
+        if self.newest_ND is None:
+            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
+        with torch.no_grad():
+            return rows_logits(self.head, self.newest_ND.to(self.head.outer.weight.dtype))
+
+
 class IdeaGate(Control):
     """Lowers the words that the idea head does not expect soon.
 
@@ -49,22 +72,21 @@ class IdeaGate(Control):
         super().__init__(name=name)
         self.head, self.form, self.alpha, self.beta = head.eval().requires_grad_(False), form, alpha, beta
         self.base_V, self.neutral_V = base_V, neutral_V
-        self._newest_ND: Tensor | None = None
-        self._cast = self.head  # in the precision of the model that is steered
+        self._reading = _Reading(self.head)
 
     @property
     def settings(self) -> tuple[ControlSetting, ...]:
         return gate_settings(self.alpha, self.beta)
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        self._newest_ND = None  # of another model, should it have been attached to one
-        self._cast = cast_like(self.head, model.get_input_embeddings().weight)
+        # one for each attachment, as the control may be attached to two models
+        reading = self._reading = _Reading(cast_like(self.head, model.get_input_embeddings().weight))
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            self._newest_ND = inputs[0][:, -1]
+            reading.newest_ND = inputs[0][:, -1]
 
         def keep_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self._newest_ND = output[0][:, -1]
+            reading.newest_ND = output[0][:, -1]
 
         scores = model.get_output_embeddings()
         if scores is not None:
@@ -78,16 +100,11 @@ class IdeaGate(Control):
         # a gated model as `lit-ctg export-model` writes it multiplies by its embedding, without a layer of its own
         return [model.base_model.register_forward_hook(keep_output)]
 
-    def _idea_logits(self) -> Tensor:
-        if self._newest_ND is None:
-            raise RuntimeError("the language model has not run yet, so there are no hidden states to gate from")
-        with torch.no_grad():
-            return rows_logits(self._cast, self._newest_ND.to(self._cast.outer.weight.dtype))
-
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        where = self._cast.outer.weight.device
+        reading, self._reading = self._reading, _Reading(self.head)  # the control keeps no states
+        where = reading.head.outer.weight.device
         return IdeaGateRule(
-            self._idea_logits,
+            reading.idea_logits,
             alpha=values["alpha"],
             beta=values["beta"],
             form=self.form,

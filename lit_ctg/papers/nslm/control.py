@@ -524,7 +524,7 @@ class DealtOut(ScoreRule):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return log-probabilities ``[N, V]`` in the dtype of ``scores``."""
-        own_NV = scores.double().log_softmax(-1).cpu().numpy()
+        own_NV = scores.detach().double().log_softmax(-1).cpu().numpy()
         mixed_NV = own_NV.copy()
         for row, reading in enumerate(self.reader.read(input_ids)):
             self._deal(mixed_NV[row], reading)
