@@ -35,6 +35,10 @@ AUTHORS = ("the", "The", "and", "to", "of", "a", "in", "is", ",", ".", "-", "(",
 BIASES = ("zero", "base_rate", "above_clamp", "token_rate")
 # with idea_bias=above_clamp the gate starts at this share of its lower bound
 START = 0.9
+# added to hidden states that the head's relu is to let pass as they are: normalised states lie above its negative
+SHIFT = 8.0
+# tokens of the training text for the mean hidden state
+MEAN_OVER = 1 << 14
 FAST = ("auto", "always", "never")
 # logits of both heads in a batch from which fast=auto uses the fused form
 FAST_FROM = 1 << 22
@@ -331,6 +335,7 @@ class IdeaGateModule(LitLanguageModel):
         lift: bool = False,
         neutral_stopwords: bool = False,
         start_from: str | None = None,
+        from_token_head: float = 0.0,
         fast: str = "auto",
     ) -> None:
         """Build the heads.
@@ -361,6 +366,8 @@ class IdeaGateModule(LitLanguageModel):
             lift: the gate is log p minus the log base rate in the training text (ours), see ``GateForm``.
             neutral_stopwords: the gate keeps the stopwords' joint probability (ours), see ``gated_scores``.
             start_from: folder of a Hugging Face GPT-2 whose embedding and stack initialise ours.
+            from_token_head: the idea logits begin as their bias and this share of what the token logits have above
+                their mean over the training text (ours; for a trained ``start_from``); 0: from random weights.
             fast: use the fused form of the losses: auto (for large batches), always or never.
 
         Raises:
@@ -377,6 +384,7 @@ class IdeaGateModule(LitLanguageModel):
         self.window_size, self.window_start = window, window_start
         self.positive_weight, self.idea_weight, self.idea_bias = positive_weight, idea_weight, idea_bias
         self.stopwords, self.stopword_count = check_stopwords(stopwords), stopword_count
+        self.from_token_head = from_token_head
         self.optimization: dict[str, Any] = {
             "learning_rate": learning_rate,
             "final_fraction": final_fraction,
@@ -449,10 +457,11 @@ class IdeaGateModule(LitLanguageModel):
     @property
     def counts_text(self) -> bool:
         """Whether anything has to be counted before training."""
-        return self.gated and (self.stopwords == "frequent" or self.lift or self.idea_bias == "token_rate")
+        counted = self.stopwords == "frequent" or self.lift or self.idea_bias == "token_rate"
+        return self.gated and (counted or self.from_token_head > 0)
 
     def count_text(self, ids_N: Any, reference_N: Any = None) -> None:
-        """Set stopwords, base rates and the initial bias from token ids.
+        """Set stopwords, base rates, the initial bias and, if asked for, the head's initial weights from token ids.
 
         Args:
             ids_N: what will be trained on; its rates are the initial bias (``idea_bias=token_rate``).
@@ -467,6 +476,25 @@ class IdeaGateModule(LitLanguageModel):
             self.base_V.copy_((odds_V / (1 + odds_V)).log())
         if self.idea_bias == "token_rate":
             self.idea_head.outer.bias.data.copy_(self._odds(ids_N).log())
+        if self.from_token_head > 0:
+            self._start_as_token_head(ids_N)
+
+    @torch.no_grad()
+    def _start_as_token_head(self, ids_N: Any) -> None:
+        """Let the idea logits be bias + share * W (h - mean h), W the token head; relu(h + SHIFT) is h + SHIFT."""
+        length = int(getattr(self.backbone, "context", self.window_size))
+        ids_N = np.asarray(ids_N[:MEAN_OVER], dtype=np.int64)
+        text_BT = torch.from_numpy(ids_N[: len(ids_N) // length * length or None].reshape(-1, min(length, len(ids_N))))
+        backbone = cast(nn.Module, self.backbone)
+        was_training = backbone.training
+        backbone.eval()
+        mean_D = backbone(self._embed(text_BT.to(self.head_weight.device))).flatten(0, 1).mean(0)
+        backbone.train(was_training)
+        inner, outer = self.idea_head.inner, self.idea_head.outer
+        inner.weight.copy_(torch.eye(len(mean_D)))
+        inner.bias.fill_(SHIFT)
+        outer.weight.copy_(self.from_token_head * self.head_weight)
+        outer.bias.sub_(outer.weight @ (mean_D + SHIFT))
 
     def _odds(self, ids_N: Any) -> Tensor:
         """Return the idea head's optimum without context [V], odds: positives count ``positive_weight`` times."""
@@ -644,7 +672,7 @@ def _check(values: dict[str, Any]) -> None:
     for name in ("alpha_ramp_fraction", "warmup_fraction", "final_fraction"):
         if not 0 <= values[name] <= 1:
             raise UserError(f"model.{name}={values[name]} is outside [0, 1]")
-    for name in ("idea_weight", "stopword_count"):
+    for name in ("idea_weight", "stopword_count", "from_token_head"):
         if values[name] < 0:
             raise UserError(f"model.{name}={values[name]} is negative")
     if values["idea_bias"] not in BIASES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -28,7 +29,7 @@ from lit_ctg.papers.idea_gate.model import (
     idea_loss,
 )
 from lit_ctg.run.build import build
-from tests.papers.idea_gate.conftest import SETTINGS
+from tests.papers.idea_gate.conftest import SETTINGS, TEXT
 
 # window: Windows and the idea loss against the dense multi-hot target
 
@@ -533,6 +534,23 @@ def test_a_token_rate_start_says_of_each_token_how_often_it_comes(tmp_path) -> N
     assert module.state_dict()["base_V"].shape == (module.vocabulary_size,)
     # and both choices are those of generation and the X-ray
     assert module.neutral is module.stopword_mask_V and module.base_rate is module.base_V
+
+
+def test_a_start_from_the_token_head_says_what_it_says_beyond_its_mean(vocabulary) -> None:
+    torch.manual_seed(3)
+    backbone = GPT2Backbone(dim=16, layers=2, heads=2, context=8, dropout=0.5)
+    settings = SETTINGS | {"idea_bias": "token_rate", "from_token_head": 0.25}
+    module = IdeaGateModule(vocabulary=vocabulary, backbone=backbone, **settings).train()
+    text = np.array(vocabulary.encode(TEXT))
+    module.count_text(text)
+    assert module.backbone.training
+    module.eval()
+    rows = torch.from_numpy(text[: len(text) // 8 * 8].reshape(-1, 8))
+    output = module({"input_ids_BT": rows})
+    token = output.token_BTV.double()
+    expected = module._odds(text).log() + 0.25 * (token - token.mean((0, 1)))
+    assert torch.allclose(output.idea_BTV.double(), expected, atol=1e-4)
+    assert token.std() > 0.02  # so that a head that ignores the context would differ
 
 
 OURS = {"lift": True, "neutral_stopwords": True}
