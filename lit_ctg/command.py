@@ -99,14 +99,9 @@ class Command:
         """Return a setting as a whole number, or ``default`` where it was not given.
 
         Raises:
-            UserError: it is not a whole number, or less than ``least``.
+            UserError: see ``whole_number``.
         """
-        value = found.get(name)
-        if value is None:
-            return default
-        if not value.isdecimal() or int(value) < least:
-            raise UserError(f"lit-ctg {self.name}: {name}={value}: give a whole number from {least}")
-        return int(value)
+        return whole_number(self.name, name, found[name], least) if name in found else default
 
     def _checked(self, found: dict[str, str]) -> dict[str, str]:
         for setting in self.settings:
@@ -155,6 +150,17 @@ def settings(words: Sequence[str], command: str, known: Sequence[str]) -> dict[s
             )
         found[key] = f"{found[key]},{value}" if key in found else value
     return found
+
+
+def whole_number(command: str, name: str, text: str, least: int) -> int:
+    """Read a setting of a command as a whole number.
+
+    Raises:
+        UserError: it is not a whole number, or less than ``least``.
+    """
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(f"lit-ctg {command}: {name}={text}: give a whole number from {least}")
+    return int(text)
 
 
 def folders(value: str | None) -> list[str] | None:

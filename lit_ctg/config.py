@@ -126,28 +126,29 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
     """
-    prepared, overrides = [], list(overrides)
-    paper = (
-        next((word for word in overrides if word.startswith("experiment=")), "=").partition("=")[2].partition("/")[0]
-    )
+    words = list(overrides)
     check_unicode(os.getcwd(), "the current folder")
-    for word in overrides:
-        key, equals, value = check_unicode(word, "the override").partition("=")
-        if equals and key in FREE_TEXT_KEYS and is_free_text(value):
-            word = f"{key}={quoted(value)}"
-        elif equals and key.startswith("control."):
-            word = f"++{word}"
-        elif equals and key == "data" and paper and (config_folder() / "data" / value / f"{paper}.yaml").is_file():
-            # a paper's variant of a corpus that all papers can read
-            word = f"data={value}/{paper}"
-        elif equals and key == "path":
-            # the short name of the routes a control takes
-            word = f"decoding.routes={value}"
-        elif equals and re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
-            # "+" also for existing keys: whoever adds data.num_workers need not know which corpus already sets it
-            word = f"+{word}"
-        prepared.append(word)
-    return prepared
+    experiments = [word.removeprefix("experiment=") for word in words if word.startswith("experiment=")]
+    paper = experiments[0].partition("/")[0] if experiments else ""
+    return [_prepare_override(check_unicode(word, "the override"), paper) for word in words]
+
+
+def _prepare_override(word: str, paper: str) -> str:
+    key, equals, value = word.partition("=")
+    if not equals:
+        return word
+    if key in FREE_TEXT_KEYS and is_free_text(value):
+        return f"{key}={quoted(value)}"
+    if key.startswith("control."):
+        return f"++{word}"
+    if key == "data" and paper and (config_folder() / "data" / value / f"{paper}.yaml").is_file():
+        return f"data={value}/{paper}"  # a paper's variant of a corpus that all papers can read
+    if key == "path":
+        return f"decoding.routes={value}"  # the short name of the routes a control takes
+    if re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
+        # "+" also for existing keys: whoever adds data.num_workers need not know which corpus already sets it
+        return f"+{word}"
+    return word
 
 
 def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:

@@ -7,6 +7,7 @@ import difflib
 import logging
 import re
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 
 
 class UserError(Exception):
@@ -23,6 +24,17 @@ def only_errors_of(logger: str) -> Iterator[None]:
         yield
     finally:
         found.setLevel(level)
+
+
+def check_whole(name: str, value: object, least: int, unit: str = "") -> None:
+    """Refuse anything but a whole number (Python's or numpy's) of at least ``least``.
+
+    Raises:
+        UserError: names the setting as ``name=value``, and what it counts if ``unit`` is given.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        note = f" ({unit})" if unit else ""
+        raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
 
 
 def check_unicode(text: str, what: str) -> str:

@@ -73,21 +73,23 @@ def standalone(
             if original:
                 take(target, original)
         elif name in read.definitions:
-            node = read.definitions[name]
-            source = _source(read, node, without)
-            for used in _used(place, name):
-                owner, _, attribute = used.partition(".")
-                alias = read.ours.get(owner)
-                if attribute and alias is not None and not alias[1]:  # something from a module of ours
-                    take(alias[0], attribute)
-                    source = re.sub(rf"(?<![\w.]){owner}\.{attribute}\b", attribute, source)
-                elif owner != name:
-                    take(place, owner)
-            if (place, source) in found.values():
-                return  # one of several names defined on one line
-            if name in found and found[name][0] != place:
-                raise UserError(f"{place} and {found[name][0]} both define {name}: give one of them another name")
-            found[name] = place, source
+            copy(read, place, name)
+
+    def copy(read: _Module, place: str, name: str) -> None:
+        source = _source(read, read.definitions[name], without)
+        for used in _used(place, name):
+            owner, _, attribute = used.partition(".")
+            alias = read.ours.get(owner)
+            if attribute and alias is not None and not alias[1]:  # something from a module of ours
+                take(alias[0], attribute)
+                source = re.sub(rf"(?<![\w.]){owner}\.{attribute}\b", attribute, source)
+            elif owner != name:
+                take(place, owner)
+        if (place, source) in found.values():
+            return  # one of several names defined on one line
+        if name in found and found[name][0] != place:
+            raise UserError(f"{place} and {found[name][0]} both define {name}: give one of them another name")
+        found[name] = place, source
 
     for place, name in [*((module, name) for name in names), *also]:
         take(place, name)
@@ -109,23 +111,21 @@ def _read(module: str) -> _Module:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for part in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(part, ast.Name):
-                        definitions[part.id] = node
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            stored = (part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+            definitions |= {part.id: node for part in stored if isinstance(part.ctx, ast.Store)}
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                named = f" as {alias.asname}" if alias.asname else ""
-                others[alias.asname or alias.name.partition(".")[0]] = f"import {alias.name}{named}"
+            others |= {
+                alias.asname or alias.name.partition(".")[0]: ast.unparse(ast.Import([alias])) for alias in node.names
+            }
         elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            place = str(node.module)
             for alias in node.names:
-                bound, place = alias.asname or alias.name, str(node.module)
-                if place.partition(".")[0] == "lit_ctg":
-                    inner = f"{place}.{alias.name}"
-                    ours[bound] = (inner, "") if _is_module(inner) else (place, alias.name)
+                bound, inner = alias.asname or alias.name, f"{place}.{alias.name}"
+                if place.partition(".")[0] != "lit_ctg":
+                    others[bound] = ast.unparse(ast.ImportFrom(place, [alias], 0))
                 else:
-                    named = f" as {alias.asname}" if alias.asname else ""
-                    others[bound] = f"from {place} import {alias.name}{named}"
+                    ours[bound] = (inner, "") if _is_module(inner) else (place, alias.name)
     return _Module(tuple(text.splitlines()), definitions, ours, others)
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+import numpy as np
 import pytest
 
-from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, only_errors_of
+from lit_ctg.errors import UserError, blame, check_unicode, check_whole, did_you_mean, one_line, only_errors_of
 
 
 def test_a_library_is_muted_and_heard_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,3 +53,17 @@ def test_a_path_that_is_not_utf8_is_told_with_its_bytes() -> None:
     assert check_unicode("Zürich", "the folder") == "Zürich"
     with pytest.raises(UserError, match=r"^the folder 'caf\\udce9' is not UTF-8: rename"):
         check_unicode(b"caf\xe9".decode(errors="surrogateescape"), "the folder")
+
+
+@pytest.mark.parametrize("value", [2, 10**30, np.int64(2)])
+def test_whole_numbers_of_python_and_numpy_pass(value: Any) -> None:
+    check_whole("n", value, 2)
+
+
+@pytest.mark.parametrize("value", [1, np.int64(1), True, 2.0, np.float64(2), "2", None])
+def test_anything_but_a_whole_number_that_is_large_enough_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(UserError) as raised:
+        check_whole("callback.n", value, 2)
+    assert str(raised.value) == f"callback.n={value!r}: give a whole number from 2"
+    with pytest.raises(UserError, match=r"give a whole number from 2 \(texts\)$"):
+        check_whole("callback.n", value, 2, "texts")

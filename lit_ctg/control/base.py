@@ -63,6 +63,12 @@ def row_values(value_B: Tensor, rows: int) -> Tensor:
     return value_B.repeat_interleave(rows // len(value_B), dim=0)
 
 
+def shares(names: Sequence[str], values: Values) -> Tensor:
+    """Return the settings ``names`` as shares [B, names] that sum to 1; 0 for a prompt that sets none of them."""
+    weights_BS = torch.stack([values[name] for name in names], dim=1).nan_to_num(0.0)
+    return weights_BS / weights_BS.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+
+
 def refuse_encoder(model: Any) -> None:
     """Refuse an encoder-decoder model, and XLNet, whose layers have the rows of a batch in the second place.
 

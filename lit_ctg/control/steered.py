@@ -19,7 +19,7 @@ from lit_ctg.control.base import Control, Prefix, generating, refuse_encoder
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_whole, did_you_mean
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
 # options of generate that propose several tokens at once or run the network outside the rows
@@ -393,13 +393,13 @@ class Steered:
             if name in options:
                 raise UserError(f"{name}: give the prompts as the first argument (a tokenizer's result may be one)")
         for name, least in WHOLE.items():
-            if options.get(name) is not None and not _is_whole(options[name], least):
-                raise UserError(f"{name}={options[name]!r}: give a whole number from {least}")
+            if options.get(name) is not None:
+                check_whole(name, options[name], least)
         for name in ("logits_processor", "stopping_criteria"):
             if not isinstance(options.get(name) or [], Iterable):
                 raise UserError(f"{name}: give a list")
-        if seed is not None and not _is_whole(seed, 0):
-            raise UserError(f"seed={seed!r}: give a whole number from 0")
+        if seed is not None:
+            check_whole("seed", seed, 0)
         if seed is not None and (options.get("num_beams", own.num_beams) or 1) > 1:
             raise UserError(
                 "seed: beams draw together, so a row's draws cannot be its own; leave seed out or pass num_beams=1"
@@ -438,10 +438,6 @@ def _put(options: dict[str, Any], name: str, value: Any) -> None:
         setattr(options["generation_config"], name, value)
     else:
         options[name] = value
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def _config(options: Mapping[str, Any]) -> Any:
@@ -565,8 +561,10 @@ class _Drawn(ScoreRule):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not self._generators:
             rows = range(len(scores)) if self.rows is None else self.rows
-            if not isinstance(rows, Sequence | np.ndarray) or not all(_is_whole(row, 0) for row in rows):
+            if not isinstance(rows, Sequence | np.ndarray):
                 raise UserError(f"rows={rows}: give whole numbers from 0")
+            for row in rows:
+                check_whole("rows", row, 0)
             if len(rows) != len(scores):
                 raise UserError(f"{len(rows)} row numbers for {len(scores)} sequences: give one each")
             self._generators = [np.random.default_rng([self.seed, row]) for row in rows]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values, shares
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -36,8 +36,7 @@ def class_settings(classes: Sequence[str]) -> tuple[ControlSetting, ...]:
 
 def class_shares(classes: Sequence[str], values: Values) -> Tensor:
     """Return the shares [B, C] of the requested classes, 0 for a prompt that requests none."""
-    weights_BC = torch.stack([values[f"to_{name}"] for name in classes], dim=1).nan_to_num(0.0)
-    return weights_BC / weights_BC.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    return shares([f"to_{name}" for name in classes], values)
 
 
 class ClassControl(Control):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lit_ctg.core.batch import Batch
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_whole
 
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT")
 # first spawn key of the shuffling stream; the corpora use the small numbers
@@ -182,8 +182,7 @@ class ResumableLoader(DataLoader[Batch]):
         generator: torch.Generator | None = None,
         **order: Any,
     ) -> None:
-        if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-            raise UserError(f"data.num_workers={num_workers}: give a whole number from 0")
+        check_whole("data.num_workers", num_workers, 0)
         self.position = 0
         self.order = EpochSampler(len(batches), **order)  # type: ignore[arg-type]  # ours have a length, a Dataset need not
         super().__init__(batches, batch_size=None, sampler=self.order, num_workers=num_workers, generator=generator)

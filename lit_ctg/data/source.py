@@ -165,20 +165,20 @@ def reading(path: str | Path) -> Iterator[None]:
         raise
 
 
-def read_lines(path: str | Path, *, max_line_bytes: int = MAX_LINE_BYTES, empty: bool = False) -> Iterator[str]:
+def read_lines(path: str | Path, *, empty: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file without their line ends.
 
     Raises ``UserError`` for a truncated archive, bytes that are not UTF-8, NUL bytes, a line longer than
-    ``max_line_bytes`` and (unless ``empty``) a file without any visible character.
+    ``MAX_LINE_BYTES`` and (unless ``empty``) a file without any visible character.
     """
     path, visible = Path(path), False
     with reading(path), open_bytes(path) as stream:
-        for number in range(1, 2**62):
-            line = stream.readline(max_line_bytes + 1)
+        for number in itertools.count(1):
+            line = stream.readline(MAX_LINE_BYTES + 1)
             if not line:
                 break
-            if len(line) > max_line_bytes:
-                size = max_line_bytes // 2**20
+            if len(line) > MAX_LINE_BYTES:
+                size = MAX_LINE_BYTES // 2**20
                 raise UserError(f"{path} line {number} is longer than {size} MiB: is this a text file? break its lines")
             if b"\0" in line:
                 raise UserError(f"{path} line {number} holds NUL bytes: this is not UTF-8 text; convert or clean it")

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from lit_ctg.errors import visible
 from lit_ctg.numbers import format_value, needs_exponent
+from lit_ctg.results.spec import DIFFERENCES
 from lit_ctg.results.table import Cell, Row, Table
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -256,7 +257,7 @@ def verdict_text(row: Row, cell: Cell, size: str = "paper") -> str:
 
 
 def _signed(row: Row) -> bool:
-    return row.spec.combine in ("difference", "percent_change", "interaction")
+    return row.spec.combine in DIFFERENCES
 
 
 def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], list[list[str]]]:

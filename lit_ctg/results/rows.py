@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_value
-from lit_ctg.results.spec import Check, Printed, Quantity, RowSpec, TableSpec
+from lit_ctg.results.spec import DIFFERENCES, Check, Printed, Quantity, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
@@ -44,7 +44,6 @@ from lit_ctg.results.verdict import (
 from lit_ctg.statistics import Interval, sign_test
 
 _BOUNDS = ("floor", "ceiling", "expectation")
-_DIFFERENCES = ("difference", "percent_change", "interaction")
 _COMBINE: dict[str, Callable[..., float]] = {
     "difference": lambda one, other: one - other,
     "ratio": lambda one, other: one / other,
@@ -325,7 +324,7 @@ class _Measured:
 def _is_difference(row: RowSpec) -> bool:
     """Return whether a row is a difference: by how it combines its terms, or because a claim says on which side of 0
     its metric lies."""
-    return row.combine in _DIFFERENCES or row.claim is not None
+    return row.combine in DIFFERENCES or row.claim is not None
 
 
 def _combined(row: RowSpec, values: list[float]) -> float:
@@ -457,7 +456,7 @@ def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Map
         for word, limit in row.goal.items():
             met = ours.mean <= limit if word == "at_most" else ours.mean >= limit
             found.append(f"goal {word.replace('_', ' ')} {limit:g}: {'met' if met else 'missed'}")
-    elif row.combine in _DIFFERENCES and printed is None and row.claim is None:
+    elif row.combine in DIFFERENCES and printed is None and row.claim is None:
         found.append(find_sign(ours.counts) if not ours.why_none else ours.why_none)
     floor = bounds.get("floor")
     if floor is not None and math.isfinite(ours.mean) and ours.mean < floor:

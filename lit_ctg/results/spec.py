@@ -80,6 +80,7 @@ from lit_ctg.results.record import REGIMES, SIZES
 from lit_ctg.results.verdict import CLAIMS, NOT_COMPARABLE, Margin
 
 COMBINATIONS = ("difference", "ratio", "percent_change", "sum", "mean", "interaction")
+DIFFERENCES = ("difference", "percent_change", "interaction")  # combinations for which 0 means no effect
 MANIFEST, NUMBERS, TABLES = "paper.yaml", "numbers.csv", "tables"
 _MANIFEST_KEYS = ("title", "data", "unread", "headline", "runs", "sweep")
 _HEADLINE_KEYS = ("summary", "rows")
@@ -530,7 +531,7 @@ SCALES = ("linear", "steps")
 
 def unit_of(row: RowSpec) -> str:
     """Return the unit of a row's number; a difference does not have the unit of its terms."""
-    return f"change, {row.unit}" if row.combine in ("difference", "percent_change", "interaction") else row.unit
+    return f"change, {row.unit}" if row.combine in DIFFERENCES else row.unit
 
 
 def check_plot(plot: Any, rows: Sequence[RowSpec], where: str) -> None:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from lit_ctg.command import settings
+from lit_ctg.command import settings, whole_number
 from lit_ctg.config import compose
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
@@ -55,15 +55,6 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)
 
 
-def _whole(given: dict[str, str], name: str, default: int | None, least: int) -> int | None:
-    value = given.get(name)
-    if value is None:
-        return default
-    if not value.isdigit() or int(value) < least:
-        raise UserError(f"lit-ctg memory: {name}={value}: give a whole number of at least {least}")
-    return int(value)
-
-
 def _corpus(model: str, overrides: Sequence[str]) -> CorpusDataModule:
     """Return the corpus in the model's own tokens."""
     chosen = [] if any(word.startswith("data=") for word in overrides) else ["data=folder"]
@@ -93,8 +84,7 @@ def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> M
     from lit_ctg.control.memory import Memory
     from lit_ctg.decoding.ngram import NgramModel
 
-    order = _whole(own, "order", 3, 2)
-    assert order is not None
+    order = whole_number("memory build", "order", own.get("order", "3"), least=2)
     corpus = _corpus(own["model"], overrides)
     texts = _texts(corpus, "train")
     vocabulary = corpus.vocabulary
@@ -113,7 +103,8 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
     from lit_ctg.control.memory import Memory, fit, saved
     from lit_ctg.network.huggingface import load_model
 
-    most, memory = _whole(own, "tokens", None, 2), load(own["memory"])
+    most = whole_number("memory fit", "tokens", own["tokens"], least=2) if "tokens" in own else None
+    memory = load(own["memory"])
     if not isinstance(memory, Memory):
         raise UserError(f"{own['memory']} holds a control of the kind {memory.kind}, not a memory: build one first")
     corpus = _corpus(own["model"], overrides)
@@ -122,7 +113,7 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
         console.print("this text is not the one that was counted: see to it that none of it was", style="yellow")
     model = load_model(own["model"], where="model").eval()
     positions = int(getattr(model.config, "max_position_embeddings", None) or CONTEXT)
-    context = min(_whole(own, "context", min(positions, CONTEXT), 2) or CONTEXT, positions)
+    context = min(whole_number("memory fit", "context", own.get("context", str(CONTEXT)), least=2), positions)
     held_out, measured = _texts(corpus, "val", most), _texts(corpus, "test", most)
     fitted = fit(memory, model, held_out, context=context)
     fitted.origin = memory.origin

@@ -19,7 +19,7 @@ import lit_ctg
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError, did_you_mean, visible
+from lit_ctg.errors import UserError, check_whole, did_you_mean, visible
 from lit_ctg.files import check_regular, write_atomic
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
@@ -97,18 +97,22 @@ def parse(words: Sequence[str]) -> Request:
     for key in ("do_sample", "max_new_tokens"):  # ours, also under Hugging Face's name
         if key in options:
             given[key] = options.pop(key)
+    _check(given, options)
+    return Request(given, settings, options)
+
+
+def _check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse settings of the wrong kind and those that exclude each other."""
     numbers = {key: given[key] for key in ("n", "seed", "batch_size", "max_new_tokens")}
     for key, number in {**numbers, "generate.num_return_sequences": options.get("num_return_sequences", 1)}.items():
         least = 0 if key == "seed" else 1
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise UserError(f"{key}={number}: give a whole number from {least}")
+        check_whole(key, number, least)
     if not isinstance(given["do_sample"], bool):
         raise UserError(f"do_sample={given['do_sample']}: give true or false")
     if (given["prompts"] is None) != (given["out"] is None):
         raise UserError("prompts=<file.jsonl> and out=<file.jsonl> go together")
     if given["prompts"] is not None and given["prompt"] is not None:
         raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
-    return Request(given, settings, options)
 
 
 def listed_words(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_ctg.control import NO_TOKEN, Control, Prefix, Steered
-from lit_ctg.control.base import Stage, row_values
+from lit_ctg.control.base import Stage, row_values, shares
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -93,6 +93,13 @@ def test_the_number_of_prompts_is_one(model: Any, raise_tokens: Any) -> None:
 def test_a_model_of_another_kind_is_refused(raise_tokens: Any) -> None:
     with pytest.raises(UserError, match="a Linear is not a Hugging Face causal language model"):
         raise_tokens(torch.tensor([5])).check_model(torch.nn.Linear(2, 2))
+
+
+def test_shares_sum_to_one_or_are_zero_where_nothing_is_set() -> None:
+    nan = float("nan")
+    values = {name: torch.tensor(row, dtype=torch.float64) for name, row in
+              {"a": [1, nan, 0, nan], "b": [3, nan, 0, 2], "other": [5, 5, 5, 5]}.items()}  # fmt: skip
+    assert shares(["a", "b"], values).tolist() == [[0.25, 0.75], [0, 0], [0, 0], [0, 1]]
 
 
 def test_row_values_repeat_for_beams() -> None:

@@ -81,7 +81,7 @@ def test_build_and_fit_tell_what_is_saved(
     (["build", "model=x"], "give out="),
     (["fit", "model=x"], "give memory="),
     (["build", "model=nowhere/at/all", "out=x", "data.root=."], "nowhere/at/all"),
-    (["build", "model=x", "out=y", "order=1"], "order=1: give a whole number of at least 2"),
+    (["build", "model=x", "out=y", "order=1"], "order=1: give a whole number from 2"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(words: list[str], line: str) -> None:
     with pytest.raises(UserError, match=line):

@@ -9,7 +9,7 @@ import torch
 
 from lit_ctg.control import Control
 from lit_ctg.control.bundle import kind_named
-from lit_ctg.control.memory import Memory
+from lit_ctg.control.memory import MIXTURES, Memory, buckets
 from lit_ctg.control.token_bias import TokenBias, log_odds
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
@@ -42,6 +42,12 @@ class LogOdds(Method):
 
     def parameters(self) -> int:
         return 0 if self.control is None else self.control.weights_CV.numel()
+
+
+def _training_ids(bench: Bench, label: str) -> list[list[int]]:
+    """Return the base model's ids of each training text of a class."""
+    texts = [example.text for example in bench.task.examples("train", label)]
+    return list(bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 class WordList(Method):
@@ -77,9 +83,7 @@ class ClassGraph(Method):
         size = int(bench.model.get_output_embeddings().weight.shape[0])
         graphmax: Any = kind_named("graphmax")
         for label in bench.task.targets:
-            texts = [example.text for example in bench.task.examples("train", label)]
-            rows = bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-            self.controls[label] = graphmax.counted(rows, size, variant=self.variant)
+            self.controls[label] = graphmax.counted(_training_ids(bench, label), size, variant=self.variant)
 
     def arm(self, bench: Bench, target: str) -> Arm:
         return Arm(bench.model, [self.controls[target]], lambda s: {"graphmax.strength": s})
@@ -106,13 +110,9 @@ class ClassMemory(Method):
     def fit(self, bench: Bench) -> None:
         size = int(bench.model.get_output_embeddings().weight.shape[0])
         for label in bench.task.targets:
-            texts = [example.text for example in bench.task.examples("train", label)]
-            rows = bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-            self.models[label] = NgramModel.count(rows, size, order=self.order)
+            self.models[label] = NgramModel.count(_training_ids(bench, label), size, order=self.order)
 
     def arm(self, bench: Bench, target: str) -> Arm:
-        from lit_ctg.control.memory import MIXTURES, buckets
-
         one = {mixture: torch.ones(buckets(self.order)) for mixture in MIXTURES}
         memory = Memory(self.models[target], weights=one, mixture="linear")
         return Arm(bench.model, [memory], lambda s: {"memory.strength": s})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values, shares
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
@@ -45,8 +45,7 @@ class _Codes(Control):
 
     def weights(self, values: Values) -> Tensor:
         """Return the shares [B, S] of the sources, 0 for a prompt without any."""
-        weights_BS = torch.stack([values[name] for name in self.sources], dim=1).nan_to_num(0.0)
-        return weights_BS / weights_BS.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        return shares(self.sources, values)
 
     def off(self, values: Values) -> Tensor:
         return super().off(values) | (self.weights(values).sum(1) == 0)

@@ -20,9 +20,6 @@ from lit_ctg.papers.graphmax.model_step import duality_gap, solve_tangent
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.solver import Solution, is_certified, solve, solve_carefully
 
-# ``graphmax(logits, graph)``: Eq. 3, solved, certified and differentiable.
-
-
 MAX_ITERATIONS = 60
 CPU_ROWS = 16  # rows at a time on a CPU: more exceed its caches
 

@@ -29,7 +29,7 @@ from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
-from lit_ctg.papers.graphmax.trial import check_real, check_softmax, check_whole, checked_methods
+from lit_ctg.papers.graphmax.trial import check_counts, check_real, check_softmax, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule, chosen, variants
 from lit_ctg.statistics import ratio_interval
@@ -440,9 +440,9 @@ class GraphmaxTranslation(Callback):
         where = "callback.graphmax_translation"
         self.methods = checked_methods(f"{where}.methods", methods)
         check_softmax(f"{where}.methods", self.methods)
-        check_whole(where, 1, beams=beams, max_new_tokens=max_new_tokens, resamples=resamples)
-        check_whole(where, 1, **({} if sentences is None else {"sentences": sentences}))
-        check_whole(where, 0, samples_kept=samples_kept)
+        check_counts(where, 1, beams=beams, max_new_tokens=max_new_tokens, resamples=resamples)
+        check_counts(where, 1, **({} if sentences is None else {"sentences": sentences}))
+        check_counts(where, 0, samples_kept=samples_kept)
         check_real(where, above=0, most=1, floor=floor)
         self.sentences, self.beams, self.max_new_tokens = sentences, beams, max_new_tokens
         self.lower, self.resamples, self.samples_kept, self.floor = lower, resamples, samples_kept, floor

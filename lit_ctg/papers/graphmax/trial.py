@@ -21,7 +21,7 @@ from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.ngram import NgramModel
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
 from lit_ctg.papers.graphmax.variant import Certificates, Variant, checked_name, chosen, variants
@@ -30,15 +30,14 @@ from lit_ctg.statistics import paired_t_interval, t_interval
 Methods = Mapping[str, Mapping[str, Any]]
 
 
-def check_whole(where: str, least: int, **given: Any) -> None:
-    """Refuse anything but a whole number of at least ``least``.
+def check_counts(where: str, least: int, **given: Any) -> None:
+    """Refuse anything but whole numbers of at least ``least``.
 
     Raises:
         UserError: names the setting as ``where.name=value``.
     """
     for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{where}.{name}={value}: give a whole number of at least {least}")
+        check_whole(f"{where}.{name}", value, least)
 
 
 def check_real(where: str, *, above: float, most: float = math.inf, **given: Any) -> None:
@@ -190,11 +189,11 @@ def read_scene(
         UserError: no review has two tokens.
     """
     texts = list(dict.fromkeys(document.text for document in scene.documents(split)))
-    ids, ends = [], 0
+    ids, start = [], 0
     flat_T, counts_N = vocabulary.encode_many(texts) if texts else (np.zeros(0), np.zeros(0))
     for count in counts_N:
-        ids.append(np.asarray(flat_T[ends : ends + int(count)], dtype=np.int64))
-        ends += int(count)
+        ids.append(np.asarray(flat_T[start : start + int(count)], dtype=np.int64))
+        start += int(count)
     kept = [(text, row) for text, row in zip(texts, ids, strict=True) if len(row) > 1]
     if not kept:
         raise UserError(
@@ -377,8 +376,8 @@ class GraphmaxTrial(Callback):
         published: AlgorithmOne,
     ) -> None:
         super().__init__()
-        check_whole("callback.graphmax_trial", 2, folds=folds)
-        check_whole("callback.graphmax_trial", 0, seed=seed)
+        check_counts("callback.graphmax_trial", 2, folds=folds)
+        check_counts("callback.graphmax_trial", 0, seed=seed)
         if held_out not in HELD_OUT:
             raise UserError(f"callback.graphmax_trial.held_out={held_out}: use one of {', '.join(HELD_OUT)}")
         if not isinstance(published, AlgorithmOne):

@@ -38,10 +38,10 @@ from lit_ctg.papers.graphmax.trial import (
     Contexts,
     Fold,
     Measure,
+    check_counts,
     check_real,
     check_softmax,
     check_strength,
-    check_whole,
     checked_methods,
     contexts_of,
     logits_of,
@@ -104,7 +104,7 @@ class NextWordNll:
         where = "callback.graphmax_trial.parts.likelihood"
         self.variants = checked_methods(f"{where}.variants", variants, strengths="strengths")
         check_softmax(f"{where}.variants", self.variants)
-        check_whole(where, 1, contexts=contexts, length=length)
+        check_counts(where, 1, contexts=contexts, length=length)
         check_real(where, above=0, most=1, floor=floor)
         self.contexts, self.length, self.floor = contexts, length, floor
 
@@ -293,8 +293,8 @@ class ReviewGeneration:
     ) -> None:
         where = f"{PARTS}.generation"
         lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
-        check_whole(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
-        check_whole(where, 0, samples_kept=samples_kept)
+        check_counts(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
+        check_counts(where, 0, samples_kept=samples_kept)
         check_softmax(f"{where}.sampler.methods", sampler.methods)
         if judge_path is not None and not isinstance(judge_path, str):
             raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
@@ -489,7 +489,7 @@ class DecodingTime:
         clock: str = "wall",
     ) -> None:
         where = f"{PARTS}.time"
-        check_whole(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens, rounds=rounds)
+        check_counts(where, 1, prompts=prompts, prompt_tokens=prompt_tokens, new_tokens=new_tokens, rounds=rounds)
         check_softmax(f"{where}.sampler.methods", sampler.methods)
         if clock not in ("wall", "cpu"):
             raise UserError(f"{where}.clock={clock}: use wall or cpu")
@@ -552,7 +552,7 @@ class Convergence:
 
     def __init__(self, *, contexts: int, length: int, strength: float, iterates: int = 4) -> None:
         where = "callback.graphmax_trial.parts.convergence"
-        check_whole(where, 1, contexts=contexts, length=length, iterates=iterates)
+        check_counts(where, 1, contexts=contexts, length=length, iterates=iterates)
         check_strength(f"{where}.strength", strength)
         self.contexts, self.length, self.strength, self.iterates = contexts, length, strength, iterates
 
@@ -618,7 +618,7 @@ class TopWords:
 
     def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], contexts: Sequence[str], words: int) -> None:
         where = "callback.graphmax_trial.parts.top_words"
-        check_whole(where, 1, words=words)
+        check_counts(where, 1, words=words)
         if not contexts:
             raise UserError(f"{where}.contexts is empty: give one text or more")
         self.methods = checked_methods(f"{where}.methods", methods)

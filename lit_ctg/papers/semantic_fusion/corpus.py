@@ -35,7 +35,7 @@ from torch import Tensor
 from lit_ctg.core.batch import Fingerprint, checksum
 from lit_ctg.core.result import MetricResult
 from lit_ctg.data.loader import SentenceBatches, SentenceDataModule
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_whole
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.papers.semantic_fusion.clause import (
     CONJUNCTIONS,
@@ -55,7 +55,7 @@ from lit_ctg.papers.semantic_fusion.clause import (
     weight_row,
     word_table,
 )
-from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, Floor, entropy_floor, sentence_nats
+from lit_ctg.papers.semantic_fusion.floor import EntropyFloor, entropy_floor, sentence_nats
 
 # the paper's corpus ---------------------------------------------------------------------------------------------------
 
@@ -123,11 +123,11 @@ class ClauseCorpusDataModule(SentenceDataModule):
         super().__init__()
         sizes = {"train_size": train_size, "val_size": val_size, "batch_size": batch_size}
         for name, value in sizes.items():
-            _check_whole(name, value, 1, "sentences")
+            check_whole(name, value, 1, "sentences")
         longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
-        _check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
-        _check_whole("seed", seed, 0)
-        _check_whole("num_workers", num_workers, 0)
+        check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
+        check_whole("seed", seed, 0)
+        check_whole("num_workers", num_workers, 0)
         self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
         self.vocabulary = ClauseVocabulary(words, self.held_out_words)
         self.tables = tables
@@ -230,19 +230,6 @@ class ClauseCorpusDataModule(SentenceDataModule):
         words_PA = self._words_PA(split)
         return sentence_nats(np.asarray(ids_NT), self.tables, words_PA, only_PA=only_PA, vocabulary=self.vocabulary)
 
-    def oracle(self, split: str = "val") -> EntropyFloor:
-        """Return the generator's own cost on the *sampled* split: the exact floor evaluated on these sentences."""
-        ids_NT, lengths_N = self.corpus(split)
-        seen_NT = ~np.isin(ids_NT, self.held_out_ids)
-        tokens = float(lengths_N.mean() - 1)
-        seen_tokens = tokens - float((~seen_NT).sum(1).mean())
-        floors = {}
-        for name in ("exact", "trained_only"):
-            nats_NT = self.sentence_nats(ids_NT, split, trained_only=name == "trained_only")
-            seen_nats = np.where(seen_NT, nats_NT, 0.0).sum(1).mean()
-            floors[name] = Floor(float(nats_NT.sum(1).mean()), float(seen_nats), tokens, seen_tokens)
-        return EntropyFloor(split=split, **floors)
-
     def count_references(self) -> dict[str, MetricResult]:
         """Return the perplexity of models of counts and of the generator itself, on the tokens that a model's counts.
 
@@ -321,13 +308,6 @@ class ClauseDataModule(ClauseCorpusDataModule):
             vocabulary=ClauseVocabulary(words),
         )
         super().__init__(tables=tables, words=words, **others)
-
-
-def _check_whole(name: str, value: Any, least: int, unit: str = "") -> None:
-    """Refuse anything but a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        note = f" ({unit})" if unit else ""
-        raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
 
 
 # the coupled corpus ---------------------------------------------------------------------------------------------------

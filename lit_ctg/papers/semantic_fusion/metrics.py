@@ -273,13 +273,6 @@ def _mean_variance(positions: Tensor, sum_F: Tensor, sum_sq_F: Tensor) -> Tensor
 # requested and realized controls (Tables 3 and 4) --------------------------------------------------------------
 
 CLASSES = ("positive", "negative", "other")
-POSITIVE, NEGATIVE, OTHER = range(3)
-
-
-def class_of_polarity(polarity_N: Tensor | Sequence[int]) -> Tensor:
-    """Convert lexicon polarities (+1, -1, 0 for none) to class numbers (positive 0, negative 1, other 2), long (N,)."""
-    sign_N = torch.sign(torch.as_tensor(polarity_N))
-    return torch.where(sign_N > 0, POSITIVE, torch.where(sign_N < 0, NEGATIVE, OTHER))
 
 
 class PolarityConfusion(LitMetric):
@@ -297,7 +290,7 @@ class PolarityConfusion(LitMetric):
         self.add_sum("counts_33", (3, 3))
 
     def update(self, intended_N: Tensor | Sequence[int], realized_N: Tensor | Sequence[int]) -> None:
-        """Add N generations as class numbers (``class_of_polarity`` makes them from lexicon polarities).
+        """Add N generations as class numbers (places in ``CLASSES``).
 
         Raises:
             ValueError: lengths differ or a class number is not 0, 1 or 2.

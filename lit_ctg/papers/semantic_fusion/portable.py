@@ -104,8 +104,36 @@ def portable(module: Any, datamodule: Any) -> Portable:
     if module.fusion and not module.annotator.prefix_only:
         raise UserError("features of the whole sentence (model.prefix_only_features=false) see later tokens: "
                         "export a run of regime=corrected")  # fmt: skip
-    vocabulary, backbone = module.vocabulary, module.backbone
-    first = backbone.layers[0]
+    vocabulary = module.vocabulary
+    about = ""
+    if module.fusion:
+        about = "What its feature channel is asked for is a control (lit-ctg export)."
+    config = SemanticFusionConfig(
+        sizes=_sizes(module),
+        vocab_size=len(vocabulary),
+        hidden_size=module.backbone.dim,
+        max_position_embeddings=LONGEST,
+        words=_words(vocabulary),
+        pad_token_id=vocabulary.pad_id,
+        bos_token_id=vocabulary.bos_id,
+        eos_token_id=vocabulary.eos_id,
+    )
+    model = SemanticFusionForCausalLM(config).eval()
+    model.load_state_dict(module.state_dict(), strict=False)
+
+    def ours(ids_BT: Tensor) -> Tensor:
+        state, columns = module.start(len(ids_BT)), []
+        for ids_B1 in ids_BT.split(1, dim=1):
+            scores_BV, state = module.step(ids_B1, state)
+            columns.append(scores_BV)
+        return torch.stack(columns, dim=1)
+
+    return Portable(model, ours, {}, about, clause_tokenizer(vocabulary))
+
+
+def _sizes(module: SemanticFusionModule) -> dict[str, Any]:
+    """Return what the shape of the network and its features depend on."""
+    backbone, first = module.backbone, module.backbone.layers[0]
     sizes: dict[str, Any] = {
         "fusion": module.fusion,
         "embedding_scale": module.embedding_scale,
@@ -128,7 +156,12 @@ def portable(module: Any, datamodule: Any) -> Portable:
             "temperature": float(own.fixed_temperature_31[0]),
             "learnable": own.learnable,
         }
-    words = {
+    return sizes
+
+
+def _words(vocabulary: ClauseVocabulary) -> dict[str, Any]:
+    """Return the vocabulary as plain values (see ``Words``)."""
+    return {
         "tokens": list(vocabulary.tokens),
         "groups": {name: list(members) for name, members in vocabulary.groups.items()},
         "polarity": vocabulary.polarity,
@@ -137,30 +170,6 @@ def portable(module: Any, datamodule: Any) -> Portable:
         "bos_id": vocabulary.bos_id,
         "eos_id": vocabulary.eos_id,
     }
-    about = ""
-    if module.fusion:
-        about = "What its feature channel is asked for is a control (lit-ctg export)."
-    config = SemanticFusionConfig(
-        sizes=sizes,
-        vocab_size=len(vocabulary),
-        hidden_size=backbone.dim,
-        max_position_embeddings=LONGEST,
-        words=words,
-        pad_token_id=vocabulary.pad_id,
-        bos_token_id=vocabulary.bos_id,
-        eos_token_id=vocabulary.eos_id,
-    )
-    model = SemanticFusionForCausalLM(config).eval()
-    model.load_state_dict(module.state_dict(), strict=False)
-
-    def ours(ids_BT: Tensor) -> Tensor:
-        state, columns = module.start(len(ids_BT)), []
-        for ids_B1 in ids_BT.split(1, dim=1):
-            scores_BV, state = module.step(ids_B1, state)
-            columns.append(scores_BV)
-        return torch.stack(columns, dim=1)
-
-    return Portable(model, ours, {}, about, clause_tokenizer(vocabulary))
 
 
 def _text_model(module: TextFusionModule) -> Portable:

@@ -180,8 +180,8 @@ def test_rows_that_are_not_certified_are_counted_and_told(scene, published, modu
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"folds": "abc"}, "folds=abc: give a whole number of at least 2"),
-        ({"folds": 1}, "folds=1: give a whole number of at least 2"),
+        ({"folds": "abc"}, "folds='abc': give a whole number from 2"),
+        ({"folds": 1}, "folds=1: give a whole number from 2"),
         ({"seed": -1}, "seed=-1"),
         ({"published": None}, "published is missing"),
     ],
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_told_before_training(scene, published, module, voc
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("folds=abc", "folds=abc"),
+        ("folds=abc", "folds='abc'"),
         ("parts.generation.prompt_tokens=0", "prompt_tokens=0"),
         ("parts.generation.sampler.top_p=2", "top_p=2"),
         ("parts.likelihood.variants.graphmax.strengths=[-1]", "strengths=-1"),

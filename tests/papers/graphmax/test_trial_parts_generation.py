@@ -300,7 +300,7 @@ def test_a_sampler_tells_a_mistake_when_it_is_built(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"texts": 0}, "texts=0: give a whole number of at least 1"),
+        ({"texts": 0}, "texts=0: give a whole number from 1"),
         ({"prompt_tokens": 0}, "prompt_tokens=0"),
         ({"new_tokens": 1.5}, "new_tokens=1.5"),
         ({"sampled": 0}, "sampled=0"),

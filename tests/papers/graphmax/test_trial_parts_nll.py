@@ -123,8 +123,8 @@ def test_zeros_are_counted_and_not_infinite(measured):
         ({"variants": {"g": {"variant": "graphmax", "strength": 1}}}, "'strength'; did you mean 'strengths'"),
         ({"variants": {"g": {"strengths": [1.0]}}}, "give {variant: <name>, strengths: ...}"),
         ({"variants": {"graphmax": {"variant": "graphmax"}}}, "add softmax"),
-        ({"contexts": 0}, "contexts=0: give a whole number of at least 1"),
-        ({"length": "long"}, "length=long: give a whole number"),
+        ({"contexts": 0}, "contexts=0: give a whole number from 1"),
+        ({"length": "long"}, "length='long': give a whole number"),
         ({"floor": 0}, "floor=0: give a number above 0 and at most 1"),
     ],
 )

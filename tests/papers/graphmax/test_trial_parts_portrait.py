@@ -122,7 +122,7 @@ WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        (Convergence, {"contexts": 0}, "convergence.contexts=0: give a whole number of at least 1"),
+        (Convergence, {"contexts": 0}, "convergence.contexts=0: give a whole number from 1"),
         (Convergence, {"strength": -1}, "convergence.strength=-1"),
         (TopWords, {"words": 0}, "top_words.words=0"),
         (TopWords, {"contexts": []}, "top_words.contexts is empty"),

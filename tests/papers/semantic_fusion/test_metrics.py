@@ -23,7 +23,6 @@ from lit_ctg.papers.semantic_fusion.metrics import (
     SeenOnlyPerplexity,
     SemanticMSE,
     SemanticMSEConstant,
-    class_of_polarity,
 )
 
 HELD_OUT = (2, 5, 11)
@@ -274,11 +273,6 @@ def test_rows_are_intended_and_columns_realized():
     metric.update([0, 0, 1], [1, 1, 2])
     assert metric.compute().tolist() == [[0, 2, 0], [0, 0, 1], [0, 0, 0]]
     assert metric.result()["positive/negative"].value == 2
-
-
-def test_class_of_polarity():
-    assert class_of_polarity([1, -1, 0, 1]).tolist() == [0, 1, 2, 0]
-    assert class_of_polarity(torch.tensor([-1.0, 0.0])).tolist() == [1, 2]
 
 
 def test_nothing_counted_is_all_zero_with_n_zero():
