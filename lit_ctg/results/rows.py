@@ -374,7 +374,7 @@ def _refused(table: TableSpec, row: RowSpec, regime: str, reads: Sequence[Read],
         if largest < float(row.too_small["below"]):
             return Verdict(TOO_SMALL, f"{largest:.2g}, below {row.too_small['below']:g}")
     if (result := _failed_check(table, row, names, regime, pool)) is not None:
-        return Verdict(CANNOT_DECIDE, f"{result.check.says}: {result.words}")
+        return Verdict(CANNOT_DECIDE, f"not shown that {result.check.says}: {result.words}")
     return None
 
 

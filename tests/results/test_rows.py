@@ -461,7 +461,7 @@ def test_what_is_not_comparable_is_told_and_not_judged(make_record, tmp_path) ->
 
 
 def check(limit: str, experiment: str = "") -> str:
-    return f"checks: {{good: {{says: better than a guess, metric: m{experiment}, {limit}}}}}\n"
+    return f"checks: {{good: {{says: it beats a guess, metric: m{experiment}, {limit}}}}}\n"
 
 
 def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path) -> None:
@@ -469,13 +469,13 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
     text = f"{CLAIM}, checks: [good]"
     assert judged(tmp_path, text, pool, check("below: 3.5")).cells["corrected"].verdict.label == "supported"
     failed = judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict
-    assert (failed.label, failed.reason) == ("cannot decide", "better than a guess: 2.997 against 2.500")
+    assert (failed.label, failed.reason) == ("cannot decide", "not shown that it beats a guess: 2.997 against 2.500")
     only = judged(tmp_path, text, pool, check("below: 2.5", ", experiment: main")).cells["corrected"].verdict
     assert only.label == "supported", "asked of one experiment alone"
     absent = judged(tmp_path, text, pool, check("below: {metric: guess}")).cells["corrected"].verdict
-    assert (absent.label, absent.reason) == ("cannot decide", "better than a guess: not measured")
+    assert (absent.label, absent.reason) == ("cannot decide", "not shown that it beats a guess: not measured")
     times = judged(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
-    assert times.reason == "better than a guess: 2.000 against 2.500"
+    assert times.reason == "not shown that it beats a guess: 2.000 against 2.500"
     exact = pool_of(make_record, {"main": [2.0] * 3, "baseline": [3.0, 3.01, 2.98]})
     for limit, label in (("at_most", "supported"), ("at_least", "supported"), ("below", "cannot decide"),
                          ("above", "cannot decide")):  # fmt: skip
@@ -544,7 +544,7 @@ def test_one_of_several_runs_may_meet_a_check(make_record, tmp_path) -> None:
     text = f"{CLAIM}, some: [good]"
     assert judged(tmp_path, text, pool, check("below: 2.5")).cells["corrected"].verdict.label == "supported"
     neither = judged(tmp_path, text, pool, check("below: 1.5")).cells["corrected"].verdict
-    assert (neither.label, neither.reason) == ("cannot decide", "better than a guess: 2.000 against 1.500")
+    assert (neither.label, neither.reason) == ("cannot decide", "not shown that it beats a guess: 2.000 against 1.500")
     with pytest.raises(UserError, match="no check 'god'"):
         judged(tmp_path, f"{CLAIM}, some: [god]", pool, check("below: 1"))
 
