@@ -282,6 +282,16 @@ def test_forward_gives_gated_scores_and_what_they_are_made_of(make_module, batch
     assert expected.item() == pytest.approx(module.losses(batch)["idea_loss"].item(), rel=1e-10)
 
 
+def test_states_targets_and_windows_of_a_short_row_are_dropped_together(make_module, batch):
+    """The padding of ``batch`` is at its very end, where the first windows would be the right ones by chance."""
+    module = make_module().eval()
+    moved = {name: value.roll(1, dims=0) for name, value in batch.items()}
+    found, expected = module.losses(moved), module.losses(batch)
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, rel=1e-10
+    )
+
+
 def test_no_strength_is_the_bare_model_exactly(make_module, batch):
     gated, bare = make_module().eval(), make_module(gated=False).eval()
     bare.load_state_dict(gated.state_dict(), strict=False)
