@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from lit_ctg.control import Control, Stage, Steered
+from lit_ctg.decoding.filters import row_noise
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import SoftPrompt
 from tests.conftest import make_tokenizer
@@ -374,6 +375,7 @@ def test_draws_are_functions_of_seed_row_and_place(model: Any) -> None:
     drawn = steered.generate(prompts, seed=0, **options)
     assert torch.equal(drawn, steered.generate(prompts, seed=0, **options)), "0 is a seed"
     assert all(len(set(row)) == 2 for row in drawn[:, 1:].tolist()) and not torch.equal(*drawn)
+    assert torch.equal(drawn[:, 1:], torch.where(row_noise(0, [0, 1], 12) < 0.5, 2, 3)), "as our own decoding draws"
     assert torch.equal(steered.generate([[1]], seed=0, rows=[1], **options)[0], drawn[1])
     with torch.random.fork_rng():
         unseeded = [torch.manual_seed(1) and steered.generate(prompts, **options) for _ in range(2)]
@@ -416,6 +418,7 @@ def test_an_empty_prompt_begins_with_the_start_token(model: Any, monkeypatch: py
 def test_the_last_token_needs_no_position(model: Any) -> None:
     steered, prompt = Steered(model, []), [[1] * 63]
     assert steered.generate(prompt, max_new_tokens=2, guidance_scale=1.0).shape == (1, 65)
+    assert steered.generate(prompt, max_length=65).shape == (1, 65)
     with pytest.raises(UserError, match="66 tokens together, the model has 64 positions"):
         steered.generate(prompt, max_new_tokens=3)
 

@@ -76,6 +76,13 @@ def test_the_loop_is_adamw_restated() -> None:
     assert all(((part > 0) & (part < 1)).all() for part in rest) and (rest[0] != rest[1]).all()
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_the_weight_decay_is_the_one_asked_for(decay: float) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimise([weight], lambda _: 0 * weight.sum(), steps=1, learning_rate=0.1, seed=0, weight_decay=decay)
+    assert weight.tolist() == pytest.approx([1 - 0.1 * decay] * 2)
+
+
 def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lit_ctg.field.tune.EVERY", 19)
 

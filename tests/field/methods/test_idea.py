@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from lit_ctg.config import compose as compose_run
 from lit_ctg.config import plain
 from lit_ctg.control import Steered
+from lit_ctg.field.bench import Parts
 from lit_ctg.field.command import compose
 from lit_ctg.field.method import Method
 from lit_ctg.field.run import build_method
@@ -121,6 +123,27 @@ def test_parameters_are_those_of_all_heads(make_bench: MakeBench) -> None:
     method.fit(bench)
     rows, dim = bench.model.get_output_embeddings().weight.shape
     assert method.parameters() == len(bench.task.targets) * (dim * dim + dim + rows * dim + rows)
+
+
+def test_the_training_seed_sets_first_values_and_draws(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Heads of all classes begin alike, those of another seed otherwise: training seeds are independent runs."""
+    told = []
+
+    def recorded(parameters: Any, *_: Any, seed: int, **__: Any) -> dict[str, float]:
+        told.append((seed, next(iter(parameters)).detach().clone()))
+        return {"loss": 0.0}
+
+    monkeypatch.setattr("lit_ctg.field.methods.idea.optimise", recorded)
+    for seed in (1, 2):
+        bench = make_bench(f"seed={seed}")
+        assert bench.weights  # its base lies among the shared parts, these heads do not
+        monkeypatch.setattr(bench, "parts", Parts(tmp_path))
+        build_method(compose(["size=smoke", "method=idea_gate"])).fit(bench)
+    assert [seed for seed, _ in told] == [1, 1, 2, 2]
+    first = [value for _, value in told]
+    assert torch.equal(first[0], first[1]) and torch.equal(first[2], first[3]) and not torch.equal(first[0], first[2])
 
 
 def test_the_gate_is_set_as_in_the_paper_s_own_experiments() -> None:

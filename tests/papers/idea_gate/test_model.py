@@ -282,6 +282,16 @@ def test_forward_gives_gated_scores_and_what_they_are_made_of(make_module, batch
     assert expected.item() == pytest.approx(module.losses(batch)["idea_loss"].item(), rel=1e-10)
 
 
+def test_states_targets_and_windows_of_a_short_row_are_dropped_together(make_module, batch):
+    """The padding of ``batch`` is at its very end, where the first windows would be the right ones by chance."""
+    module = make_module().eval()
+    moved = {name: value.roll(1, dims=0) for name, value in batch.items()}
+    found, expected = module.losses(moved), module.losses(batch)
+    assert {name: value.item() for name, value in found.items()} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, rel=1e-10
+    )
+
+
 def test_no_strength_is_the_bare_model_exactly(make_module, batch):
     gated, bare = make_module().eval(), make_module(gated=False).eval()
     bare.load_state_dict(gated.state_dict(), strict=False)
@@ -528,6 +538,9 @@ def test_a_token_rate_start_says_of_each_token_how_often_it_comes(tmp_path) -> N
     p = module.idea_head.outer.bias.detach().sigmoid().double()
     common = (rate > 0.01) & (rate < 0.9)
     assert torch.allclose(p[common], 5 * rate[common] / (1 + 4 * rate[common]), rtol=1e-4)
+    odds = 5 * 0.5 / len(experiment.datamodule.packed.ids("train"))  # of an unseen token, as if it came half a time
+    assert bool((rate == 0).any())
+    assert torch.allclose(p[rate == 0], torch.tensor(odds / (1 + odds), dtype=torch.float64), rtol=1e-4)
     # so the gate begins as no gate: every token's lift is near 0
     gate = module.gate(module.idea_head.outer.bias.detach()[None])
     assert gate.abs().max() < 1e-4
@@ -551,6 +564,16 @@ def test_a_start_from_the_token_head_says_what_it_says_beyond_its_mean(vocabular
     expected = module._odds(text).log() + 0.25 * (token - token.mean((0, 1)))
     assert torch.allclose(output.idea_BTV.double(), expected, atol=1e-4)
     assert token.std() > 0.02  # so that a head that ignores the context would differ
+    module.count_text(text)
+    assert not module.backbone.training
+
+
+@pytest.mark.parametrize(
+    "change", [{"stopwords": "frequent"}, {"lift": True}, {"idea_bias": "token_rate"}, {"from_token_head": 0.5}]
+)
+def test_text_is_counted_for_each_option_that_needs_it(make_module, change) -> None:
+    assert make_module(**change).counts_text and not make_module().counts_text
+    assert not make_module(gated=False, **change).counts_text
 
 
 OURS = {"lift": True, "neutral_stopwords": True}
