@@ -46,8 +46,8 @@ from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LA
 
 DEFAULT_OUT = Path("outputs") / "report.html"
 TARGETS = ("html", "wandb", "sweep")
-# texts shown per route and setting of a control; the rest stays in samples.jsonl
-SAMPLES_SHOWN = 6
+# texts shown per route and setting of a control, whatever their prompts; the rest stays in samples.jsonl
+SAMPLES_SHOWN = 4
 # notes above a paper's tables; the others are listed with the holes
 NOTES_SHOWN = 3
 # the page may run nothing and load nothing, whatever a sample contains
@@ -424,21 +424,22 @@ def _curves(result: Results) -> str:
 
 
 def _samples(records: Sequence[RunRecord]) -> str:
-    """Return generated texts of the lowest seed of every experiment and regime, as plain text."""
+    """Return generated texts of the lowest seed of every experiment and regime, a few of each setting."""
     parts, seen = [], set()
     for record in records:
         key = (record.name, record.regime)
         if record.samples and key not in seen:
             seen.add(key)
             groups: dict[str, list[str]] = {}
+            shown: Counter[tuple[str, str]] = Counter()
             for sample in record.samples:
-                words = [str(sample[field]) for field in ("path", "setting") if sample.get(field)]
-                words += [f'"{sample["prompt"]}"'] if sample.get("prompt") else []
-                groups.setdefault(", ".join(words) or "samples", []).append(sample["text"])
-            rows = "".join(
-                f"<tr><th>{_e(name)}</th><td>{_quotes(texts[:SAMPLES_SHOWN])}</td></tr>"
-                for name, texts in groups.items()
-            )
+                place = str(sample.get("path") or ""), str(sample.get("setting") or "")
+                shown[place] += 1
+                if shown[place] <= SAMPLES_SHOWN:
+                    words = [word for word in place if word]
+                    words += [f'"{sample["prompt"]}"'] if sample.get("prompt") else []
+                    groups.setdefault(", ".join(words) or "samples", []).append(sample["text"])
+            rows = "".join(f"<tr><th>{_e(name)}</th><td>{_quotes(texts)}</td></tr>" for name, texts in groups.items())
             title = f"{record.experiment}, {REGIME_TITLES[record.regime].lower()}, seed {record.seed}"
             parts.append(
                 f'<details><summary>{_e(title)}</summary><div class="scroll"><table>{rows}</table></div></details>\n'

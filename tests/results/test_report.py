@@ -435,14 +435,16 @@ def test_samples_are_grouped_and_cut_and_of_the_lowest_seed() -> None:
     first, second, other = (build_record("main", regime, seed) for regime, seed in
                             (("corrected", 2), ("corrected", 1), ("as_published", 3)))  # fmt: skip
     first.samples = [{"text": "of the higher seed"}]
-    second.samples = [{"path": "hard", "setting": "good", "prompt": "The <p>", "text": f"t{n}"} for n in range(8)]
+    second.samples = [{"path": "hard", "setting": "good", "prompt": "The <p>", "text": f"t{n}"} for n in range(3)]
+    second.samples += [{"path": "hard", "setting": "good", "prompt": "One", "text": f"one{n}"} for n in range(3)]
     second.samples += [{"text": "bare", "path": "", "prompt": ""}]
     other.samples = [{"setting": "bad", "text": "other"}]
     text = page_of([part_of(records=[first, second, other])])
     assert "of the higher seed" not in text
     assert "<summary>semantic_fusion/main, corrected, seed 1</summary>" in text
-    quotes = "".join(f"<q>t{n}</q>" for n in range(6))
+    quotes = "".join(f"<q>t{n}</q>" for n in range(3))
     assert f"<tr><th>hard, good, &quot;The &lt;p&gt;&quot;</th><td>{quotes}</td></tr>" in text
+    assert "<tr><th>hard, good, &quot;One&quot;</th><td><q>one0</q></td></tr>" in text, "four of a setting in all"
     assert "<tr><th>samples</th><td><q>bare</q></td></tr><" in text + "<"
     assert "<tr><th>bad</th><td><q>other</q></td></tr>" in text
 
