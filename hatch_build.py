@@ -1,7 +1,8 @@
 """What of ``experiments/`` travels in the wheel: manifests, printed numbers, tables and records, so that it prints all
-tables anywhere, and the texts of the runs that a table quotes. Records and texts of a paper travel as one archive,
-``results.tar.xz``: they are alike, so that together they take a third of what they take one by one. Figures and
-tables.md are made of them again; pages for reading (README.md) and the field stay in the checkout.
+tables anywhere, and the texts that a table quotes: those of the lowest seed, or of all seeds where the table counts
+them. Records and texts of a paper travel as one archive, ``results.tar.xz``: they are alike, so that together they take
+a third of what they take one by one. Figures and tables.md are made of them again; pages for reading (README.md) and
+the field stay in the checkout.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class Experiments(BuildHookInterface):
 
     def _archive(self, paper: Path) -> Path:
         """Write the archive of a paper's records, the same bytes for the same records."""
-        path, quoted, results = self.archives / f"{paper.name}.tar.xz", _quoted(paper), paper / "results"
+        path, results = self.archives / f"{paper.name}.tar.xz", paper / "results"
+        texts = _texts(paper)
         with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive:
             for file in sorted(file for file in results.rglob("*") if file.is_file()):
-                if not file.name.endswith(".samples.jsonl") or quoted.fullmatch(file.parent.name):
+                if not file.name.endswith(".samples.jsonl") or file in texts:
                     member = tarfile.TarInfo(file.relative_to(results).as_posix())
                     member.size = file.stat().st_size
                     with file.open("rb") as content:
@@ -52,15 +54,28 @@ class Experiments(BuildHookInterface):
         return path
 
 
-def _quoted(paper: Path) -> re.Pattern[str]:
-    """Return a pattern of the experiments whose texts some row of a table quotes (``samples:``)."""
-    names = []
+def _texts(paper: Path) -> set[Path]:
+    """Return the files of texts that some row of a table needs (``samples:``)."""
+    found: set[Path] = set()
     for path in sorted(paper.glob("tables/*.yaml")):
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
         default = table.get("defaults", {}).get("experiment", "main")
-        quoting = [row for row in table["rows"] if "samples" in row]
-        names += [_names(row.get("experiment", default), row.get("for", {})) for row in quoting]
-    return re.compile("|".join(names or ["main"]))
+        for row in table["rows"]:
+            if "samples" in row:
+                names = re.compile(_names(row.get("experiment", default), row.get("for", {})))
+                folders = [folder for folder in (paper / "results").iterdir() if names.fullmatch(folder.name)]
+                for folder in folders:
+                    found |= _of_seeds(folder, every="expect" in row["samples"])
+    return found
+
+
+def _of_seeds(folder: Path, *, every: bool) -> set[Path]:
+    """Return the files of texts of every seed, or of the lowest one of each regime and size: the one that is shown."""
+    lowest: dict[str, tuple[int, Path]] = {}
+    for path in folder.glob("*.samples.jsonl"):
+        group, seed = path.name.removesuffix(".samples.jsonl").split("-seed")
+        lowest[group] = min(lowest.get(group, (int(seed), path)), (int(seed), path))
+    return set(folder.glob("*.samples.jsonl")) if every else {path for _, path in lowest.values()}
 
 
 def _names(experiment: str, variables: dict[str, Any]) -> str:

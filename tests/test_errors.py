@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ def test_a_path_that_is_not_utf8_is_told_with_its_bytes() -> None:
 @pytest.mark.parametrize("value", [2, 10**30, np.int64(2)])
 def test_whole_numbers_of_python_and_numpy_pass(value: Any) -> None:
     check_whole("n", value, 2)
+    with pytest.raises(UserError, match=f"^n={re.escape(repr(value))}: give a whole number from {int(value) + 1}$"):
+        check_whole("n", value, int(value) + 1)
 
 
 @pytest.mark.parametrize("value", [1, np.int64(1), True, 2.0, np.float64(2), "2", None])

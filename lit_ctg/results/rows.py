@@ -465,7 +465,7 @@ def _finding(row: RowSpec, printed: Printed | None, ours: _Measured, bounds: Map
 
 
 def build_text_cell(row: RowSpec, regime: str, pool: RecordPool) -> Cell:
-    """Pick generated texts of the lowest seed, and count over all seeds how many are as requested."""
+    """Pick generated texts of the lowest seed; with ``expect`` count over all seeds how many are as requested."""
     assert row.samples is not None
     where = row.samples.get("where", {})
     runs = pool.runs.get((row.experiment, regime), {})
@@ -479,9 +479,9 @@ def build_text_cell(row: RowSpec, regime: str, pool: RecordPool) -> Cell:
         hole = pool.hole(row.experiment, regime) or f"not recorded: samples with {wanted}"
         return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole))
     shown = tuple(dict.fromkeys(next(iter(texts.values()))))[: row.samples.get("show", 3)]
+    if "expect" not in row.samples:
+        return Cell(values={min(texts): math.nan}, texts=shown)
     everything = [text for found in texts.values() for text in found]
-    finding = ""
-    if "expect" in row.samples:
-        hits = sum(re.search(row.samples["expect"], text) is not None for text in everything)
-        finding = f"{hits} of {len(everything)} as asked"
+    hits = sum(re.search(row.samples["expect"], text) is not None for text in everything)
+    finding = f"{hits} of {len(everything)} as asked"
     return Cell(values=dict.fromkeys(texts, math.nan), finding=finding, texts=shown)
