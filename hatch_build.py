@@ -63,9 +63,9 @@ def _texts(paper: Path) -> set[Path]:
         for row in table["rows"]:
             if "samples" in row:
                 names = re.compile(_names(row.get("experiment", default), row.get("for", {})))
-                folders = [folder for folder in (paper / "results").iterdir() if names.fullmatch(folder.name)]
-                for folder in folders:
-                    found |= _of_seeds(folder, every="expect" in row["samples"])
+                for folder in (paper / "results").iterdir():
+                    if names.fullmatch(folder.name):
+                        found |= _of_seeds(folder, every="expect" in row["samples"])
     return found
 
 
