@@ -282,9 +282,12 @@ def line_chart(
         parts.append(line("rule", left, py(value), WIDTH - right, py(value)))
         parts.append(text(WIDTH - right, py(value) - 5, label, "tick", "end"))
     for one in lines:
-        band = [(at, pair) for at, pair in sorted(one.band.items()) if all(map(math.isfinite, pair))]
-        if len(band) > 1:
-            outline = [(at, pair[0]) for at, pair in band] + [(at, pair[1]) for at, pair in reversed(band)]
+        for stretch in _stretches(one):
+            if len(stretch) == 1:
+                x_at, (low_end, high_end) = stretch[0]
+                parts.append(line("whisker", px(x_at), py(low_end), px(x_at), py(high_end)))
+                continue
+            outline = [(at, pair[0]) for at, pair in stretch] + [(at, pair[1]) for at, pair in reversed(stretch)]
             points = " ".join(f"{px(at):.1f},{py(value):.1f}" for at, value in outline)
             parts.append(f'<polygon class="band {one.kind}" points="{points}"/>')
     for one in lines:
@@ -311,6 +314,18 @@ def line_chart(
     below = x + (" (log scale)" if log_x else "")
     parts.append(text((left + WIDTH - right) / 2, height - 6, below, "tick", "middle"))
     return frame(f"{about}{title}: {y} by {x}", height, parts)
+
+
+def _stretches(one: Line) -> list[list[tuple[float, Interval]]]:
+    """Return the runs of neighbouring points that have a finite interval: between others nothing is known of it."""
+    runs: list[list[tuple[float, Interval]]] = [[]]
+    for at, _ in one.points:
+        pair = one.band.get(at)
+        if pair is not None and all(map(math.isfinite, pair)):
+            runs[-1].append((at, pair))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
 
 
 def _beside(spots: Sequence[tuple[float, float, str]], sides: Interval) -> list[str]:

@@ -54,6 +54,18 @@ def test_lines_go_where_the_values_are() -> None:
     assert len(tree.findall(".//circle")) == 2
 
 
+def test_an_interval_is_drawn_where_there_is_one() -> None:
+    """Values of one seed have none: a band across them would invent it."""
+    known = {1: (3.5, 4.5), 2: (1.5, 2.5), 4: (2.0, 3.0)}
+    svg = line_chart("t", [Line("corrected", [(1, 4.0), (2, 2.0), (3, 2.2), (4, 2.5)], known)])
+    tree = ElementTree.fromstring(svg)
+    dots = [float(dot.get("cx")) for dot in tree.findall(".//circle")]
+    band = numbers(tree.find(".//polygon").get("points"))
+    assert sorted(set(band[::2])) == dots[:2]
+    (alone,) = tree.findall(".//line[@class='whisker']")
+    assert float(alone.get("x1")) == float(alone.get("x2")) == dots[3]
+
+
 def test_values_that_are_not_finite_leave_a_gap_not_a_crash() -> None:
     svg = line_chart("t", [Line("corrected", [(1, math.nan), (2, 2.0), (3, math.inf)])], log=True)
     assert "nan" not in svg and "inf" not in svg
