@@ -24,6 +24,7 @@ from lit_ctg.results.verdict import (
     NOT_RUN,
     OTHER_DATA,
     OTHER_SIZE,
+    RANGE_RUNS,
     TOO_SMALL,
     UNDECIDED,
     Domain,
@@ -274,6 +275,9 @@ class _Measured:
             self.counts = (self.mean, self.mean)
         elif not finite:
             self.counts = (self.mean, self.mean) if len(self.values) >= MIN_SEEDS else None
+        elif row.interval == "range":
+            # one more run lies within the range of n others in (n - 1) / (n + 1) of cases, whatever their distribution
+            self.counts = self.interval = self._range()
         elif row.interval == "folds" and len(self.values) == 1 and (folds := _folds(row, next(iter(values)), reads)):
             self.folds = len(folds)
             self.interval = mean_interval(folds, domain)
@@ -312,6 +316,12 @@ class _Measured:
             self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
             return
         self.counts = self.interval if enough else None
+
+    def _range(self) -> Interval | None:
+        if len(self.values) >= RANGE_RUNS:
+            return min(self.values), max(self.values)
+        self.why_none = f"{len(self.values)} runs, which are of several kinds: their range needs {RANGE_RUNS}"
+        return None
 
     def _one_value(self) -> bool:
         return max(self.values) - min(self.values) <= 1e-9 * max(1.0, abs(self.mean))
@@ -431,7 +441,7 @@ def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool =
         return None
     if ours.counts is not None and not math.isfinite(ours.mean):
         return Verdict(NOT_REPRODUCED, f"ours is {ours.mean}")
-    return judge_number(value, ours.counts, row.margin)
+    return judge_number(value, ours.counts, row.margin, ours.why_none)
 
 
 def _judge_untrained(

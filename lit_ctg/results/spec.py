@@ -55,9 +55,10 @@ A table is a mapping::
         repeats: Table 1                  # already in another row: shown, not counted
         not_run: why                      # what to say where there is no run, e.g. of an unavailable model
         goal: {at_most: 1.25} or {at_least: 0.3}
-        interval: seeds|wilson|folds|none # over seeds (folds: of one seed over its folds), Wilson over the
+        interval: seeds|wilson|folds|range|none   # over seeds (folds: of one seed over its folds), Wilson over the
                                           # pooled trials (Student over seeds where
-                                          # wider), or an exact number
+                                          # wider), the range of the runs where they are of several kinds (from
+                                          # ``RANGE_RUNS`` on), or an exact number
         limits: [0, 200]                  # the range of values, where the unit does not imply it
         regimes: [corrected]              # the others do not apply
         seeds: [111]                      # only these, or {as_published: [111]}; default: all there are
@@ -89,7 +90,7 @@ _HEADLINE_ROW_KEYS = ("table", "section", "label", "says")
 _TABLE_KEYS = ("title", "table", "caption", "digits", "plot", "names", "checks", "defaults", "rows")
 _CHECK_KEYS = ("says", "metric", "experiment", "at_most", "at_least", "below", "above", "times")
 _LIMITS = ("at_most", "at_least", "below", "above")
-_INTERVALS = ("seeds", "wilson", "folds", "none")
+_INTERVALS = ("seeds", "wilson", "folds", "range", "none")
 _QUANTITIES = ("floor", "ceiling", "expectation")
 
 
@@ -477,7 +478,7 @@ def _check_row(row: RowSpec, where: str) -> None:
     if row.claim is not None and margin_counts and (row.margin is None or row.margin.absolute is None):
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
-        raise UserError(f"{where}: interval is seeds, folds, none, or wilson for a single rate")
+        raise UserError(f"{where}: interval is seeds, folds, range, none, or wilson for a single rate")
     if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
         raise UserError(
             f"{where} ({row.label}): beside a printed number interval: wilson needs trials, those of the paper"

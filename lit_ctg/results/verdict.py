@@ -49,6 +49,9 @@ MIN_SEEDS = 3
 # cells that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
 MIN_CELLS = 6
 
+# runs whose range holds one more run in 95% of cases, whatever their distribution: (n - 1) / (n + 1)
+RANGE_RUNS = 39
+
 RULES = (
     "Numbers are judged at the paper's size, by its metric, on its kind of data, from three seeds on. reproduced: "
     "the 95% prediction interval (where one more run like ours would lie) is wholly within the stated margin of the"
@@ -119,7 +122,7 @@ def beyond_bound(printed: float, floor: float | None, ceiling: float | None) -> 
     return None
 
 
-def judge_number(printed: float, interval: Interval | None, margin: Margin) -> Verdict:
+def judge_number(printed: float, interval: Interval | None, margin: Margin, why_none: str = "") -> Verdict:
     """Judge a printed number by the interval in which one more run like ours would lie.
 
     Reproduced when the whole interval is within the margin, not reproduced when all of it is outside. If the true
@@ -128,11 +131,13 @@ def judge_number(printed: float, interval: Interval | None, margin: Margin) -> V
 
     Args:
         printed: the paper's number.
-        interval: prediction interval; both ends equal where the quantity has no spread; None with too few seeds.
+        interval: prediction interval; both ends equal where the quantity has no spread; None with too few seeds
+            (``why_none`` says so).
         margin: stated in the table's specification.
+        why_none: why there is no interval.
     """
     if interval is None:
-        return Verdict(UNDECIDED, f"fewer than {MIN_SEEDS} seeds")
+        return Verdict(UNDECIDED, why_none or f"fewer than {MIN_SEEDS} seeds")
     if not all(map(math.isfinite, interval)):
         return Verdict(NOT_REPRODUCED, "ours is not a finite number")
     reach = margin.size(printed) + _rounding(printed)

@@ -216,6 +216,17 @@ def test_wilson_pools_the_trials(make_record, tmp_path) -> None:
     assert cell.interval == pytest.approx((0.2516, 0.7484), abs=2e-4)
 
 
+@pytest.mark.parametrize(("runs", "label"), [(38, "undecided"), (39, "reproduced")])
+def test_runs_of_several_kinds_have_their_range(make_record, tmp_path, runs, label) -> None:
+    """Three equal runs on a plateau do not show that a fourth cannot leave it."""
+    pool = pool_of(make_record, {"main": [1.99, 2.01] + [2.0] * (runs - 2)})
+    number = "printed: {row: a, column: x}, margin: {relative: 0.05, why: w}"
+    cell = row_of(tmp_path, f"metric: m, interval: range, {number}", pool).cells["corrected"]
+    assert cell.verdict.label == label
+    assert cell.interval == (None if runs < 39 else (1.99, 2.01))
+    assert ("their range needs 39" in cell.verdict.reason) == (runs < 39)
+
+
 def test_wilson_wants_rates(make_record, tmp_path) -> None:
     with pytest.raises(UserError, match="is not a rate"):
         row_of(tmp_path, "metric: m, interval: wilson", pool_of(make_record, {"main": [4.9]}))
