@@ -273,11 +273,11 @@ class _Measured:
             self._pool(row, reads, trials)
         if row.interval == "none":
             self.counts = (self.mean, self.mean)
-        elif not finite:
-            self.counts = (self.mean, self.mean) if len(self.values) >= MIN_SEEDS else None
         elif row.interval == "range":
             # one more run lies within the range of n others in (n - 1) / (n + 1) of cases, whatever their distribution
             self.counts = self.interval = self._range()
+        elif not finite:
+            self.counts = (self.mean, self.mean) if len(self.values) >= MIN_SEEDS else None
         elif row.interval == "folds" and len(self.values) == 1 and (folds := _folds(row, next(iter(values)), reads)):
             self.folds = len(folds)
             self.interval = mean_interval(folds, domain)

@@ -479,6 +479,10 @@ def _check_row(row: RowSpec, where: str) -> None:
         raise UserError(f"{where} ({row.label}): claim {row.claim} needs margin: {{absolute: ...}}, stated in advance")
     if row.interval not in _INTERVALS or (row.interval == "wilson" and row.combine):
         raise UserError(f"{where}: interval is seeds, folds, range, none, or wilson for a single rate")
+    if row.interval == "range" and (row.combine or row.claim is not None):
+        raise UserError(
+            f"{where} ({row.label}): interval: range is for a single metric without a claim: where one more run lies"
+        )
     if row.interval == "wilson" and row.printed is not None and row.claim is None and row.trials is None:
         raise UserError(
             f"{where} ({row.label}): beside a printed number interval: wilson needs trials, those of the paper"

@@ -61,6 +61,8 @@ def test_defaults_and_terms_are_inherited(tmp_path: Path) -> None:
         ),
         ("  - {label: A, metric: m, interval: t}", "interval is seeds"),
         ("  - {label: A, metric: m, interval: wilson, combine: sum, terms: [{}, {}]}", "wilson for a single rate"),
+        ("  - {label: A, metric: m, interval: range, combine: sum, terms: [{}, {}]}", "range is for a single metric"),
+        ("  - {label: A, metric: m, interval: range, claim: less}", "range is for a single metric"),
         (
             "  - {label: A, metric: m, interval: wilson, printed: {row: a, column: b}, margin: {absolute: 1, why: w}}",
             "beside a printed number interval: wilson needs trials",
