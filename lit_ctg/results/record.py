@@ -53,6 +53,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "device": (str, _MAYBE),
     "processor": (str, _MAYBE),
     "threads": (int, _MAYBE),
+    "precision": (str, _MAYBE),
     "parameters": (int, _MAYBE),
     "wall_time_s": (int, float, _MAYBE),
     "tokens_per_s": (int, float, _MAYBE),
@@ -62,7 +63,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "history": (dict,),
 }
 # fields that older records lack
-_LATER = {"processor": None}
+_LATER = {"processor": None, "precision": None}
 _CHOICES = {"status": STATUSES, "regime": REGIMES, "size": SIZES}
 
 _ONE_A_LINE = ("config", "metrics", "history", "samples")
@@ -134,6 +135,7 @@ class RunRecord:
     device: str | None = None
     processor: str | None = None
     threads: int | None = None
+    precision: str | None = None
     parameters: int | None = None
     wall_time_s: float | None = None
     tokens_per_s: float | None = None
@@ -162,6 +164,12 @@ class RunRecord:
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
+
+
+def in_float32(record: RunRecord) -> bool:
+    """Say whether a run that asked for bfloat16 products had float32 ones (``lit_ctg/run/precision.py``)."""
+    asked = str(record.config.get("trainer", {}).get("precision"))
+    return asked.startswith("bf16") and record.precision == "32-true"
 
 
 def write_record(record: RunRecord, path: Path) -> None:

@@ -18,7 +18,15 @@ from typing import Any
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_number
-from lit_ctg.results.record import HASH_IGNORED, REGIMES, RunRecord, config_hash, drop_keys, without_modules
+from lit_ctg.results.record import (
+    HASH_IGNORED,
+    REGIMES,
+    RunRecord,
+    config_hash,
+    drop_keys,
+    in_float32,
+    without_modules,
+)
 from lit_ctg.results.spec import MANIFEST, Check, Manifest, Printed, RowSpec, TableSpec
 from lit_ctg.results.verdict import Verdict
 from lit_ctg.statistics import Interval
@@ -91,6 +99,7 @@ class RecordPool:
             kept = self._one_configuration(key, group, folder)
             self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
             self._tell_diverged(key)
+            self._tell_float32(key)
 
     def records(self) -> list[RunRecord]:
         """Return the records in use, by experiment, regime and seed."""
@@ -190,6 +199,13 @@ class RecordPool:
         if lost := [seed for seed in lost if seed not in self.runs[key]]:
             seeds = f"seed{'s' * (len(lost) != 1)} {', '.join(map(str, lost))}"
             self.notes.append(f"diverged, so not among the values: {self.paper}/{key[0]} {key[1]} {seeds}")
+
+    def _tell_float32(self, key: Key) -> None:
+        """Note the seeds with float32 products beside seeds with bfloat16 ones: another machine, the same settings."""
+        own = [seed for seed, record in sorted(self.runs[key].items()) if in_float32(record)]
+        if own and len(own) < len(self.runs[key]):
+            seeds = f"seed{'s' * (len(own) != 1)} {', '.join(map(str, own))}"
+            self.notes.append(f"float32 products, bfloat16 in the other seeds: {self.paper}/{key[0]} {key[1]} {seeds}")
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""

@@ -26,6 +26,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint, given_weights
 from lit_ctg.run.directory import CHECKPOINT
+from lit_ctg.run.precision import set_precision
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
 
@@ -44,6 +45,7 @@ class Experiment:
     callbacks: list[Callback]
     corpus: dict[str, str]
     threads: int
+    precision: str
 
     def callback(self, kind: type) -> Any:
         """Return the callback of one class, or None."""
@@ -147,8 +149,8 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
         plugins=[AtomicCheckpointIO()],
         default_root_dir=str(folder),
     )
-    threads = set_threads(cfg.threads, module, trainer)
-    return Experiment(cfg, datamodule, module, trainer, callbacks, corpus, threads)
+    threads, precision = set_threads(cfg.threads, module, trainer), set_precision(trainer)
+    return Experiment(cfg, datamodule, module, trainer, callbacks, corpus, threads, precision)
 
 
 def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:

@@ -43,7 +43,8 @@ def _evaluate(words: list[str]) -> RunRecord:
         checkpoint.load_into(experiment.module, experiment.datamodule)
         check_weights(experiment.module, experiment.trainer.global_step)
         record = new_record(cfg, config, digest)
-        record.threads, record.corpus = experiment.threads, experiment.corpus
+        record.threads, record.precision = experiment.threads, experiment.precision
+        record.corpus = experiment.corpus
         try:
             experiment.trainer.validate(experiment.module, experiment.datamodule, verbose=False)
         finally:

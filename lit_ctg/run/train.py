@@ -20,7 +20,7 @@ from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_metrics, check_weights
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
-from lit_ctg.results.record import RunRecord, config_hash, environment, load_record, write_record
+from lit_ctg.results.record import RunRecord, config_hash, environment, in_float32, load_record, write_record
 from lit_ctg.run.build import Experiment, build, build_datamodule
 from lit_ctg.run.checkpoint import prepare_resume
 from lit_ctg.run.corpus import difference, fingerprint
@@ -133,7 +133,9 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     """Fit, validate, and write the record."""
     began = time.monotonic()
     experiment = build(cfg, directory.path)
-    record.threads, record.corpus = experiment.threads, experiment.corpus
+    record.threads, record.precision, record.corpus = experiment.threads, experiment.precision, experiment.corpus
+    if in_float32(record):
+        console.print(f"this processor has no units for bfloat16: products in float32, not {cfg.trainer.precision}")
     if told := prepare_resume(directory.path, record.config, experiment.corpus):
         console.print(told, markup=False)
     counter = experiment.callback(RunRecordCallback)

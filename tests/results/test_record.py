@@ -219,7 +219,7 @@ def test_records_that_are_known_are_not_read_again(make_record, tmp_path: Path, 
 
 
 def test_one_metric_a_line_and_the_old_layout_reads_the_same(tmp_path: Path) -> None:
-    record = simple_record(processor="Some CPU", samples=[{"text": "a\nb"}])
+    record = simple_record(processor="Some CPU", precision="32-true", samples=[{"text": "a\nb"}])
     record.metrics["x"] = dict(record.metrics["val/perplexity"])
     write_record(record, tmp_path / "run.json")
     text = (tmp_path / "run.json").read_text(encoding="utf-8")
@@ -228,11 +228,12 @@ def test_one_metric_a_line_and_the_old_layout_reads_the_same(tmp_path: Path) -> 
         assert '"value": 4.5' in line and '"version": 1' in line
     data = json.loads(text)
     (tmp_path / "old").mkdir()
-    del data["processor"]  # a field that older records lack
+    del data["processor"], data["precision"]  # fields that older records lack
     (tmp_path / "old" / "run.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
     old, new = load_record(tmp_path / "old" / "run.json"), load_record(tmp_path / "run.json")
     assert old.metrics == new.metrics and old.history == new.history and old.samples == new.samples
     assert (old.processor, new.processor) == (None, "Some CPU")
+    assert (old.precision, new.precision) == (None, "32-true")
 
 
 @pytest.mark.parametrize("value", [{}, {"config": {}}, {"metrics": {"a": 1, "b": [1, 2]}, "samples": [{"a": 1}, {}]}])

@@ -53,6 +53,19 @@ def test_seeds_that_diverged_beside_others_are_told(make_record) -> None:
     assert pool.notes == ["diverged, so not among the values: semantic_fusion/main corrected seed 2"]
 
 
+def test_seeds_with_other_products_are_told(make_record) -> None:
+    """A machine without units for bfloat16 multiplies in float32 (``run/precision.py``): told where seeds differ."""
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
+    for record in records:
+        record.config = record.config | {"trainer": {"precision": "bf16-mixed"}}
+    for record in records[1:]:
+        record.precision = "32-true"
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2, 3]
+    assert pool.notes == ["float32 products, bfloat16 in the other seeds: semantic_fusion/main corrected seeds 2, 3"]
+    assert not RecordPool(records[1:], "semantic_fusion", "paper").notes
+
+
 def test_a_metric_that_some_seeds_lack_is_told(make_record) -> None:
     records = [make_record("main", "corrected", seed) for seed in (1, 2)]
     del records[0].metrics[PPL]

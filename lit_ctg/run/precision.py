@@ -1,0 +1,37 @@
+"""Mixed precision on a processor: bfloat16 products where it has units for them, float32 elsewhere."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from lightning import Trainer
+from lightning.pytorch.plugins import Precision
+
+MIXED = "bf16-mixed"
+# of x86 (AVX-512, AMX) and of ARM
+UNITS = ("avx512_bf16", "amx_bf16", "bf16")
+
+
+def has_bfloat16() -> bool:
+    """Return whether the processor multiplies bfloat16 itself and oneDNN, which does it for torch, may use that.
+
+    Without such units torch falls back on loops that take 8 to 80 times as long as float32's product, and oneDNN's LSTM
+    refuses (measured with AVX2: benchmarks/bench_precision.py).
+    """
+    found = torch.cpu.get_capabilities()
+    # oneDNN's own names: only those of AVX-512 with bfloat16 and of what came after it include it
+    cap = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    capped = cap.startswith(("SSE", "AVX2")) or cap in ("AVX", "AVX512_CORE", "AVX512_CORE_VNNI")
+    return any(found.get(name, False) for name in UNITS) and not capped
+
+
+def set_precision(trainer: Trainer) -> str:
+    """Let a trainer on a processor without units for bfloat16 multiply in float32; return the precision it will use.
+
+    Only ``bf16-mixed`` changes: there weights, sums and losses are float32 in any case, so that what is left out is a
+    rounding of factors. It is a setting of the machine, like the number of threads, and the record says what was used.
+    """
+    if trainer.precision == MIXED and trainer.strategy.root_device.type == "cpu" and not has_bfloat16():
+        trainer.strategy.precision_plugin = Precision()
+    return str(trainer.precision)
