@@ -153,12 +153,17 @@ class Drawing:
         write_atomic(Path(path), self.svg + "\n" if Path(path).suffix == ".svg" else self.html)
 
 
+FEW = 16  # plots of a sheet that fit on two screens
+
+
 def sheet(plots: Sequence[str], legend: Sequence[tuple[str, str]] = (), about: str = "") -> str:
-    """Return plots as one SVG file of two columns on a ground of its own, the legend (class, words) above them.
+    """Return plots as one SVG file on a ground of its own, the legend (class, words) above them.
+
+    Up to ``FEW`` plots stand in two columns, more in four.
 
     The file carries its style: it follows the light or dark colours of whatever page shows it.
     """
-    columns, gap = (2 if len(plots) > 1 else 1), 16
+    columns, gap = (1 if len(plots) == 1 else 2 if len(plots) <= FEW else 4), 16
     width = columns * WIDTH + (columns + 1) * gap
     parts, at, row = [], gap, 0.0
     place = float(gap)

@@ -293,11 +293,15 @@ PREFERRED = ("perplexity", "loss", "cross_entropy")
 
 
 def curve_metrics(records: Sequence[RunRecord]) -> list[str]:
-    """Return one measure of each family that some run recorded for two or more epochs."""
+    """Return one measure of each family that some run recorded for two or more epochs.
+
+    Measures of generated texts (``trial/...``) are left out: they are no training curves, and tables show them.
+    """
     families: dict[str, list[str]] = {}
     for name in sorted({name for r in records for name, points in r.history.items() if len(points) > 1}):
         family, _, rest = name.partition("/")
-        families.setdefault(family, []).append(rest)
+        if family != "trial":
+            families.setdefault(family, []).append(rest)
     return [f"{family}/{_first(names)}" for family, names in families.items()]
 
 

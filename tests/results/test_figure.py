@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
+from lit_ctg.figure import FEW, Line, line_chart, sheet
 from lit_ctg.results import figure
 from lit_ctg.results.figure import (
     curve_metrics,
@@ -223,7 +224,8 @@ def test_one_measure_of_each_family(make_record) -> None:
         "train/loss": [[1, 2.0], [2, 1.0]],
         "train/cross_entropy": [[1, 2.0], [2, 1.0]],
         "increment/unseen": [[0, 5.0], [1, 4.0]],
-        "trial/bleu": [[1, 0.5]],
+        "sample/bleu": [[1, 0.5]],
+        "trial/greedy/bleu": [[1, 0.5], [2, 0.6]],  # of generated texts
     }
     assert curve_metrics(records(make_record, {1: history})) == ["increment/unseen", "train/loss", "val/perplexity"]
 
@@ -282,6 +284,19 @@ def test_a_file_holds_every_panel_and_its_style(results: Results) -> None:
     # two columns side by side, inside the ground
     ground = root.find(f"{SVG}rect")
     assert ground is not None and len({panel.get("y") for panel in inner}) == 1
+    right = max(float(panel.get("x", 0)) + float(panel.get("width", 0)) for panel in inner)
+    assert right <= float(ground.get("width", 0))
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (FEW, 2), (FEW + 1, 4), (99, 4)])
+def test_many_panels_stand_in_more_columns(count: int, columns: int) -> None:
+    """A sheet of 99 panels in two columns would be fifteen times as high as wide."""
+    plot = line_chart("run", [Line("corrected", [(1.0, 2.0), (2.0, 1.0)], {})], x="epoch", y="loss")
+    root = ElementTree.fromstring(sheet([plot] * count))
+    ground, inner = root.find(f"{SVG}rect"), root.findall(f"{SVG}svg")
+    assert ground is not None and len(inner) == count
+    places = {(panel.get("x"), panel.get("y")) for panel in inner}
+    assert len(places) == count and len({x for x, _ in places}) == columns
     right = max(float(panel.get("x", 0)) + float(panel.get("width", 0)) for panel in inner)
     assert right <= float(ground.get("width", 0))
 
