@@ -26,7 +26,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint, given_weights
 from lit_ctg.run.directory import CHECKPOINT
-from lit_ctg.run.precision import set_precision
+from lit_ctg.run.precision import set_precision, usable_accelerator
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
 
@@ -144,6 +144,7 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     trainer = instantiate(
         cfg.trainer,
         "trainer",
+        accelerator=usable_accelerator(cfg.trainer.get("accelerator", "auto")),
         callbacks=callbacks,
         logger=_loggers(cfg, folder) if loggers else False,
         plugins=[AtomicCheckpointIO()],

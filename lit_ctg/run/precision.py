@@ -1,4 +1,4 @@
-"""Mixed precision on a processor: bfloat16 products where it has units for them, float32 elsewhere."""
+"""What the machine's arithmetic allows: bfloat16 products where there are units for them, no device without float64."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 
 import torch
 from lightning import Trainer
+from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.plugins import Precision
+
+from lit_ctg.errors import UserError
 
 MIXED = "bf16-mixed"
 # of x86 (AVX-512, AMX) and of ARM
@@ -23,7 +26,7 @@ def has_bfloat16() -> bool:
     # oneDNN's own names: only those of AVX-512 with bfloat16 and of what came after it include it
     cap = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     capped = cap.startswith(("SSE", "AVX2")) or cap in ("AVX", "AVX512_CORE", "AVX512_CORE_VNNI")
-    return any(found.get(name, False) for name in UNITS) and not capped
+    return torch.backends.mkldnn.is_available() and any(found.get(name, False) for name in UNITS) and not capped
 
 
 def set_precision(trainer: Trainer) -> str:
@@ -35,3 +38,21 @@ def set_precision(trainer: Trainer) -> str:
     if trainer.precision == MIXED and trainer.strategy.root_device.type == "cpu" and not has_bfloat16():
         trainer.strategy.precision_plugin = Precision()
     return str(trainer.precision)
+
+
+def usable_accelerator(asked: str) -> str:
+    """Return the accelerator for a trainer: the processor where ``auto`` would choose Apple's GPU.
+
+    Metrics sum in float64, which that device does not have, so that every run there would fail at its first metric.
+
+    Raises:
+        UserError: it was asked for.
+    """
+    if not MPSAccelerator.is_available() or asked not in ("auto", "gpu", "mps"):
+        return asked
+    if asked != "auto":
+        raise UserError(
+            f"trainer.accelerator={asked}: Apple's GPU has no float64, in which metrics sum; leave it out, then the "
+            "processor is used"
+        )
+    return "cpu"

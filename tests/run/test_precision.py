@@ -1,4 +1,4 @@
-"""bfloat16 products only where the processor has units for them: what is asked for, what is used, what is recorded."""
+"""What a machine's arithmetic allows: what is asked for, what is used, what is recorded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import Trainer
+from lightning.pytorch.accelerators import MPSAccelerator
 
+from lit_ctg.config import compose
+from lit_ctg.errors import UserError
 from lit_ctg.results.record import load_record
 from lit_ctg.run import precision
-from lit_ctg.run.precision import MIXED, has_bfloat16, set_precision
+from lit_ctg.run.build import build
+from lit_ctg.run.precision import MIXED, has_bfloat16, set_precision, usable_accelerator
 
 
 def trainer(asked: str) -> Trainer:
@@ -21,9 +25,10 @@ def trainer(asked: str) -> Trainer:
 def units(monkeypatch: pytest.MonkeyPatch):
     """Say what a processor can do, and what oneDNN may use of it."""
 
-    def chosen(found: dict[str, bool], cap: str = "") -> bool:
+    def chosen(found: dict[str, bool], cap: str = "", onednn: bool = True) -> bool:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found)
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", cap)
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
         return has_bfloat16()
 
     return chosen
@@ -36,6 +41,11 @@ def test_units_are_those_of_the_processor_that_onednn_may_use(units) -> None:
         assert not units({"avx512_bf16": True}, cap), cap
     for cap in ("DEFAULT", "AVX512_CORE_BF16", "AVX10_1_512", "AVX512_CORE_AMX"):
         assert units({"avx512_bf16": True}, cap), cap
+
+
+def test_units_that_torch_does_not_use_are_none(units) -> None:
+    """torch's builds for macOS have no oneDNN."""
+    assert not units({"neon": True, "bf16": True}, onednn=False)
 
 
 def test_without_units_products_are_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,3 +83,17 @@ def test_a_run_uses_float32_says_so_and_keeps_its_place(
     monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
     assert main([*words, f"output_root={tmp_path}", "skip_completed=true"]) == 0
     assert "done already" in capsys.readouterr().out
+
+
+def test_auto_does_not_choose_a_device_without_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an Apple laptop ``auto`` is its GPU for Lightning; metrics sum in float64."""
+    cfg = compose(["experiment=semantic_fusion/main", "size=smoke"])
+    assert cfg.trainer.accelerator == "auto"
+    assert [usable_accelerator(asked) for asked in ("auto", "gpu", "mps", "cpu")] == ["auto", "gpu", "mps", "cpu"]
+    monkeypatch.setattr(MPSAccelerator, "is_available", staticmethod(lambda: True))
+    assert [usable_accelerator(asked) for asked in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
+    assert build(cfg, tmp_path, loggers=False).trainer.strategy.root_device.type == "cpu"
+    for asked in ("mps", "gpu"):
+        cfg.trainer.accelerator = asked
+        with pytest.raises(UserError, match=f"trainer.accelerator={asked}: Apple's GPU has no float64"):
+            build(cfg, tmp_path, loggers=False)
