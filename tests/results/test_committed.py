@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg.config import compose, plain
 from lit_ctg.results.figure import pictures
 from lit_ctg.results.gather import all_results
 from lit_ctg.results.publish import table_command
-from lit_ctg.results.record import laid_out, load_records
+from lit_ctg.results.record import laid_out, load_records, without_modules
 from lit_ctg.results.spec import load_manifest
+from lit_ctg.results.table import _differences, _without_seeds
+from lit_ctg.run.reproduce import load_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "experiments").glob("*/results") if any(path.rglob("*.json")))
@@ -28,6 +31,42 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
         assert record.git["commit"] and record.git["dirty"] is False, record.source
         named = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}.json"
         assert record.source.relative_to(folder.resolve() / "results").as_posix() == named
+
+
+def without_loaders(config: object) -> object:
+    """A configuration without settings of nested loaders, which change no result (those of ``data`` are ignored)."""
+    if isinstance(config, dict):
+        return {key: without_loaders(own) for key, own in config.items() if key not in ("num_workers", "cache_root")}
+    return config
+
+
+def comparable(config: dict) -> object:
+    """A configuration without those, without seeds and options that are off, and with the names of classes alone."""
+    return without_loaders(_without_seeds(without_modules(config)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_records_are_those_of_todays_configurations(folder: Path) -> None:
+    """Else a run that somebody repeats would not be one of them, and a table would describe what nobody can run."""
+    found: dict[tuple[str, str, str], list] = {}
+    for record in load_records([folder / "results"]):
+        found.setdefault((record.name, record.regime, record.size), []).append(record)
+    groups = [
+        group
+        for size in load_manifest(folder.parent, folder.name).runs
+        for group in load_groups(folder.parent, folder.name, size)
+    ]
+    compared, changed = 0, []
+    for group in groups:
+        own = [r for r in found.get((group.name, group.regime, group.size), []) if r.seed in group.seeds]
+        if own:
+            today = comparable(plain(compose([*group.words, f"seed={own[0].seed}"])))
+        for record in own:
+            compared += 1
+            if differs := _differences(comparable(record.config), today):
+                changed.append(f"{record.name} {record.regime} {record.size} seed {record.seed}: {', '.join(differs)}")
+    assert compared > 10 and changed == []
 
 
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
