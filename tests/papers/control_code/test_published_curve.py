@@ -55,3 +55,15 @@ def test_committed_runs_begin_as_the_printed_curve_does(curve):
     for record, one in zip(runs, logged, strict=True):
         for epoch, tolerance in limits.items():
             assert one[epoch] == pytest.approx(math.log(values[epoch]), abs=tolerance), (record.seed, epoch)
+
+
+def test_a_run_follows_the_printed_curve_of_eight_layers_to_its_end():
+    """It never breaks through; of our three seeds one does not either, and is as near as one run can be to another."""
+    values = printed("neuron_8_layers")
+    furthest = []
+    for record in load_records([FOLDER / "results" / CURVES["neuron_8_layers"]]):
+        if (record.regime, record.size) == ("as_published", "paper"):
+            logged = dict(record.history["train/logged_perplexity"])
+            furthest.append(max(abs(logged[epoch] / values[epoch] - 1) for epoch in range(23, 51)))
+    furthest.sort()
+    assert furthest[0] < 0.01 and all(one > 0.3 for one in furthest[1:])
