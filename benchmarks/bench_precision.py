@@ -5,7 +5,7 @@
 The shapes are those of `size=paper`: the softmax of NSLM's medium LSTM on WikiText-2 (700 positions, 650 units, 35,000
 words) and the feed-forward layer of a control-code Transformer (16 x 256 positions, 200 to 512), each with both
 products of its gradient; then the LSTM itself. Ratios of medians of processor time with one thread: how many times as
-long bfloat16 takes as float32. Above 1 without units for it, well below 1 with them.
+long bfloat16 takes as float32.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 def has_bfloat16() -> bool:
     """Return whether the processor multiplies bfloat16 itself and oneDNN, which does it for torch, may use that.
 
-    Without such units torch falls back on loops that take 8 to 80 times as long as float32's product, and oneDNN's LSTM
+    Without such units torch falls back on loops that take 14 to 29 times as long as float32's product, and oneDNN's LSTM
     refuses (measured with AVX2: benchmarks/bench_precision.py).
     """
     found = torch.cpu.get_capabilities()
