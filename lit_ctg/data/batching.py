@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,14 @@ class PackedBatches(Dataset[Batch]):
         if length < 1 or batch_size < 1:
             raise UserError(f"length {length} and batch_size {batch_size} must be at least 1")
 
-    def rows(self, start_B: np.ndarray, stop_B: np.ndarray) -> Batch:
-        """Return the rows that begin at ``start_B``; targets from ``stop_B`` on are masked."""
-        place_BT = start_B[:, None] + np.arange(self.length + 1)
+    def rows(self, start_B: np.ndarray, stop_B: np.ndarray, length: int | None = None) -> Batch:
+        """Return the rows that begin at ``start_B``; targets from ``stop_B`` on are masked.
+
+        Args:
+            start_B, stop_B: token positions.
+            length: T, if it is not the usual one.
+        """
+        place_BT = start_B[:, None] + np.arange((length or self.length) + 1)
         inside_BT = place_BT[:, 1:] < stop_B[:, None]
         ids_BT = self.packed.ids(self.split)[np.minimum(place_BT, stop_B[:, None] - 1)].astype(np.int64)
         mask_BT = torch.from_numpy(inside_BT)
@@ -201,18 +207,41 @@ class StreamBatches(PackedBatches):
     Every token but the first is a target exactly once; streams that end early are masked. ``reset_B`` holds in the
     first batch only. With several processes, each has every ``world_size``-th stream, starting at stream ``rank``.
 
+    Args:
+        packed, split: what to read.
+        rank, world_size: of this process.
+        vary: stretches are cut anew in every epoch, as Merity et al. (2018, sec. 4.1) do: each has a length drawn from
+            a normal distribution around T, in 5% of cases around T / 2, and at least ``SHORTEST``; then all are scaled
+            to fill the text, so that every epoch has as many.
+        seed: of the cuts.
+        options: see ``PackedBatches``.
+
     Raises:
-        UserError: fewer streams than processes.
+        UserError: fewer streams than processes, or stretches that vary and are usually shorter than 20 tokens.
     """
 
-    def __init__(self, packed: PackedCorpus, split: str, *, rank: int = 0, world_size: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        packed: PackedCorpus,
+        split: str,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        vary: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
         super().__init__(packed, split, **options)
         targets = self.total - 1
         self.batch_size = min(self.batch_size, targets)
-        share = -(-targets // self.batch_size)
-        self.first_B = np.minimum(np.arange(self.batch_size) * share, targets)
-        self.stop_B = np.minimum(self.first_B + share, targets) + 1
-        self.steps = -(-share // self.length)
+        self.share = -(-targets // self.batch_size)
+        self.first_B = np.minimum(np.arange(self.batch_size) * self.share, targets)
+        self.stop_B = np.minimum(self.first_B + self.share, targets) + 1
+        self.vary, self.seed = vary, seed
+        if vary and self.length < 4 * SHORTEST:
+            raise UserError(f"data.vary_length=true needs data.length of at least {4 * SHORTEST}, not {self.length}")
+        usual = self.length * (1 - HALVED / 2) if vary else self.length
+        self.steps = math.ceil(self.share / usual)
         if self.batch_size < world_size:
             raise UserError(f"{self.batch_size} streams for {world_size} processes: give data.batch_size={world_size}")
         self.first_B, self.stop_B = self.first_B[rank::world_size], self.stop_B[rank::world_size]
@@ -221,8 +250,23 @@ class StreamBatches(PackedBatches):
         return self.steps
 
     def __getitem__(self, key: tuple[int, int]) -> Batch:
-        step = key[1]
-        start_B = np.minimum(self.first_B + step * self.length, self.stop_B)
-        batch = self.rows(start_B, self.stop_B)
+        epoch, step = key
+        edges_S = self._edges(epoch)
+        start_B = np.minimum(self.first_B + edges_S[step], self.stop_B)
+        batch = self.rows(start_B, self.stop_B, int(edges_S[step + 1] - edges_S[step]))
         batch["reset_B"] = torch.full((len(start_B),), step == 0)
         return batch
+
+    def _edges(self, epoch: int) -> np.ndarray:
+        """Return where the stretches of an epoch begin, and the end of the last one."""
+        if not self.vary:
+            return np.arange(self.steps + 1) * self.length
+        rng = np.random.default_rng([self.seed, epoch])
+        usual_S = np.where(rng.random(self.steps) < HALVED, self.length / 2, self.length)
+        drawn_S = np.maximum(SHORTEST, rng.normal(usual_S, SPREAD))
+        inner_S = np.rint(np.cumsum(drawn_S)[:-1] * (self.share / drawn_S.sum())).astype(np.int64)
+        return np.concatenate(([0], inner_S, [self.share]))
+
+
+# lengths of stretches that vary (Merity et al. 2018, sec. 4.1): share of halved ones, deviation and minimum in tokens
+HALVED, SPREAD, SHORTEST = 0.05, 5.0, 5

@@ -70,6 +70,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         sample_seed: of the sample text; not the seed of a run, so that all runs see the same corpus.
         vocabulary_splits: the splits a vocabulary is built on.
         num_workers: processes that read batches.
+        vary_length: cut the training streams into stretches of differing length, anew in every epoch
+            (``StreamBatches``).
 
     Attributes:
         sources: names that the control codes stand for, in order (after ``setup``).
@@ -104,6 +106,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         sample_seed: int = 0,
         vocabulary_splits: Sequence[str] = ("train",),
         num_workers: int = 0,
+        vary_length: bool = False,
     ) -> None:
         super().__init__()
         if batching not in BATCHING:
@@ -111,6 +114,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
             raise UserError(f"data.batching={batching}: use one of {', '.join(BATCHING)}{hint}")
         if batching in _WINDOWS and not steps_per_epoch:
             raise UserError(f"data.batching={batching} needs data.steps_per_epoch=<batches of an epoch>")
+        if vary_length and batching != "streams":
+            raise UserError(f"data.vary_length=true cuts streams: give data.batching=streams, not {batching}")
         if batching == "streams" and by_source:
             raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
         self.source, self.tokenizer, self.batching = check_source(source), tokenizer, batching
@@ -121,6 +126,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         self.document_end, self.max_documents = document_end, max_documents
         self.sample_size, self.sample_seed = sample_size, sample_seed
         self.vocabulary_splits, self.num_workers = tuple(vocabulary_splits), num_workers
+        self.vary_length = vary_length
         self.packed: PackedCorpus | None = None
         # called with (file, bytes so far, bytes in total) while the hub is read
         self.fetching: Callable[[str, int, int | None], None] | None = None
@@ -252,7 +258,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         options["documents"] = self.with_documents
         packed = self.prepare()
         if self.batching == "streams":
-            return StreamBatches(packed, split, **options, **self._place())
+            vary = self.vary_length and split == "train"
+            return StreamBatches(packed, split, vary=vary, seed=self.seed, **options, **self._place())
         if self.batching == "whole_batches" and split == "train":
             return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source

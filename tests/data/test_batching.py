@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import lightning
@@ -165,6 +166,40 @@ def test_streams_go_on_from_batch_to_batch(packed, batch_size: int, length: int)
             went_on = batch["mask_target_BT"][:, 0]
             assert torch.equal(batch["input_ids_BT"][went_on, 0], last[went_on])
         last = batch["target_ids_BT"][:, -1]
+
+
+def test_streams_of_varying_stretches(tmp_path: Path) -> None:
+    long = corpus(tmp_path / "long", {"a": [9001]})
+    streams = StreamBatches(long, "train", length=30, batch_size=3, vary=True, seed=5)
+    sizes = []
+    for epoch in range(3):
+        assert sorted(targets(streams, epoch)) == list(range(2, 9002)), "every target once, in every epoch"
+        batches = [streams[epoch, index] for index in range(len(streams))]
+        for before, after in itertools.pairwise(batches):
+            went_on = after["mask_target_BT"][:, 0]
+            assert torch.equal(after["input_ids_BT"][went_on, 0], before["target_ids_BT"][went_on, -1])
+        assert [bool(batch["reset_B"].all()) for batch in batches] == [True] + [False] * (len(batches) - 1)
+        sizes.append([batch["input_ids_BT"].shape[1] for batch in batches])
+    assert sizes[0] != sizes[1] and len({len(one) for one in sizes}) == 1
+    again = StreamBatches(long, "train", length=30, batch_size=3, vary=True, seed=5)
+    assert [again[1, index]["input_ids_BT"].shape[1] for index in range(len(again))] == sizes[1]
+    # around 30 with a deviation of 5, and 5% of them around 15
+    all_sizes = np.concatenate(sizes)
+    assert 28 < all_sizes.mean() < 31 and 4 < all_sizes[all_sizes > 20].std() < 6
+    assert 0.01 < (all_sizes <= 20).mean() < 0.12
+    other = StreamBatches(long, "train", length=30, batch_size=3, vary=True, seed=6)
+    assert [other[1, index]["input_ids_BT"].shape[1] for index in range(len(other))] != sizes[1]
+    with pytest.raises(UserError, match="at least 20, not 10"):
+        StreamBatches(long, "train", length=10, batch_size=3, vary=True)
+
+
+@pytest.mark.parametrize("size", [2, 3, 21, 60, 61])
+def test_short_texts_have_no_empty_stretch(tmp_path: Path, size: int) -> None:
+    short = corpus(tmp_path / "short", {"a": [size]})
+    streams = StreamBatches(short, "train", length=20, batch_size=1, vary=True)
+    for epoch in range(20):
+        assert targets(streams, epoch) == list(range(2, size + 1))
+        assert all(streams[epoch, index]["input_ids_BT"].shape[1] for index in range(len(streams)))
 
 
 def test_a_split_without_text(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ FIRST = (
     "idea_gate/base",
     "idea_gate/branch",
     "idea_gate/main",
+    "nslm/awd_lstm",
     "nslm/increment",
     "nslm/numbers",
     "nslm/numbers_transformer",

@@ -25,6 +25,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "code_token": ("experiment=control_code/transformer", "model.injection=prompt", *SMALL),
     "gru": ("experiment=control_code/gru", *SMALL),
     "lstm": ("experiment=nslm/numbers_grounded", *SMALL),
+    "awd_lstm": ("experiment=nslm/awd_lstm", *SMALL),
     "nnlm_transformer": ("experiment=nslm/numbers_transformer", *SMALL),
     "fusion": ("experiment=semantic_fusion/main", "size=smoke"),
     "fusion_baseline": ("experiment=semantic_fusion/baseline", "size=smoke"),

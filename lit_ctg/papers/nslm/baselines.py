@@ -7,6 +7,7 @@ N contexts, H hidden size of a character RNN, K members of a class, A characters
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,40 @@ from lit_ctg.files import check_regular
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.nslm.classes import ClassTable
 
-# hidden and cell state, [L, B, D] each
-State = tuple[Tensor, Tensor]
+# hidden and cell states, [layers, B, size] each
+State = tuple[Tensor, ...]
 
 
-class RecurrentBackbone(nn.Module):
+class StatefulBackbone(nn.Module, ABC):
+    """A recurrent network whose state is carried from stretch to stretch.
+
+    Attributes:
+        dim: size D of inputs and outputs.
+    """
+
+    causal = True
+    dim: int
+
+    @abstractmethod
+    def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Return hidden states [B, T, D] and the state after the last position.
+
+        Args:
+            embedded_BTD: embedded inputs.
+            state: final state of the previous stretch; None starts afresh.
+        """
+
+    def forward(self, embedded_BTD: Tensor) -> Tensor:
+        """Return hidden states [B, T, D] of texts that start here (zero state)."""
+        return self.run(embedded_BTD, None)[0]
+
+    def step(self, embedded_BD: Tensor, cache: State | None) -> tuple[Tensor, State]:
+        """Run one position (generation); equal to the last column of ``forward`` on the whole prefix."""
+        hidden_B1D, state = self.run(embedded_BD.unsqueeze(1), cache)
+        return hidden_B1D.squeeze(1), state
+
+
+class RecurrentBackbone(StatefulBackbone):
     """Regularised LSTM of Zaremba et al. (2014): dropout on non-recurrent connections only, input and output included.
 
     Args:
@@ -37,8 +67,6 @@ class RecurrentBackbone(nn.Module):
     Raises:
         ValueError: a size below 1, or a dropout outside [0, 1).
     """
-
-    causal = True
 
     def __init__(self, *, dim: int, layers: int, dropout: float, init_range: float) -> None:
         super().__init__()
@@ -53,31 +81,16 @@ class RecurrentBackbone(nn.Module):
         for parameter in self.lstm.parameters():
             nn.init.uniform_(parameter, -init_range, init_range)
 
-    def forward(self, embedded_BTD: Tensor) -> Tensor:
-        """Return hidden states [B, T, D] of texts that start here (zero state)."""
-        return self.run(embedded_BTD, None)[0]
-
     def run(self, embedded_BTD: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return hidden states [B, T, D] and the state after the last position.
-
-        Args:
-            embedded_BTD: embedded inputs.
-            state: final state of the previous stretch; None starts afresh.
-        """
+        """Return hidden states [B, T, D] and the state after the last position: see ``StatefulBackbone``."""
         hidden_BTD, state = self.lstm(self.dropout(embedded_BTD), state)
         return self.dropout(hidden_BTD), state
-
-    def step(self, embedded_BD: Tensor, cache: State | None) -> tuple[Tensor, State]:
-        """Run one position (generation); equal to the last column of ``forward`` on the whole prefix."""
-        hidden_B1D, state = self.run(embedded_BD.unsqueeze(1), cache)
-        return hidden_B1D.squeeze(1), state
 
 
 def forget(state: State, reset_B: Tensor) -> State:
     """Return the state, zeroed in the streams where ``reset_B`` is set, and detached from the graph."""
     keep_B1 = (~reset_B).unsqueeze(-1)
-    hidden, cell = (torch.where(keep_B1, part.detach(), 0.0) for part in state)
-    return hidden, cell
+    return tuple(torch.where(keep_B1, part.detach(), 0.0) for part in state)
 
 
 END = 0

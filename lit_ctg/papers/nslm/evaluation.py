@@ -224,7 +224,8 @@ class NSLMEvaluation(Callback):
     """Record the models' results on validation text, after epochs and at the end, and on test text at the end.
 
     Args:
-        total: name of the tokens of all classes: numbers, places.
+        total: name of the tokens of all classes: numbers, places; or several names, each with its classes (those that
+            the run lacks are skipped).
         rarity: lower bounds of the groups by count in training text (Fig. 3).
         patience: training has converged, and stops, when this many validations in a row have not improved
             ``val/perplexity`` (sec. 5.2: "all models converged within 20 training epochs").
@@ -241,7 +242,7 @@ class NSLMEvaluation(Callback):
             nats per token).
     """
 
-    def __init__(self, *, total: str, rarity: Sequence[int], patience: int = 3) -> None:
+    def __init__(self, *, total: str | Mapping[str, Sequence[str]], rarity: Sequence[int], patience: int = 3) -> None:
         super().__init__()
         self.total, self.rarity, self.patience = total, tuple(rarity), patience
         self.results: dict[str, dict[str, Any]] = {}
@@ -270,7 +271,10 @@ class NSLMEvaluation(Callback):
     ) -> None:
         """Add up the step's costs, on the device, without waiting for it."""
         logged = trainer.callback_metrics
-        self._sums = {name: total + logged[f"train/{name}"] for name, total in self._sums.items()}
+        # a single-task model has no tags
+        self._sums = {
+            name: total + logged[f"train/{name}"] for name, total in self._sums.items() if f"train/{name}" in logged
+        }
         self._steps += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -350,7 +354,7 @@ class NSLMEvaluation(Callback):
         """Return which tokens are in which group, [N] bool each."""
         inside_N = scores.class_N >= 0
         groups = {name: scores.class_N == number for number, name in enumerate(names)}
-        groups |= {self.total: inside_N, "global": np.ones(len(scores), dtype=bool)}
+        groups |= self.totals(scores, names) | {"global": np.ones(len(scores), dtype=bool)}
         later_N = inside_N & ~scores.first_N
         groups |= {"first": inside_N & scores.first_N, "later": later_N}
         groups |= {"repeated": scores.repeat_N, "changed": later_N & ~scores.repeat_N}
@@ -360,11 +364,16 @@ class NSLMEvaluation(Callback):
             groups[f"rarity_{low}_{'more' if high is None else high - 1}"] = inside_N & (count_N >= low) & below_N
         return groups
 
+    def totals(self, scores: TokenScores, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the tokens of all classes, or of several, by the names in ``total``, [N] bool each."""
+        if isinstance(self.total, str):
+            return {self.total: scores.class_N >= 0}
+        numbers = {total: [names.index(one) for one in own if one in names] for total, own in self.total.items()}
+        return {total: np.isin(scores.class_N, own) for total, own in numbers.items()}
+
     def inside_groups(self, scores: TokenScores, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return the groups of the tokens of a class, [N] bool each."""
-        groups = {name: scores.class_N == number for number, name in enumerate(names)} | {
-            self.total: scores.class_N >= 0
-        }
+        groups = {name: scores.class_N == number for number, name in enumerate(names)} | self.totals(scores, names)
         kinds = {"first": scores.first_N, "repeated": scores.repeat_N, "changed": ~scores.first_N & ~scores.repeat_N}
         parts = {f"{name}/{kind}": own & one for name, own in groups.items() for kind, one in kinds.items()}
         return groups | parts

@@ -26,6 +26,7 @@ from lit_ctg.papers.nslm.classes import ClassTable
 from lit_ctg.papers.nslm.fast import BothSoftmaxes
 
 BLOCK = 64  # number of positions whose whole vocabulary is computed at a time
+CHUNK = 256  # the same in training with the NNLM's full softmax alone
 Rows = tuple[Tensor, Tensor]
 Costs = tuple[Tensor, Tensor, Tensor]
 FAST = ("auto", "off")
@@ -73,6 +74,10 @@ class ClassHeads(nn.Module, ABC):
         for name in ("class_of_SV", "index_CV", "available_SC"):
             self.register_buffer(name, torch.from_numpy(getattr(table, name)), persistent=False)
         self.make_words(dim, table, init_range)
+        self.make_classes(dim, table, init_range)
+
+    def make_classes(self, dim: int, table: ClassTable, init_range: float) -> None:
+        """Create the rows of class tags and of members within their class."""
         self.tag_CD, self.tag_bias_C1 = rows(len(table), dim, init_range)
         self.within_RD, self.within_bias_R1 = rows(sum(self.sizes), dim, init_range)
 
@@ -236,6 +241,20 @@ class OutputHeads(ClassHeads):
         return BothSoftmaxes.apply(hidden_ND, *words, tags_NC, target_N, class_N, self.member_M, inside_NM)
 
     def _sampled(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor]:
+        drawn_J, logits_NJ, own_N = self._sample(hidden_ND, target_N)
+        nnlm_N = torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N
+        # tags are always among the candidates, so their expected count is 1
+        tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
+        outside_NJ = logits_NJ.masked_fill(self.class_of_SV[:, drawn_J][state_N] >= 0, -torch.inf)
+        own_outside_N = own_N.masked_fill(class_N >= 0, -torch.inf)
+        total_N = torch.cat((outside_NJ, tags_NC, own_outside_N.unsqueeze(1)), 1).logsumexp(1)
+        return nnlm_N.sum(), (total_N - self.tag_or_word(tags_NC, own_N, class_N)).sum()
+
+    def _sample(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the drawn words [J], their logits less log expected counts [N, J], and those of the targets [N].
+
+        A drawn word that is the target is -inf.
+        """
         drawn_J, log_count_V = self._draw()
         count = len(drawn_J)
         # a step touches only a few thousand rows of the table
@@ -246,13 +265,7 @@ class OutputHeads(ClassHeads):
         logits_NJ = F.linear(hidden_ND, row_XD[:count]).float() + (bias_X1[:count, 0] - log_count_V[drawn_J])
         logits_NJ = logits_NJ.masked_fill(drawn_J == target_N.unsqueeze(1), -torch.inf)
         own_N = (hidden_ND.float() * row_XD[count:]).sum(1) + bias_X1[count:, 0]
-        nnlm_N = torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N
-        # tags are always among the candidates, so their expected count is 1
-        tags_NC, class_N = self.tags(hidden_ND, state_N), self.class_of(target_N, state_N)
-        outside_NJ = logits_NJ.masked_fill(self.class_of_SV[:, drawn_J][state_N] >= 0, -torch.inf)
-        own_outside_N = own_N.masked_fill(class_N >= 0, -torch.inf)
-        total_N = torch.cat((outside_NJ, tags_NC, own_outside_N.unsqueeze(1)), 1).logsumexp(1)
-        return nnlm_N.sum(), (total_N - self.tag_or_word(tags_NC, own_N, class_N)).sum()
+        return drawn_J, logits_NJ, own_N
 
     def _draw(self) -> tuple[Tensor, Tensor]:
         """Return the distinct words of ``samples`` log-uniform draws [J], and every word's log expected count [V]."""
@@ -283,17 +296,31 @@ class OutputHeads(ClassHeads):
         outside_NO, member_NM = (linear(hidden_ND, *part) for part in rows)
         own_N = self._own(outside_NO, member_NM, target_N)
         class_NM = self.class_of_SV[:, self.member_M][state_N]
-        tags_NC = self.tags(hidden_ND, state_N)
         outside_N = outside_NO.logsumexp(1)
         total_N = torch.logaddexp(outside_N, member_NM.logsumexp(1))
-        # members of a class that does not exist in this state stand for themselves
-        free_N = member_NM.masked_fill(class_NM >= 0, -torch.inf).logsumexp(1)
-        tagged_N = torch.logaddexp(torch.logaddexp(outside_N, free_N), tags_NC.logsumexp(1))
         mass_N = own_N.clone()
         inside = (class_N >= 0).nonzero().squeeze(1)
         same_XM = class_NM[inside] == class_N[inside].unsqueeze(1)
         mass_N[inside] = member_NM[inside].masked_fill(~same_XM, -torch.inf).logsumexp(1)
-        return own_N - total_N, self.tag_or_word(tags_NC, own_N, class_N) - tagged_N, mass_N - total_N
+        mass_N = mass_N - total_N
+        # members of a class that does not exist in this state stand for themselves
+        free_N = torch.logaddexp(outside_N, member_NM.masked_fill(class_NM >= 0, -torch.inf).logsumexp(1))
+        return own_N - total_N, self.tagged(hidden_ND, state_N, class_N, own_N, free_N, mass_N), mass_N
+
+    def tagged(
+        self, hidden_ND: Tensor, state_N: Tensor, class_N: Tensor, own_N: Tensor, free_N: Tensor, mass_N: Tensor
+    ) -> Tensor:
+        """Return log P of the target's tag, or of the word itself outside the classes, [N].
+
+        Args:
+            hidden_ND, state_N: states of the network and of the left context.
+            class_N: classes of the targets.
+            own_N: logits of the targets.
+            free_N: log of the sum over the words that are in no class there.
+            mass_N: see ``HeadScores``.
+        """
+        tags_NC = self.tags(hidden_ND, state_N)
+        return self.tag_or_word(tags_NC, own_N, class_N) - torch.logaddexp(free_N, tags_NC.logsumexp(1))
 
     def _ready(self, ids: Tensor) -> Rows:
         """Return rows and biases of some words in the precision of the products (converted once, not per block)."""
@@ -331,6 +358,55 @@ class OutputHeads(ClassHeads):
         return linear(hidden_ND, self.word_VD[ids_K], self.word_bias_V1[ids_K]).log_softmax(1)
 
 
+class SingleTaskHeads(OutputHeads):
+    """The NNLM's softmax alone: P(c) is the sum over the words of the class (the paper's AWD-LSTM experiments).
+
+    P(w | c) is the NNLM's own share, so that HNLM equals NNLM. Arguments: see ``OutputHeads``.
+    """
+
+    def make_classes(self, dim: int, table: ClassTable, init_range: float) -> None:
+        """Create nothing: there are no tags."""
+
+    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
+        """Return the summed negative log-probability of the words in nats, () each: ``nnlm`` is ``all`` there is."""
+        cost, nnlm, _ = self.costs(hidden_ND, target_N, state_N)
+        return {"nnlm": nnlm, "all": cost}
+
+    def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
+        """Return the summed negative log-probability of the words in nats, twice, and 0: tags cost nothing."""
+        if self.samples is not None and self.samples < len(self.column_V):
+            _, logits_NJ, own_N = self._sample(hidden_ND, target_N)
+            cost = (torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N).sum()
+        else:
+            with torch.autocast(hidden_ND.device.type, enabled=False):
+                # the logits of all positions never exist at the same time
+                cost = F.linear_cross_entropy(
+                    hidden_ND.float(),
+                    self.word_VD,
+                    target_N,
+                    linear_bias=self.word_bias_V1.squeeze(1),
+                    reduction="sum",
+                    options=nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK),
+                )
+        return cost, cost, torch.zeros_like(cost)
+
+    def tagged(
+        self, hidden_ND: Tensor, state_N: Tensor, class_N: Tensor, own_N: Tensor, free_N: Tensor, mass_N: Tensor
+    ) -> Tensor:
+        """Return the class's sum, or the word itself, [N]."""
+        return mass_N
+
+    def within_class(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return log P(w | c) of all members of one class, [N, K]: the NNLM's."""
+        return self.conditional(hidden_ND, number)
+
+    def log_probs(self, hidden_ND: Tensor, state_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log P of all words [N, V] (Eq. 2), and of the tagged vocabulary: words [N, V] and tags [N, C]."""
+        words_NV, class_NV = self._words(hidden_ND).log_softmax(1), self.class_of_SV[state_N]
+        tags = [words_NV.masked_fill(class_NV != c, -torch.inf).logsumexp(1) for c in range(len(self.sizes))]
+        return words_NV, words_NV.masked_fill(class_NV >= 0, -torch.inf), torch.stack(tags, 1)
+
+
 def make_heads(
     *,
     dim: int,
@@ -340,12 +416,22 @@ def make_heads(
     cutoffs: Sequence[int] | None,
     sparse: bool,
     fast: str = "auto",
+    single_task: bool = False,
 ) -> ClassHeads:
     """Return the heads with a full, a sampled (``samples``) or an adaptive softmax (``cutoffs``).
 
+    Args:
+        dim, table, init_range, samples, cutoffs, sparse, fast: of the heads.
+        single_task: without heads for tags and members (``SingleTaskHeads``).
+
     Raises:
-        UserError: both are set; see also ``OutputHeads`` and ``AdaptiveHeads``.
+        UserError: both softmaxes are set, or an adaptive one for a single task; see also ``OutputHeads`` and
+            ``AdaptiveHeads``.
     """
+    if single_task:
+        if cutoffs is not None:
+            raise UserError("model.cutoffs: a single-task model has a full or a sampled softmax; set it to null")
+        return SingleTaskHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
     if cutoffs is None:
         return OutputHeads(dim=dim, table=table, init_range=init_range, samples=samples, sparse=sparse, fast=fast)
     if samples is not None:

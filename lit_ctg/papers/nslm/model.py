@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -32,13 +32,13 @@ from lit_ctg.network.huggingface import HuggingFaceBackbone, weights_digest
 from lit_ctg.papers.nslm.baselines import (
     CharacterRNNs,
     NeuralCache,
-    RecurrentBackbone,
+    StatefulBackbone,
     forget,
     grounded_dimensions,
     read_vectors,
 )
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
-from lit_ctg.papers.nslm.heads import make_heads
+from lit_ctg.papers.nslm.heads import OutputHeads, make_heads
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
@@ -214,7 +214,7 @@ class NSLMModule(LitLanguageModel):
 
     Args:
         vocabulary: of the corpus.
-        backbone: a ``RecurrentBackbone`` (its state is carried through streams), or any causal stack whose
+        backbone: a ``StatefulBackbone`` (its state is carried through streams), or any causal stack whose
             ``forward(embedded_BTD)`` gives hidden states.
         classes: name -> recogniser.
         class_file: YAML with the user's own classes (``read_classes``): see ``before_others``.
@@ -236,6 +236,8 @@ class NSLMModule(LitLanguageModel):
         cache: window, weight and temperature of the neural cache.
         mixture_weight: of Eq. 4 in the final mixture with the NNLM; None: tuned on validation text.
         bases, blend, repeat: see ``select``.
+        single_task: no heads for tags and members; P(c) is a sum over the NNLM's words (``SingleTaskHeads``).
+        tied: input and output rows of a word are the same.
         fast: see ``OutputHeads``; ``off`` also makes all gradients dense if the softmax is full.
         grounding: fixed embedding dimensions with values or coordinates (Table 6).
         embedding_file: text file of vectors that initialise the embeddings (Table 5).
@@ -255,10 +257,11 @@ class NSLMModule(LitLanguageModel):
         given_weights: SHA-256 of the networks of ``start_from``; only with one.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, an option that does not exist, a pretrained backbone, or a
-            checkpoint that cannot be read or has another shape.
+        UserError: no word of the vocabulary is in a class, an option that does not exist, tied rows with grounded
+            dimensions, a pretrained backbone, or a checkpoint that cannot be read or has another shape.
     """
 
+    OPTIMIZERS: ClassVar[tuple[str, ...]] = ("sgd", "adamw")
     mixture_weight: Tensor
     grounded_VG: Tensor
 
@@ -289,6 +292,8 @@ class NSLMModule(LitLanguageModel):
         grounding: bool = False,
         embedding_file: str | None = None,
         class_file: str | None = None,
+        single_task: bool = False,
+        tied: bool = False,
         fast: str = "auto",
         warmup_fraction: float = 0.02,
         weight_decay: float = 0.01,
@@ -296,8 +301,11 @@ class NSLMModule(LitLanguageModel):
         corpus: Any = None,
     ) -> None:
         super().__init__()
-        if optimizer not in ("sgd", "adamw"):
-            raise UserError(f"model.optimizer={optimizer}: use sgd or adamw{did_you_mean(optimizer, ('sgd', 'adamw'))}")
+        if optimizer not in self.OPTIMIZERS:
+            known, hint = " or ".join(self.OPTIMIZERS), did_you_mean(optimizer, self.OPTIMIZERS)
+            raise UserError(f"model.optimizer={optimizer}: use {known}{hint}")
+        if tied and grounding:
+            raise UserError("model.grounding=true: tied output rows would be grounded too; set it to false")
         if mixture_weight is not None and not 0 <= mixture_weight <= 1:
             raise UserError(
                 f"model.mixture_weight={mixture_weight} is outside [0, 1]; null tunes it on validation text"
@@ -328,7 +336,7 @@ class NSLMModule(LitLanguageModel):
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))
         sampled = samples is not None or cutoffs is not None
         # a step sees a few hundred words
-        sparse = optimizer == "sgd" and (sampled or fast == "auto")
+        sparse = optimizer == "sgd" and not tied and (sampled or fast == "auto")
         grounded_VG = grounded_dimensions(self.table, len(vocabulary)) if grounding else torch.zeros(len(vocabulary), 0)
         self.register_buffer("grounded_VG", grounded_VG, persistent=False)
         self.embedding = nn.Embedding(len(vocabulary), backbone.dim - grounded_VG.shape[1], sparse=sparse)
@@ -344,7 +352,10 @@ class NSLMModule(LitLanguageModel):
             cutoffs=cutoffs,
             sparse=sparse,
             fast=fast,
+            single_task=single_task,
         )
+        if tied:
+            self.tie()
         self.characters = CharacterRNNs(
             [part.tokens for part in self.table.classes] if character_dim else [],
             context_dim=backbone.dim,
@@ -360,6 +371,16 @@ class NSLMModule(LitLanguageModel):
         self._given: tuple[str, dict[str, str]] | None = None
         if start_from is not None:
             self._start_from(start_from)
+
+    def tie(self) -> None:
+        """Use the embeddings as the rows of the softmax.
+
+        Raises:
+            UserError: an adaptive softmax, whose rows have several sizes.
+        """
+        if not isinstance(self.heads, OutputHeads):
+            raise UserError("model.tied=true: an adaptive softmax has rows of several sizes; set model.cutoffs to null")
+        self.heads.word_VD = cast(nn.Parameter, self.embedding.weight)
 
     def _start_from(self, path: str) -> None:
         """Load the networks of a checkpoint."""
@@ -440,7 +461,7 @@ class NSLMModule(LitLanguageModel):
         """Return the hidden states of a stretch and the contexts of its targets, and advance the stream."""
         stream.enter(batch)
         embedded_BTD = self.embed(batch["input_ids_BT"])
-        if isinstance(self.backbone, RecurrentBackbone):
+        if isinstance(self.backbone, StatefulBackbone):
             state = None if stream.state is None else forget(stream.state, batch["reset_B"])
             hidden_BTD, stream.state = self.backbone.run(embedded_BTD, state)
         else:
@@ -650,8 +671,9 @@ class NSLMModule(LitLanguageModel):
         sums = self.heads.losses(hidden_ND, target_N, state_N)
         tokens = max(1, len(target_N))
         found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
-        losses = {"nnlm": sums["nnlm"] / tokens, "tag": sums["tag"] / tokens}
-        losses["within"] = sums["within"] / max(1, len(found))
+        losses: dict[str, Tensor] = {name: sums[name] / tokens for name in ("nnlm", "tag") if name in sums}
+        if "within" in sums:
+            losses["within"] = sums["within"] / max(1, len(found))
         loss = sums["all"] / (len(mask_BT) if self.sum_over_time else tokens)
         if len(self.characters) and len(found):
             position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)

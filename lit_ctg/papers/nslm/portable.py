@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, stack_arguments
-from lit_ctg.papers.nslm.baselines import RecurrentBackbone
+from lit_ctg.papers.nslm.awd_lstm import AWDBackbone
+from lit_ctg.papers.nslm.baselines import RecurrentBackbone, StatefulBackbone
 from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads
 from lit_ctg.papers.nslm.model import NSLMModule
 
@@ -25,7 +26,7 @@ class NNLMConfig(PortableConfig):
 
 
 class NNLMForCausalLM(PortableLM):
-    """Embedding (with any grounded dimensions), LSTM or GPT-2 stack, and Eq. 2 or an adaptive softmax."""
+    """Embedding (with any grounded dimensions), LSTM, AWD-LSTM or GPT-2 stack, and Eq. 2 or an adaptive softmax."""
 
     config_class = NNLMConfig
 
@@ -34,7 +35,8 @@ class NNLMForCausalLM(PortableLM):
         sizes = config.sizes
         self.embedding = nn.Embedding(config.vocab_size, sizes["dim"] - sizes["grounded"])
         self.register_buffer("grounded_VG", torch.zeros(config.vocab_size, sizes["grounded"]))
-        self.backbone = (RecurrentBackbone if sizes["recurrent"] else GPT2Backbone)(**sizes["backbone"])
+        kinds = {"lstm": RecurrentBackbone, "awd_lstm": AWDBackbone, "gpt2": GPT2Backbone}
+        self.backbone = kinds[sizes["kind"]](**sizes["backbone"])
         self.output: nn.Linear | nn.AdaptiveLogSoftmaxWithLoss = nn.Linear(sizes["dim"], config.vocab_size)
         if sizes["cutoffs"]:
             clusters = sizes["cutoffs"], sizes["shrink"]
@@ -65,16 +67,17 @@ def portable(module: Any, datamodule: Any) -> Portable:
     if not isinstance(module, NSLMModule):
         raise UserError(f"a {type(module).__name__} (Table 7) reads numbers in words, no text: it is not exported")
     heads, backbone = module.heads, module.backbone
-    recurrent = isinstance(backbone, RecurrentBackbone)
-    if recurrent:
-        lstm = backbone.lstm
+    if isinstance(backbone, RecurrentBackbone):
+        lstm, kind = backbone.lstm, "lstm"
         parts = {"dim": backbone.dim, "layers": lstm.num_layers, "dropout": backbone.dropout.p, "init_range": 0.05}
+    elif isinstance(backbone, AWDBackbone):
+        kind, parts = "awd_lstm", backbone.arguments()
     elif isinstance(backbone, GPT2Backbone):
-        parts = stack_arguments(backbone)
+        kind, parts = "gpt2", stack_arguments(backbone)
     else:
         raise UserError(f"a backbone of {type(backbone).__name__} is not exported: use backbone=recurrent or gpt2")
     grounded = module.grounded_VG.shape[1]
-    sizes = {"dim": backbone.dim, "recurrent": recurrent, "backbone": parts, "grounded": grounded}
+    sizes = {"dim": backbone.dim, "kind": kind, "backbone": parts, "grounded": grounded}
     sizes |= (
         {"cutoffs": heads.edges[1:-1], "shrink": heads.shrink} if isinstance(heads, AdaptiveHeads) else {"cutoffs": []}
     )
@@ -82,7 +85,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
         sizes=sizes,
         vocab_size=len(module.vocabulary),
         hidden_size=backbone.dim,
-        max_position_embeddings=None if recurrent else backbone.context,
+        max_position_embeddings=None if isinstance(backbone, StatefulBackbone) else backbone.context,
     )
     model = NNLMForCausalLM(config).eval()
     state = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}

@@ -107,6 +107,16 @@ def test_groups_of_the_tokens_of_a_class() -> None:
     assert {name: np.flatnonzero(inside).tolist() for name, inside in groups.items()} == expected
 
 
+def test_several_totals_have_their_own_classes() -> None:
+    evaluation = NSLMEvaluation(total={"numbers": ["a", "absent"], "places": ["b"]}, rarity=[1])
+    groups = evaluation.groups(scores(), ("a", "b"), np.arange(99))
+    assert {name: np.flatnonzero(groups[name]).tolist() for name in ("numbers", "places", "later")} == {
+        "numbers": [0, 3, 5], "places": [2, 6], "later": [3, 5, 6],
+    }  # fmt: skip
+    inside = evaluation.inside_groups(scores(), ("a", "b"))
+    assert np.flatnonzero(inside["places/changed"]).tolist() == [6] and "absent" not in inside
+
+
 def test_errors_are_of_each_guesser_over_its_guesses() -> None:
     evaluation, found = NSLMEvaluation(total="numbers", rarity=[1]), scores()
     found.error_NG[:3] = [[1.0] * len(GUESSERS), [np.nan] * len(GUESSERS), [2.0] * len(GUESSERS)]

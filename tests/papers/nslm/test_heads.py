@@ -13,7 +13,7 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import PatternRecogniser, class_table
-from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads, make_heads
+from lit_ctg.papers.nslm.heads import AdaptiveHeads, OutputHeads, SingleTaskHeads, make_heads
 
 TOKENS = ("<unk>", "the", "in", "May", "1914", "1918", "12", "5", ".", "war")
 
@@ -433,3 +433,75 @@ def test_bad_input_of_adaptive() -> None:
         with pytest.raises(UserError, match="two softmaxes"):
             make_heads(samples=samples, cutoffs=CUTOFFS, sparse=False, **options)
     assert isinstance(make_heads(samples=5, cutoffs=None, sparse=False, **options), OutputHeads)
+
+
+def single(samples: int | None = None) -> SingleTaskHeads:
+    torch.manual_seed(2)
+    table = class_table(TOKENS, recognisers())
+    options = {"dim": 6, "table": table, "init_range": 0.8, "samples": samples, "cutoffs": None, "sparse": False}
+    heads = make_heads(**options, single_task=True)
+    assert isinstance(heads, SingleTaskHeads)
+    with torch.no_grad():
+        heads.word_bias_V1.uniform_(-1, 1)
+    return heads
+
+
+def test_a_single_task_sums_the_words_of_a_class() -> None:
+    heads = single().requires_grad_(False)
+    assert {name for name, _ in heads.named_parameters()} == {"word_VD", "word_bias_V1"}
+    hidden, target, state = positions()
+    scores, (words, outside, tags) = heads.score(hidden, target, state), heads.log_probs(hidden, state)
+    for n in range(len(target)):
+        z = heads.word_VD.double() @ hidden[n].double() + heads.word_bias_V1[:, 0].double()
+        p, classes, t = z.softmax(0).tolist(), heads.class_of_SV[int(state[n])].tolist(), int(target[n])
+        c = classes[t]
+        mass = sum(p[v] for v in range(len(TOKENS)) if classes[v] == c) if c >= 0 else p[t]
+        expected = {"nnlm": p[t], "tag": mass, "mass": mass, "within": p[t] / mass}
+        for name, value in expected.items():
+            assert float(getattr(scores, f"{name}_N")[n].exp()) == pytest.approx(value, rel=1e-4), (name, n)
+        assert words[n].exp().tolist() == pytest.approx(p, rel=1e-4)
+        assert outside[n].exp().tolist() == pytest.approx([0 if c >= 0 else q for c, q in zip(classes, p, strict=True)])
+        sums = [sum(q for k, q in zip(classes, p, strict=True) if k == number) for number in range(len(heads.sizes))]
+        assert tags[n].exp().tolist() == pytest.approx(sums, rel=1e-4)
+
+
+def test_a_single_task_costs_the_words_and_has_their_gradient() -> None:
+    heads = single()
+    # more than a chunk
+    hidden, target, state = positions(count=300)
+    hidden.requires_grad_()
+    losses = heads.losses(hidden, target, state)
+    assert set(losses) == {"nnlm", "all"}
+    losses["all"].backward()
+    exact = hidden.detach().double().requires_grad_()
+    weight = heads.word_VD.detach().double().requires_grad_()
+    logits = exact @ weight.T + heads.word_bias_V1.detach().double().T
+    cost = -logits.log_softmax(1)[torch.arange(300), target].sum()
+    cost.backward()
+    torch.testing.assert_close(losses["nnlm"].double(), cost, rtol=1e-6, atol=0)
+    for found, expected in ((hidden.grad, exact.grad), (heads.word_VD.grad, weight.grad)):
+        assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+def test_a_single_task_in_half_precision_costs_the_same() -> None:
+    heads = single()
+    hidden, target, state = positions(count=300)
+    exact = float(heads.losses(hidden, target, state)["all"].detach())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = heads.losses(hidden.bfloat16(), target, state)["all"]
+    assert half.dtype == torch.float32 and float(half.detach()) == pytest.approx(exact, rel=1e-2)
+
+
+def test_a_sampled_single_task_has_unbiased_sums() -> None:
+    heads = single(samples=6).requires_grad_(False)
+    hidden, target, state = positions(count=10)
+    own = (hidden @ heads.word_VD.T + heads.word_bias_V1.T)[torch.arange(10), target]
+    exact = (hidden @ heads.word_VD.T + heads.word_bias_V1.T).exp().sum(1)
+    torch.manual_seed(0)
+    # the cost of one position at a time is log(sum) - own
+    sums = []
+    for n in range(10):
+        one = slice(n, n + 1)
+        drawn = [heads.losses(hidden[one], target[one], state[one])["nnlm"] for _ in range(1500)]
+        sums.append((torch.stack(drawn) + own[n]).exp().mean())
+    torch.testing.assert_close(torch.stack(sums), exact, rtol=0.06, atol=0)

@@ -1,0 +1,397 @@
+"""The weight-dropped LSTM against its equations, its regularisation, NT-ASGD, and the module on real contexts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning import Callback
+
+from lit_ctg.config import compose
+from lit_ctg.core.causality_probe import probe
+from lit_ctg.errors import UserError
+from lit_ctg.papers.nslm.awd_lstm import LAST, AWDBackbone, AWDModule, locked_dropout
+from lit_ctg.papers.nslm.baselines import RecurrentBackbone, forget
+from lit_ctg.papers.nslm.model import Stream
+from lit_ctg.run import build
+from lit_ctg.run.build import build_datamodule, build_model
+from lit_ctg.run.train import train
+
+NONE = {"dropout": 0.0, "dropout_between": 0.0, "dropout_input": 0.0, "dropout_weight": 0.0}
+OUTPUT = 4
+
+
+def make(**options: Any) -> AWDBackbone:
+    torch.manual_seed(3)
+    return AWDBackbone(**({"dim": OUTPUT, "hidden": 6, "layers": 3, "alpha": 2.0, "beta": 1.0} | NONE | options))
+
+
+def slow(backbone: AWDBackbone, x_TD: torch.Tensor) -> torch.Tensor:
+    """One text without dropout, gate by gate in float64."""
+    for lstm in backbone.layers:
+        w, u, b, c = (getattr(lstm, f"{name}_l0").double() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        hidden = cell = torch.zeros(lstm.hidden_size, dtype=torch.float64)
+        rows = []
+        for x in x_TD.double():
+            i, f, g, o = (w @ x + b + u @ hidden + c).chunk(4)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            rows.append(hidden)
+        x_TD = torch.stack(rows)
+    return x_TD
+
+
+def test_equals_the_equations_and_so_does_the_penalty() -> None:
+    backbone, x = make().eval(), torch.randn(3, 7, OUTPUT)
+    expected = torch.stack([slow(backbone, row) for row in x])
+    torch.testing.assert_close(backbone(x).double(), expected, atol=1e-6, rtol=0)
+    expected = expected.detach()
+    change = sum(float(((row[t + 1] - row[t]) ** 2).sum()) for row in expected for t in range(6)) / (3 * 6 * OUTPUT)
+    size = float((expected**2).sum()) / (3 * 7 * OUTPUT)
+    assert float(backbone.penalty.detach()) == pytest.approx(2.0 * size + 1.0 * change, rel=1e-5)
+
+
+def test_activation_regularisation_sees_the_dropout_and_the_temporal_one_does_not() -> None:
+    x = torch.randn(2, 9, OUTPUT)
+    bare = make(alpha=0.0).eval()
+    bare(x)
+    dropped = make(alpha=0.0, dropout=0.5).train()
+    dropped(x)
+    torch.testing.assert_close(dropped.penalty, bare.penalty)
+    seen = make(beta=0.0, dropout=0.5).train()
+    output = seen(x)
+    torch.testing.assert_close(seen.penalty, 2.0 * output.square().mean())
+    assert (output == 0).any()
+
+
+def test_sizes_are_those_of_merity_et_al() -> None:
+    cfg = compose(["experiment=nslm/awd_lstm", "size=paper"])
+    options = {name: value for name, value in cfg.backbone.items() if name != "_target_"}
+    with torch.device("meta"):
+        backbone = AWDBackbone(**options)
+    inputs = [(lstm.input_size, lstm.hidden_size) for lstm in backbone.layers]
+    assert inputs == [(400, 1150), (1150, 1150), (1150, 400)]
+    # 33 million with the embeddings of WikiText-2's 33,278 words
+    assert sum(p.numel() for p in backbone.parameters()) + 33_278 * 400 == pytest.approx(33e6, rel=0.02)
+    largest = max(float(p.detach().abs().max()) for p in make().layers[1].parameters())
+    assert 0.9 / math.sqrt(6) < largest <= 1 / math.sqrt(6)
+
+
+def test_state_is_carried_and_forgotten_and_step_is_the_last_column() -> None:
+    backbone, x = make().eval(), torch.randn(2, 9, OUTPUT)
+    whole = backbone(x)
+    _, state = backbone.run(x[:, :4], None)
+    rest, _ = backbone.run(x[:, 4:], state)
+    torch.testing.assert_close(rest, whole[:, 4:])
+    mixed, _ = backbone.run(x[:, 4:], forget(state, torch.tensor([True, False])))
+    torch.testing.assert_close(mixed[1], whole[1, 4:])
+    torch.testing.assert_close(mixed[0], backbone(x[:1, 4:])[0])
+    cache = None
+    for t in range(9):
+        hidden, cache = backbone.step(x[:, t], cache)
+    torch.testing.assert_close(hidden, whole[:, -1])
+
+
+def test_a_mask_is_the_same_at_every_position_and_differs_between_rows() -> None:
+    torch.manual_seed(0)
+    dropped = locked_dropout(torch.ones(8, 5, 50), 0.4, True)
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert not torch.equal(dropped[0], dropped[1])
+    torch.testing.assert_close(dropped.unique(), torch.tensor([0.0, 1 / 0.6]))
+    assert float((dropped == 0).float().mean()) == pytest.approx(0.4, abs=0.1)
+    values = torch.randn(2, 3, 4)
+    assert locked_dropout(values, 0.4, False) is values
+
+
+def test_only_weights_between_states_are_dropped() -> None:
+    x = torch.randn(2, 2, OUTPUT)
+    backbone = make(dropout_weight=0.5)
+    bare, dropped = backbone.eval()(x), backbone.train()(x)
+    # the first position has a zero state before it
+    torch.testing.assert_close(dropped[:, 0], bare[:, 0])
+    assert not torch.allclose(dropped[:, 1], bare[:, 1])
+    assert not torch.allclose(backbone(x)[:, 1], dropped[:, 1]), "the same weights are dropped in every step"
+    backbone(x).sum().backward()
+    assert all(lstm.weight_hh_l0.grad.abs().sum() > 0 for lstm in backbone.layers)
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_every_dropout_acts_in_training_only(name: str) -> None:
+    backbone, x = make(**{name: 0.5}), torch.randn(2, 6, OUTPUT)
+    torch.testing.assert_close(backbone.eval()(x), make().eval()(x))
+    assert not torch.allclose(backbone.train()(x), make().eval()(x))
+
+
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"layers": 0}, {"dropout": 1.0}, {"dropout_weight": -0.1}])
+def test_bad_sizes_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="|".join(f"{name}=" for name in wrong)):
+        make(**wrong)
+
+
+WORDS = ("size=smoke", "data.sample_size=6000", "data.batch_size=4", "model.cache.window=30")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[AWDModule, Any]:
+    cache = tmp_path_factory.mktemp("cache")
+    cfg = compose(["experiment=nslm/awd_lstm", *WORDS, "model.samples=null", f"+data.cache_root={cache}"])
+    datamodule = build_datamodule(cfg)
+    datamodule.setup("fit")
+    module = build_model(cfg, datamodule)
+    assert isinstance(module, AWDModule)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(4)
+    module.choose_micro_models(datamodule)
+    return module.eval(), datamodule
+
+
+NAMES = ("nnlm", "hnlm", "nslm_alone", "nslm")
+
+
+def test_every_model_sums_to_one_and_scores_are_entries(built: Any) -> None:
+    module, datamodule = built
+    assert {"year", "city"} <= set(module.table.names)
+    in_class = 0
+    module.streams["evaluation"] = Stream()
+    stream = Stream()
+    with torch.no_grad():
+        for batch in list(datamodule.val_dataloader())[:3]:
+            hidden, contexts = module._run(batch, stream)
+            full = module.log_probs(hidden, contexts, NAMES)
+            scores = module.score(batch, characters=False)
+            in_class += int((scores.class_N >= 0).sum())
+            mask = batch["mask_target_BT"]
+            found = scores.models(float(module.mixture_weight))
+            for name, log_probs in full.items():
+                total = log_probs.double().exp().sum(2)
+                torch.testing.assert_close(total, torch.ones_like(total), atol=1e-5, rtol=0, msg=name)
+                expected = log_probs[mask].gather(1, batch["target_ids_BT"][mask].unsqueeze(1)).squeeze(1)
+                torch.testing.assert_close(torch.from_numpy(found[name]).float(), expected, atol=2e-4, rtol=0)
+            # P(c) is a sum of the same words, so Eq. 3 says nothing new and Eq. 4 is the summed model
+            torch.testing.assert_close(full["hnlm"], full["nnlm"], atol=1e-4, rtol=0)
+            assert (found["nslm_alone"] == found["summed"]).all()
+    assert in_class > 5
+
+
+def test_causal(built: Any) -> None:
+    module, datamodule = built
+    result = probe(module, next(iter(datamodule.val_dataloader())))
+    assert result.is_causal and result.n > 0
+
+
+def test_generation_step_equals_the_forward_pass(built: Any) -> None:
+    module, datamodule = built
+    ids_BT = next(iter(datamodule.val_dataloader()))["input_ids_BT"][:2, :12]
+    batch = {"input_ids_BT": ids_BT, "target_ids_BT": ids_BT, "document_BT": torch.zeros_like(ids_BT)}
+    with torch.no_grad():
+        whole = module(batch).scores_BTV
+        state = module.start(2)
+        for t in range(12):
+            scores, state = module.step(ids_BT[:, t : t + 1], state)
+            torch.testing.assert_close(scores, whole[:, t], atol=1e-4, rtol=0)
+
+
+def test_words_are_dropped_whole_and_rows_are_tied(built: Any) -> None:
+    module, _ = built
+    assert module.heads.word_VD is module.embedding.weight
+    ids = torch.arange(40).repeat(3, 1)
+    module.train()
+    torch.manual_seed(0)
+    module.embedding_dropout = 0.3
+    embedded = module.embed(ids)
+    module.eval()
+    assert torch.equal(embedded[0], embedded[1]) and torch.equal(embedded[0], embedded[2])
+    gone = (embedded[0] == 0).all(1)
+    assert 2 < int(gone.sum()) < 25
+    torch.testing.assert_close(embedded[0][~gone], module.embed(ids)[0][~gone] / 0.7)
+
+
+def test_a_step_costs_the_words_and_the_penalty(built: Any) -> None:
+    module, datamodule = built
+    batch = next(iter(datamodule.train_dataloader()))
+    module.streams["train"] = Stream()
+    losses = module.losses(batch)
+    module.streams["evaluation"] = Stream()
+    with torch.no_grad():
+        scores = module.score(batch, characters=False)
+    assert float(losses["nnlm"]) == pytest.approx(-scores.nnlm_N.mean(), rel=1e-5)
+    assert float(losses["loss"]) == pytest.approx(float(losses["nnlm"] + losses["penalty"]), rel=1e-6)
+    assert set(losses) == {"loss", "nnlm", "penalty"} and float(losses["penalty"]) > 0
+
+
+def test_the_rate_of_a_step_is_in_proportion_to_its_length(built: Any) -> None:
+    module, _ = built
+    module._share = 0.5
+    for parameter in module.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
+    module.configure_gradient_clipping(None, 0.25)
+    grads = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+    assert float(torch.linalg.vector_norm(grads)) == pytest.approx(0.125, rel=1e-4)
+    module.zero_grad()
+
+
+def trained(module: AWDModule) -> Any:
+    """Give the module a trainer with its optimiser after some steps; return the optimiser."""
+    optimizer = module.configure_optimizers()
+    module._trainer = SimpleNamespace(optimizers=[optimizer])
+    return optimizer
+
+
+def steps(module: AWDModule, optimizer: Any, count: int) -> list[torch.Tensor]:
+    """Take steps with random gradients; return the embeddings after each."""
+    seen = []
+    for _ in range(count):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter) / 100
+        optimizer.step()
+        seen.append(module.embedding.weight.detach().clone())
+    module.zero_grad()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("costs", "begins"),
+    [
+        ([9.0, 8.0, 7.0, 6.0], None),
+        # worse than the one before, better than all but the last two
+        ([9.0, 8.0, 6.0, 7.0], None),
+        # the best before the last two is 9, then 6
+        ([9.0, 6.0, 6.5, 6.4, 6.2], 5),
+        ([5.0, 6.0, 7.0], None),
+        ([5.0, 6.0, 7.0, 7.5], 4),
+    ],
+)
+def test_averaging_begins_when_validation_no_longer_improves(
+    built: Any, costs: list[float], begins: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _ = built
+    monkeypatch.setattr(module, "_trainer", None)
+    monkeypatch.setattr(module, "costs", [])
+    monkeypatch.setattr(module, "patience", 2)
+    optimizer = trained(module)
+    began = None
+    for number, cost in enumerate(costs, 1):
+        steps(module, optimizer, 1)
+        module.see(cost)
+        if module.averages and began is None:
+            began = number
+    assert began == begins
+    if begins is not None:
+        assert optimizer.param_groups[0]["t0"] == begins
+    module._trainer = None
+
+
+def test_the_average_is_that_of_the_weights_since_then(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _ = built
+    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    monkeypatch.setattr(module, "costs", [1.0] * 6)
+    optimizer = trained(module)
+    steps(module, optimizer, 3)
+    assert module.averages == {}
+    module.see(2.0)
+    seen = steps(module, optimizer, 5)
+    # torch leaves the first step after t0 out, as Merity et al.'s own optimiser did
+    expected = torch.stack(seen[1:]).mean(0)
+    torch.testing.assert_close(module.averages[module.embedding.weight], expected)
+    module._swap()
+    torch.testing.assert_close(module.embedding.weight.detach(), expected)
+    module._swap()
+    assert torch.equal(module.embedding.weight, seen[-1])
+    checkpoint = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    torch.testing.assert_close(checkpoint["state_dict"]["embedding.weight"], expected)
+    torch.testing.assert_close(checkpoint["state_dict"]["heads.word_VD"], expected)
+    assert torch.equal(checkpoint[LAST]["embedding.weight"], seen[-1])
+    module.on_train_end()
+    torch.testing.assert_close(module.embedding.weight.detach(), expected)
+    module._swap()
+    torch.testing.assert_close(module.embedding.weight.detach(), expected)
+    module._trainer = None
+    module.load_state_dict(kept)
+
+
+QUICK = (
+    "experiment=nslm/awd_lstm",
+    "size=smoke",
+    "seed=1",
+    "logger=none",
+    "callback=[run_record,checkpoint,epoch_seed,nslm_evaluation]",
+    "data.sample_size=6000",
+    "trainer.accelerator=cpu",
+    "trainer.enable_progress_bar=false",
+    "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1",
+    "model.patience=1",
+    # so large that validation gets worse
+    "model.learning_rate=300",
+)
+
+
+class Stopped(Exception):
+    """Stands for a process that is killed."""
+
+
+class Stop(Callback):
+    """Ends the run within its fifth epoch."""
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.current_epoch == 4:
+            raise Stopped
+
+
+def test_a_run_that_averages_goes_on_from_its_last_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped and started again equals undisturbed; record and checkpoint are of the averaged weights."""
+
+    def run(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        folder = train(compose([*QUICK, f"output_root={tmp_path / name}", "trainer.max_epochs=6"])).folder
+        checkpoint = torch.load(folder / build.CHECKPOINT, weights_only=True)
+        return checkpoint, json.loads((folder / "run.json").read_text(encoding="utf-8"))
+
+    whole, record = run("whole")
+    callbacks = build._callbacks
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop()])
+        run("parts")
+    parts, other = run("parts")
+    assert whole["optimizer_states"][0]["param_groups"][0]["t0"] <= 8, "it had not begun to average when it stopped"
+    assert record["metrics"] == other["metrics"]
+    for key in ("state_dict", LAST):
+        assert whole[key] and all(torch.equal(whole[key][name], parts[key][name]) for name in whole[key]), key
+    assert not torch.equal(whole["state_dict"]["embedding.weight"], whole[LAST]["embedding.weight"])
+    assert {"test/nslm/numbers", "test/nslm/places", "test/nslm/global"} <= set(record["metrics"])
+
+
+def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
+    for words, message in (
+        (["model.samples=null", "+model.cutoffs=[100,300]"], r"model\.cutoffs"),
+        (["+model.grounding=true"], r"model\.grounding"),
+        (["backbone=recurrent"], "dropout_weight"),
+        (["data.batching=chunks"], r"data\.vary_length"),
+        (["data.length=10"], r"at least 20"),
+    ):
+        cfg = compose(["experiment=nslm/awd_lstm", *WORDS, *words])
+        with pytest.raises(UserError, match=message):
+            datamodule = build_datamodule(cfg)
+            build_model(cfg, datamodule)
+            datamodule.train_dataloader()
+    words = [*WORDS, "model.cutoffs=[100,300]", "+model.tied=true", "model.samples=null"]
+    cfg = compose(["experiment=nslm/numbers", *words])
+    with pytest.raises(UserError, match="several sizes"):
+        build_model(cfg, build_datamodule(cfg))
+
+
+def test_another_recurrent_backbone_takes_one_task_and_tied_rows_too() -> None:
+    words = ["+model.single_task=true", "+model.tied=true", "model.character_dim=0"]
+    cfg = compose(["experiment=nslm/numbers", *WORDS, *words])
+    datamodule = build_datamodule(cfg)
+    module = build_model(cfg, datamodule)
+    assert isinstance(module.backbone, RecurrentBackbone)
+    losses = module.losses(next(iter(datamodule.train_dataloader())))
+    losses["loss"].backward()
+    assert set(losses) == {"loss", "nnlm"} and module.embedding.weight.grad is not None
