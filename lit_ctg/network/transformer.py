@@ -210,7 +210,8 @@ class SelfAttention(torch.autograd.Function):
     """Input projection and scaled dot-product attention with dropout on the weights, over packed sentences.
 
     Written by hand because autograd copies queries, keys and values several times: here they are projected directly
-    into the layout of the batched products, [3 * H, tokens, E], and so are their gradients.
+    into the layout of the batched products, [3 * H, tokens, E], and so are their gradients. The input may be wider than
+    the H * E of the output.
     """
 
     @staticmethod
@@ -224,8 +225,8 @@ class SelfAttention(torch.autograd.Function):
         heads: int,
         p: float,
     ) -> Tensor:
-        """Return the attended values [N, D], heads side by side."""
-        context_ND = torch.empty_like(x_ND)
+        """Return the attended values [N, H * E], heads side by side."""
+        context_ND = x_ND.new_empty(len(x_ND), weight.shape[0] // 3)
         saved = []
         parts = zip(packing.groups, packing.split(x_ND), packing.split(context_ND), forbidden, strict=True)
         for (sentences, length), x, context, mask in parts:

@@ -23,6 +23,7 @@ SMALL = ("size=smoke", "data.sample_size=3000")
 MODELS: dict[str, tuple[str, ...]] = {
     "codes": ("experiment=control_code/transformer", *SMALL),
     "code_token": ("experiment=control_code/transformer", "model.injection=prompt", *SMALL),
+    "code_attention": ("experiment=control_code/attention", *SMALL),
     "gru": ("experiment=control_code/gru", *SMALL),
     "lstm": ("experiment=nslm/numbers_grounded", *SMALL),
     "awd_lstm": ("experiment=nslm/awd_lstm", *SMALL),

@@ -220,6 +220,11 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
             "lit-ctg export-model exports it with them; what can be carried is a run of control_code/transformer with "
             "injection=neuron, or of control_code/pretrained"
         )
+    if module.places.attention:
+        raise UserError(
+            "model.injection_attention=true: these codes also enter the attention, where a control cannot put them: "
+            "lit-ctg export-model exports the model with them"
+        )
     weights = {path: layer.weight[:, layer.in_features - layer.code_dim :].detach() for path, layer in layers.items()}
     return NeuronCodes(module.sources, module.code.weight.detach() * module.code_scale, weights)
 

@@ -49,16 +49,25 @@ class Injection:
         layers: layers (from 1) that take the code.
         output: the output layer takes it.
         code_dim: size C of the code.
+        attention: layers that take it also take it before self-attention.
     """
 
     token: bool
     layers: tuple[int, ...]
     output: bool
     code_dim: int
+    attention: bool = False
 
     @classmethod
     def of(
-        cls, name: str, chosen: Sequence[int | str] | None, *, recurrent: bool, layers: int, code_dim: int
+        cls,
+        name: str,
+        chosen: Sequence[int | str] | None,
+        *,
+        recurrent: bool,
+        layers: int,
+        code_dim: int,
+        attention: bool = False,
     ) -> Injection:
         """Read the arm: sec. 3.2 for recurrent networks, sec. 3.3 for the Transformer.
 
@@ -68,15 +77,21 @@ class Injection:
             recurrent: the prompt arm's code is part of the input of layer 1 instead of a token.
             layers: of the network.
             code_dim: size of the code where it enters layers.
+            attention: for the neuron arm of the Transformer, the code is also concatenated to every token before
+                self-attention (sec. 3.3: "led to a significant performance drop").
 
         Raises:
-            UserError: an unknown arm or layer, or layers for an arm without a choice.
+            UserError: an unknown arm or layer, layers for an arm without a choice, or attention where no code meets it.
         """
         if name not in INJECTIONS:
             hint = did_you_mean(str(name), INJECTIONS)
             raise UserError(f"model.injection={name}: use one of {', '.join(INJECTIONS)}{hint}")
         if chosen is not None and name != "neuron":
             raise UserError(f"model.injection_layers={list(chosen)} is for model.injection=neuron, not {name}")
+        if attention and (name != "neuron" or recurrent):
+            raise UserError(
+                "model.injection_attention=true is for model.injection=neuron in a Transformer; set it to false"
+            )
         if name == "none":
             return cls(False, (), False, 0)
         if name == "prompt":
@@ -87,7 +102,10 @@ class Injection:
         if unknown or not chosen:
             which = f"no place '{unknown[0]}'" if unknown else "no place at all"
             raise UserError(f"model.injection_layers={chosen}: {which}; use some of 1 to {layers} and {OUTPUT}")
-        return cls(False, tuple(place for place in chosen if isinstance(place, int)), OUTPUT in chosen, code_dim)
+        numbers = tuple(place for place in chosen if isinstance(place, int))
+        if attention and not numbers:
+            raise UserError(f"model.injection_attention=true: model.injection_layers={chosen} has no layer; add some")
+        return cls(False, numbers, OUTPUT in chosen, code_dim, attention)
 
 
 def small_code_factors(code_dim: int, dim: int, optimizer: str) -> tuple[float, float]:
@@ -113,7 +131,7 @@ def transformer_parameters(
     places = len(injection.layers)
     attention_and_norms = 4 * dim * dim + 4 * dim + 4 * dim
     feed_forward = 2 * dim * feedforward_dim + feedforward_dim + dim
-    coded = places * (feedforward_dim + dim) + injection.output * vocabulary
+    coded = places * (feedforward_dim + dim + 3 * dim * injection.attention) + injection.output * vocabulary
     table = codes * (injection.code_dim or dim * injection.token)
     network = layers * (attention_and_norms + feed_forward)
     return vocabulary * (2 * dim + 1) + network + injection.code_dim * coded + table
@@ -213,6 +231,7 @@ class CodeTransformerBackbone(nn.Module):
         identical_layers: bool,
         code_dim: int = 0,
         code_layers: Collection[int] = (),
+        code_attention: bool = False,
         quick: bool = True,
     ) -> None:
         """Build the layers.
@@ -226,6 +245,7 @@ class CodeTransformerBackbone(nn.Module):
                 does, which copies one layer.
             code_dim: size C of the code.
             code_layers: layers (from 1) that take the code.
+            code_attention: those also take it before self-attention.
             quick: see ``CodeLinear``.
         """
         super().__init__()
@@ -238,9 +258,8 @@ class CodeTransformerBackbone(nn.Module):
             coded = number in code_layers
             if identical_layers and coded in made:
                 return copy.deepcopy(made[coded])
-            made[coded] = CodeTransformerLayer(
-                dim, heads, feedforward_dim, dropout, code_dim=code_dim if coded else 0, quick=quick
-            )
+            options = {"code_dim": code_dim if coded else 0, "attention": coded and code_attention, "quick": quick}
+            made[coded] = CodeTransformerLayer(dim, heads, feedforward_dim, dropout, **options)
             return made[coded]
 
         self.layers = ModuleListOf([layer(number) for number in range(1, layers + 1)])
@@ -251,6 +270,9 @@ class CodeTransformerBackbone(nn.Module):
             for linear in (layer.linear1, layer.linear2):
                 if isinstance(linear, CodeLinear):
                     linear.scale_code_weight(factor)
+            if layer.attention:
+                with torch.no_grad():
+                    layer.self_attn.in_proj_weight[:, self.dim :] *= factor
 
     def forward(self, hidden_BTD: Tensor, code_BC: Tensor | None, causal: bool = True) -> Tensor:
         """Return the last hidden states [B, T, D].
@@ -280,32 +302,47 @@ class CodeTransformerBackbone(nn.Module):
 
 
 class CodeTransformerLayer(TransformerLayer):
-    """torch's post-norm layer with FFN(x) = [max(0, [x; c] W_1 + b_1); c] W_2 + b_2 (sec. 3.3)."""
+    """torch's post-norm layer with FFN(x) = [max(0, [x; c] W_1 + b_1); c] W_2 + b_2 (sec. 3.3).
+
+    With ``attention`` queries, keys and values are also those of [x; c]; the residual connection goes past c.
+    """
 
     def __init__(
-        self, dim: int, heads: int, feedforward_dim: int, dropout: float, *, code_dim: int, quick: bool
+        self, dim: int, heads: int, feedforward_dim: int, dropout: float, *, code_dim: int, attention: bool, quick: bool
     ) -> None:
         super().__init__(dim, heads, feedforward_dim, dropout, "relu", norm_first=False)
         if code_dim:
             self.linear1 = CodeLinear(dim, feedforward_dim, code_dim, quick=quick)
             self.linear2 = CodeLinear(feedforward_dim, dim, code_dim, quick=quick)
-        self.code_dim = code_dim
+        self.code_dim, self.attention = code_dim, attention
+        if attention:
+            # as torch initialises an attention of D + C inputs
+            wider = torch.empty(3 * dim, dim + code_dim)
+            self.self_attn.in_proj_weight = nn.Parameter(nn.init.xavier_uniform_(wider))
 
     def forward(  # type: ignore[override]  # it takes a code too
         self, x_BTD: Tensor, code_BC: Tensor | None, packing: Packing, forbidden: list[Tensor | None]
     ) -> Tensor:
         """Return the next hidden states of all tokens."""
         p = self.dropout.p if self.training else 0.0
-        attended_BTD = self._attend_all(x_BTD.flatten(0, 1), packing, forbidden, p).view_as(x_BTD)
+        seen_BTX = self._with_code(x_BTD, code_BC)
+        attended_BTD = self._attend_all(seen_BTX.flatten(0, 1), packing, forbidden, p).view_as(x_BTD)
         x_BTD = self.norm1(dropout_add(attended_BTD, x_BTD, p))
         return self.norm2(dropout_add(self._code_feed_forward(x_BTD, code_BC, p), x_BTD, p))
 
     def coded_step(self, x_BD: Tensor, code_BC: Tensor | None, cache: KeysValues | None) -> tuple[Tensor, KeysValues]:
         """Return the next hidden states of the newest position, and the grown cache."""
-        attended_BD, cache = self._attend_newest(x_BD, cache)
+        attended_BD, cache = self._attend_newest(self._with_code(x_BD.unsqueeze(1), code_BC).squeeze(1), cache)
         x_BD = self.norm1(x_BD + attended_BD)
         added_BD = self._code_feed_forward(x_BD.unsqueeze(1), code_BC, 0.0).squeeze(1)
         return self.norm2(x_BD + added_BD), cache
+
+    def _with_code(self, x_BTD: Tensor, code_BC: Tensor | None) -> Tensor:
+        """Return what self-attention sees, [B, T, D + C] if it takes the code."""
+        if not self.attention or code_BC is None:
+            return x_BTD
+        along_BTC = code_BC.unsqueeze(1).expand(-1, x_BTD.shape[1], -1)
+        return torch.cat((x_BTD, along_BTC.to(x_BTD.dtype)), dim=2)
 
     def _code_feed_forward(self, x_BTD: Tensor, code_BC: Tensor | None, p: float) -> Tensor:
         if not self.code_dim:
@@ -463,7 +500,7 @@ class ControlCodeModule(SourceModel):
             ``feedforward_dim``); a ``functools.partial`` of one of the two classes above.
         corpus: name of the corpus, for run names and messages.
         codes: number of sources S.
-        injection, injection_layers: see ``Injection.of``.
+        injection, injection_layers, injection_attention: see ``Injection.of``.
         match_parameters: a code that enters layers has S dimensions, without loss (S codes span no more), and every
             other Transformer arm is widened to the parameters of the whole neuron arm. Otherwise the code is as large
             as an embedding, as in the paper, and the arms differ.
@@ -475,7 +512,8 @@ class ControlCodeModule(SourceModel):
         scale_words: word embeddings are multiplied by sqrt(d) (the authors' Transformer; their GRU does not).
         init_range: embedding and output weights (and codes that start as words) are initialised uniformly in
             [-range, range]; None keeps torch's values, N(0, 1) and uniform in [-1, 1] / sqrt(d), as in the authors'
-        GRU. embedding_dropout: on the sum of embedding and position.
+            GRU.
+        embedding_dropout: on the sum of embedding and position.
         optimizer: one of ``optimizers``, name -> numbers, see ``configured_optimizer``.
         seed: of the weights.
         fast: use the faster forms of ``fast.py``, equal up to rounding; False computes the layers on [x; c] and the
@@ -506,6 +544,7 @@ class ControlCodeModule(SourceModel):
         optimizer: str,
         optimizers: Mapping[str, Mapping[str, float]],
         seed: int,
+        injection_attention: bool = False,
         fast: bool = True,
     ) -> None:
         super().__init__()
@@ -524,8 +563,10 @@ class ControlCodeModule(SourceModel):
         sizes, dim = backbone.keywords, backbone.keywords["dim"]
         code_dim = codes if match_parameters else dim
         read = partial(Injection.of, recurrent=backbone.func is CodeGRUBackbone, layers=sizes["layers"])
-        self.places = read(injection, injection_layers, code_dim=code_dim)
-        wider: dict[str, Any] = {} if read.keywords["recurrent"] else {"quick": fast}
+        self.places = read(injection, injection_layers, code_dim=code_dim, attention=injection_attention)
+        wider: dict[str, Any] = {}
+        if not read.keywords["recurrent"]:
+            wider = {"quick": fast, "code_attention": self.places.attention}
         if match_parameters and "feedforward_dim" in sizes:
             names = ("dim", "layers", "feedforward_dim")
             counted = {name: sizes[name] for name in names} | {"codes": codes, "vocabulary": len(vocabulary)}

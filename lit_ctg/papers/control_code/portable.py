@@ -122,6 +122,7 @@ def portable(module: Any, datamodule: Any) -> Portable:
         first = backbone.layers[0]
         parts |= {"heads": first.self_attn.num_heads, "feedforward_dim": first.linear1.out_features}
         parts |= {"dropout": first.dropout.p, "identical_layers": False, "quick": True}
+        parts |= {"code_attention": places.attention}
     sizes = {
         "dim": backbone.dim,
         "recurrent": recurrent,

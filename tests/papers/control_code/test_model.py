@@ -64,7 +64,8 @@ def restated(backbone: CodeTransformerBackbone, x_TD: torch.Tensor, code_C: torc
     for number, layer in enumerate(backbone.layers, start=1):
         weights = layer.self_attn
         attended = torch.zeros_like(x_TD)
-        query, key, value = (x_TD @ weights.in_proj_weight.T + weights.in_proj_bias).chunk(3, dim=1)
+        seen_TX = torch.cat((x_TD, code_C.expand(len(x_TD), -1)), dim=1) if layer.attention else x_TD
+        query, key, value = (seen_TX @ weights.in_proj_weight.T + weights.in_proj_bias).chunk(3, dim=1)
         for head in (slice(0, 4), slice(4, 8)):
             for t in range(len(x_TD)):
                 scores = torch.stack([query[t, head] @ key[s, head] for s in range(t + 1)]) / 2.0
@@ -81,9 +82,12 @@ def restated(backbone: CodeTransformerBackbone, x_TD: torch.Tensor, code_C: torc
     return x_TD
 
 
+@pytest.mark.parametrize("attention", [False, True])
 @pytest.mark.parametrize("coded", [{1, 2, 3}, {2}, set()], ids=["all", "one", "none"])
-def test_the_transformer_is_the_equation(coded):
-    backbone = transformer(code_dim=5, code_layers=coded).eval()
+def test_the_transformer_is_the_equation(coded, attention):
+    backbone = transformer(code_dim=5, code_layers=coded, code_attention=attention).eval()
+    wide = {layer.self_attn.in_proj_weight.shape[1] for layer in backbone.layers}
+    assert (13 in wide) == (attention and bool(coded))
     x_BTD, code_BC = torch.randn(2, 6, 8).double(), torch.randn(2, 5).double()
     hidden_BTD = backbone(x_BTD, code_BC)
     for row in range(2):
@@ -102,8 +106,9 @@ def test_without_code_it_is_torchs_encoder():
     assert torch.allclose(seeing_all, encoder(x_BTD), atol=1e-12)
 
 
-def test_a_code_of_zeros_changes_nothing():
-    backbone = transformer(code_dim=5, code_layers={1, 2, 3}).eval()
+@pytest.mark.parametrize("attention", [False, True])
+def test_a_code_of_zeros_changes_nothing(attention):
+    backbone = transformer(code_dim=5, code_layers={1, 2, 3}, code_attention=attention).eval()
     bare = transformer().eval()
     sizes = {name: value.shape for name, value in bare.state_dict().items()}
     state = backbone.state_dict()
@@ -116,16 +121,30 @@ def test_a_code_of_zeros_changes_nothing():
     assert not torch.allclose(with_zeros, other)
 
 
-def test_steps_of_the_transformer_are_the_columns_of_forward():
-    backbone = transformer(code_dim=5, code_layers={1, 3}).eval()
+@pytest.mark.parametrize("attention", [False, True])
+def test_gradients_of_the_transformer_are_those_of_the_equation(attention):
+    backbone = transformer(code_dim=5, code_layers={1, 3}, code_attention=attention, dropout=0.0)
+    x_BTD = torch.randn(1, 5, 8).double().requires_grad_()
+    code_BC = torch.randn(1, 5).double().requires_grad_()
+    inputs = [x_BTD, code_BC, *backbone.parameters()]
+    found = torch.autograd.grad(backbone(x_BTD, code_BC).square().sum(), inputs)
+    expected = torch.autograd.grad(restated(backbone, x_BTD[0], code_BC[0], {1, 3}).square().sum(), inputs)
+    for own, other in zip(found, expected, strict=True):
+        assert torch.allclose(own, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_steps_of_the_transformer_are_the_columns_of_forward(attention):
+    backbone = transformer(code_dim=5, code_layers={1, 3}, code_attention=attention).eval()
     x_BTD, code_BC, cache = torch.randn(2, 6, 8).double(), torch.randn(2, 5).double(), None
     for column, expected_BD in enumerate(backbone(x_BTD, code_BC).unbind(1)):
         hidden_BD, cache = backbone.step(x_BTD[:, column], code_BC, cache)
         assert torch.allclose(hidden_BD, expected_BD, atol=1e-12)
 
 
-def test_mixed_precision_takes_torchs_attention_and_agrees():
-    backbone = transformer(code_dim=5, code_layers={1, 2, 3}).float().eval()
+@pytest.mark.parametrize("attention", [False, True])
+def test_mixed_precision_takes_torchs_attention_and_agrees(attention):
+    backbone = transformer(code_dim=5, code_layers={1, 2, 3}, code_attention=attention).float().eval()
     x_BTD, code_BC = torch.randn(2, 6, 8), torch.randn(2, 5)
     exact = backbone(x_BTD, code_BC)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -191,8 +210,8 @@ def test_dropout_is_between_layers_in_training_only():
     assert not torch.allclose(quiet, backbone.train()(x_BTD, None))
 
 
-def read(name, chosen=None, recurrent=False):
-    return Injection.of(name, chosen, recurrent=recurrent, layers=6, code_dim=4)
+def read(name, chosen=None, recurrent=False, attention=False):
+    return Injection.of(name, chosen, recurrent=recurrent, layers=6, code_dim=4, attention=attention)
 
 
 def test_arms():
@@ -203,6 +222,14 @@ def test_arms():
     assert read("neuron", recurrent=True) == read("neuron")
     assert read("neuron", [4, 5, 6]) == Injection(False, (4, 5, 6), False, 4)
     assert read("neuron", [1, "output"]) == Injection(False, (1,), True, 4)
+    assert read("neuron", [2], attention=True) == Injection(False, (2,), False, 4, True)
+    for wrong in ({"name": "prompt"}, {"name": "none"}, {"name": "neuron", "recurrent": True}):
+        with pytest.raises(
+            UserError, match=r"injection_attention=true is for model\.injection=neuron in a Transformer"
+        ):
+            read(**wrong, attention=True)
+    with pytest.raises(UserError, match="has no layer"):
+        read("neuron", ["output"], attention=True)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +259,8 @@ def test_matched_transformers_are_equal_within_a_tenth_of_a_percent(layers, code
         return count(make_module(sizes=sizes, size=3000, codes=codes, **{"match_parameters": True, **options}))
 
     whole = parameters(injection="neuron")
-    for options in ({"injection": "prompt"}, {"injection": "none"}, {"injection_layers": [2]}):
+    attention = {"injection_attention": True}
+    for options in ({"injection": "prompt"}, {"injection": "none"}, {"injection_layers": [2]}, attention):
         assert parameters(**options) == pytest.approx(whole, rel=1e-3)
     # published: far apart
     published = {"match_parameters": False}
@@ -274,14 +302,18 @@ def test_a_small_code_starts_and_learns_as_a_large_one(optimizer):
     assert small_code_factors(7, 7, optimizer) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("network", ["transformer", "gru"])
-def test_factors_reach_code_and_weights(network, make_module):
+@pytest.mark.parametrize(
+    ("network", "where"),
+    [("transformer", {}), ("transformer", {"injection_attention": True}), ("gru", {})],
+    ids=["transformer", "attention", "gru"],
+)
+def test_factors_reach_code_and_weights(network, where, make_module):
     def state(**options):
-        return make_module(network, codes=2, match_parameters=True, **options)
+        return make_module(network, codes=2, match_parameters=True, **where, **options)
 
     adam, sgd = state(), state(optimizer="sgd")
     assert adam.code_scale == pytest.approx(8**0.5 * 4) and sgd.code_scale == pytest.approx(8**0.5 * 2)
-    coded = ("weight_ih", "linear1.weight", "linear2.weight", "output.weight")
+    coded = ["weight_ih", "linear1.weight", "linear2.weight", "output.weight", *["in_proj_weight"] * len(where)]
     for name, value in adam.state_dict().items():
         if any(part in name for part in coded):
             # the code's two columns stand behind those of x
@@ -298,12 +330,23 @@ ARMS = pytest.mark.parametrize(
         ("transformer", {"injection": "prompt"}),
         ("transformer", {"injection": "none"}),
         ("transformer", {"injection": "neuron", "injection_layers": [2, "output"]}),
+        ("transformer", {"injection": "neuron", "injection_attention": True}),
         ("transformer", {"injection": "prompt", "position": "batch_row"}),
         ("transformer", {"injection": "neuron", "position": "batch_row"}),
         ("gru", {"injection": "neuron"}),
         ("gru", {"injection": "prompt"}),
     ],
-    ids=["neuron", "prompt", "none", "some layers", "published prompt", "published neuron", "gru", "gru prompt"],
+    ids=[
+        "neuron",
+        "prompt",
+        "none",
+        "some layers",
+        "attention",
+        "published prompt",
+        "published neuron",
+        "gru",
+        "gru prompt",
+    ],  # fmt: skip
 )
 
 
