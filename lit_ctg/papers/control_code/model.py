@@ -258,8 +258,15 @@ class CodeTransformerBackbone(nn.Module):
             coded = number in code_layers
             if identical_layers and coded in made:
                 return copy.deepcopy(made[coded])
-            options = {"code_dim": code_dim if coded else 0, "attention": coded and code_attention, "quick": quick}
-            made[coded] = CodeTransformerLayer(dim, heads, feedforward_dim, dropout, **options)
+            made[coded] = CodeTransformerLayer(
+                dim,
+                heads,
+                feedforward_dim,
+                dropout,
+                code_dim=code_dim if coded else 0,
+                attention=coded and code_attention,
+                quick=quick,
+            )
             return made[coded]
 
         self.layers = ModuleListOf([layer(number) for number in range(1, layers + 1)])

@@ -336,17 +336,7 @@ ARMS = pytest.mark.parametrize(
         ("gru", {"injection": "neuron"}),
         ("gru", {"injection": "prompt"}),
     ],
-    ids=[
-        "neuron",
-        "prompt",
-        "none",
-        "some layers",
-        "attention",
-        "published prompt",
-        "published neuron",
-        "gru",
-        "gru prompt",
-    ],  # fmt: skip
+    ids=["neuron", "prompt", "none", "some layers", "attention", "published prompt", "published", "gru", "gru prompt"],
 )
 
 
