@@ -28,6 +28,7 @@ PRETRAINED = (
 
 # one of every set of classes that an experiment is built of, run at once; all in both regimes take minutes
 FIRST = (
+    "control_code/converged",
     "control_code/gru",
     "control_code/transformer",
     "graphmax/main",
