@@ -99,6 +99,7 @@ REGIMES = {
             "bases": 4,
             "blend": 5,
         },
+        "model/awd_lstm.yaml": {"within_documents": 1, "mixture_weight": 3, "bases": 4, "blend": 5},
         "model/nslm_class/place.yaml": {"metrics": 6},
     },
     "graphmax": {
