@@ -71,11 +71,15 @@ def difference(record: RunRecord, metric: str, one: str, other: str) -> Iterator
 
 
 def history_end(record: RunRecord) -> Iterator[Recomputed]:
-    """Expect in the record what the history has after the last epoch."""
+    """Expect in the record what the history has after the last epoch, or after the one that ``keep_best`` kept."""
     last = (record.config.get("trainer") or {}).get("max_epochs")
+    best = (record.metrics.get("best_epoch") or {}).get("value")
     for name, points in record.history.items():
-        if name in record.metrics and points and points[-1][0] == last:
-            yield exactly(name, points[-1][1], "history")
+        # the training loss is never measured again
+        wanted = last if best is None else points[-1][0] if name.startswith("train/") and points else best
+        for epoch, value in points[-1:] if best is None else points:
+            if name in record.metrics and epoch == wanted:
+                yield exactly(name, value, "history")
 
 
 def value_of(record: RunRecord, metric: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -14,18 +15,31 @@ GROUPS = {
 }
 
 
+def nats(record: RunRecord, metric: str) -> float:
+    """Return the cost of all tokens of a perplexity."""
+    return record.metrics[metric]["n"] * math.log(value_of(record, metric))
+
+
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
     """Yield what a record's numbers must be (Tables 2, 3 and 7)."""
     yield from history_end(record)
     for model in sorted({name.split("/")[1] for name in record.metrics if name.startswith("test/")}):
+        where = f"test/{model}"
         for group, classes in GROUPS.items():
-            for parts in (classes, ("first", "later")):
-                yield from pooled(record, f"test/{model}/{group}", [f"test/{model}/{part}" for part in parts], log=True)
+            yield from pooled(record, f"{where}/{group}", [f"{where}/{part}" for part in classes], log=True)
+        # first and later occurrences are of all classes: of one group, or of both (the AWD-LSTM)
+        groups = [f"{where}/{group}" for group in GROUPS if f"{where}/{group}" in record.metrics]
+        occasions = [f"{where}/first", f"{where}/later"]
+        if len(groups) == 1:
+            yield from pooled(record, groups[0], occasions, log=True)
+        elif groups and {*occasions} <= set(record.metrics):
+            rest = sum(nats(record, part) for part in occasions) - nats(record, groups[1])
+            yield exactly(groups[0], math.exp(rest / record.metrics[groups[0]]["n"]), "first and later less the other")
     for kind in ("count", "share"):
         for split in ("train", "val", "test"):
-            for classes in GROUPS.values():
-                names = [f"{kind}/{split}/{one}" for one in classes]
-                if {*names, f"{kind}/{split}/all"} <= set(record.metrics):
-                    yield exactly(f"{kind}/{split}/all", sum(value_of(record, name) for name in names), "its classes")
+            names = [f"{kind}/{split}/{one}" for classes in GROUPS.values() for one in classes]
+            found = [name for name in names if name in record.metrics]
+            if found and f"{kind}/{split}/all" in record.metrics:
+                yield exactly(f"{kind}/{split}/all", sum(value_of(record, name) for name in found), "its classes")
     if "increment/uniform" in record.metrics and (n := re.search(r"_n(\d+)$", record.name)):
         yield exactly("increment/uniform", int(n[1]) + 1.0, "n words and <eos>")
