@@ -296,7 +296,7 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
 
 def _hole(words: str, hole: str, reasons: list[str] | None) -> str:
     if reasons is None:
-        return hole if words in ("", NOT_RUN) else f"{words}; {hole}"
+        return hole if words in ("", NOT_RUN, hole) else f"{words}; {hole}"
     if hole not in reasons:
         reasons.append(hole)
     return f"{words or NOT_RUN} ({reasons.index(hole) + 1})"
@@ -366,7 +366,7 @@ def _stacked(row: Row, cell: Cell | None, size: str) -> Text:
     style = STYLES.get(cell.verdict.label, "") if cell.verdict is not None else "cyan"
     if cell.hole is not None:
         text = Text(visible(cell.hole), style="dim italic")
-        plain = words in ("", NOT_RUN)
+        plain = words in ("", NOT_RUN, visible(cell.hole))
         return text if plain else text.append("\n").append(words, style=f"not dim not italic {style}")
     text = Text().append(value_text(row, cell), style="" if cell.texts else "bold")
     if cell.interval is not None:

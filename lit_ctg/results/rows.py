@@ -199,8 +199,11 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         experiments += terms
         by_cell.setdefault(cell, []).append(statistics.fmean(_combined(row, values) for values in runs))
     means = [statistics.fmean(own_means) for own_means in by_cell.values()]
-    what = " combinations" if row.alike else ""
-    told = [f"{count}{what} left out, check {name} does not hold" for name, count in failed.items()]
+    what = " combination" if row.alike else ""
+    told = [
+        f"{count}{what}{'s' * (count > 1 and bool(what))} left out, check {name} does not hold"
+        for name, count in failed.items()
+    ]
     if not means:
         if failed:
             verdict = Verdict(CANNOT_DECIDE, "; ".join(told)) if row.claim else None

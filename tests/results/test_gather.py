@@ -15,7 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results.gather import gather, results_for, twins
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import load_records, write_record
-from lit_ctg.results.render import GAP_TO, Gap, n_words, render, shown_rows
+from lit_ctg.results.render import GAP_TO, Gap, flat, n_words, render, shown_rows
 from lit_ctg.results.report import main as report
 from lit_ctg.results.spec import Printed, RowSpec, TableSpec
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
@@ -434,6 +434,13 @@ def test_sizes_that_are_alike_are_one_cell(make_record, tmp_path: Path) -> None:
     pooled = find(some, "table_mine", "pooled").cells["corrected"]
     assert list(pooled.values.values()) == [-2.0, -5.0]
     assert pooled.note == "over 2 of 3 cells (2 pairs of runs); 2 combinations left out, check learned does not hold"
+    only = pooled_rows(make_record, tmp_path, {"ss": (-0.5,)}, over=over, size="{depth}{width}", some="[learned]")
+    row = find(only, "table_mine", "pooled")
+    told = "cannot decide: 1 combination left out, check learned does not hold"
+    assert row.cells["corrected"].hole == told
+    # the reason once, not as the verdict and again as the hole
+    mine = next(table for table in only.tables if table.spec.name == "table_mine")
+    assert [line[-1] for line in flat(mine)[1] if line[0] == row.spec.label] == [told]
 
 
 def test_never_is_about_every_pair_not_about_the_mean(make_record, tmp_path: Path) -> None:
