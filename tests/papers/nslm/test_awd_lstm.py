@@ -17,7 +17,7 @@ from lit_ctg.core.causality_probe import probe
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.awd_lstm import LAST, AWDBackbone, AWDModule, locked_dropout
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone, forget
-from lit_ctg.papers.nslm.model import Stream
+from lit_ctg.papers.nslm.model import NSLMModule, Stream
 from lit_ctg.run import build
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
@@ -264,6 +264,8 @@ def steps(module: AWDModule, optimizer: Any, count: int) -> list[torch.Tensor]:
         # the best before the last two is 9, then 6
         ([9.0, 6.0, 6.5, 6.4, 6.2], 5),
         ([5.0, 6.0, 7.0], None),
+        # the best of them is not the last of them
+        ([6.0, 8.0, 5.9, 5.8, 7.0], 5),
         ([5.0, 6.0, 7.0, 7.5], 4),
     ],
 )
@@ -299,9 +301,12 @@ def test_the_average_is_that_of_the_weights_since_then(built: Any, monkeypatch: 
     # torch leaves the first step after t0 out, as Merity et al.'s own optimiser did
     expected = torch.stack(seen[1:]).mean(0)
     torch.testing.assert_close(module.averages[module.embedding.weight], expected)
-    module._swap()
+    # validation is of the average, and training goes on from the last weights
+    module.on_validation_epoch_start()
     torch.testing.assert_close(module.embedding.weight.detach(), expected)
-    module._swap()
+    monkeypatch.setattr(NSLMModule, "on_validation_epoch_end", lambda self: None)
+    module._trainer.state = SimpleNamespace(fn="validate")
+    module.on_validation_epoch_end()
     assert torch.equal(module.embedding.weight, seen[-1])
     checkpoint = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
@@ -338,10 +343,10 @@ class Stopped(Exception):
 
 
 class Stop(Callback):
-    """Ends the run within its fifth epoch."""
+    """Ends the run within its seventh epoch."""
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if trainer.current_epoch == 4:
+        if trainer.current_epoch == 6:
             raise Stopped
 
 
@@ -349,7 +354,7 @@ def test_a_run_that_averages_goes_on_from_its_last_weights(tmp_path: Path, monke
     """Stopped and started again equals undisturbed; record and checkpoint are of the averaged weights."""
 
     def run(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        folder = train(compose([*QUICK, f"output_root={tmp_path / name}", "trainer.max_epochs=6"])).folder
+        folder = train(compose([*QUICK, f"output_root={tmp_path / name}", "trainer.max_epochs=8"])).folder
         checkpoint = torch.load(folder / build.CHECKPOINT, weights_only=True)
         return checkpoint, json.loads((folder / "run.json").read_text(encoding="utf-8"))
 
@@ -359,7 +364,7 @@ def test_a_run_that_averages_goes_on_from_its_last_weights(tmp_path: Path, monke
         patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop()])
         run("parts")
     parts, other = run("parts")
-    assert whole["optimizer_states"][0]["param_groups"][0]["t0"] <= 8, "it had not begun to average when it stopped"
+    assert whole["optimizer_states"][0]["param_groups"][0]["t0"] <= 8, "nothing to average when it stopped"
     assert record["metrics"] == other["metrics"]
     for key in ("state_dict", LAST):
         assert whole[key] and all(torch.equal(whole[key][name], parts[key][name]) for name in whole[key]), key
