@@ -42,7 +42,7 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.stat().st_size < 3_000_000
+    assert wheel.stat().st_size < 3_500_000
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -42,6 +42,10 @@ def without_loaders(config: object) -> object:
 
 def comparable(config: dict) -> object:
     """A configuration without those, without seeds and options that are off, and with the names of classes alone."""
+    if config["trainer"]["limit_train_batches"] == 0 and config["model"].get("start_from"):
+        # one training serves both regimes of NSLM (docs/papers/nslm.md), so this is a run of the other's networks
+        trained = {**config["trainer"], "limit_train_batches": 1.0}
+        config = {**config, "trainer": trained, "model": {**config["model"], "start_from": None}}
     return without_loaders(_without_seeds(without_modules(config)))
 
 
