@@ -54,6 +54,7 @@ NUMERICAL = (
     "papers/graphmax/test_gradient.py",
     "papers/graphmax/test_solver.py",
     "papers/idea_gate/fast/test_fused.py",
+    "papers/nslm/test_awd_lstm.py",
     "papers/nslm/test_heads.py",
 )
 
