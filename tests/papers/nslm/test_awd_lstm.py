@@ -21,6 +21,7 @@ from lit_ctg.papers.nslm.model import NSLMModule, Stream
 from lit_ctg.run import build
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
+from tests.papers.nslm.conftest import lstm_layer
 
 NONE = {"dropout": 0.0, "dropout_between": 0.0, "dropout_input": 0.0, "dropout_weight": 0.0}
 OUTPUT = 4
@@ -32,17 +33,9 @@ def make(**options: Any) -> AWDBackbone:
 
 
 def slow(backbone: AWDBackbone, x_TD: torch.Tensor) -> torch.Tensor:
-    """One text without dropout, gate by gate in float64."""
+    """All layers for one text, without dropout, in float64."""
     for lstm in backbone.layers:
-        w, u, b, c = (getattr(lstm, f"{name}_l0").double() for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        hidden = cell = torch.zeros(lstm.hidden_size, dtype=torch.float64)
-        rows = []
-        for x in x_TD.double():
-            i, f, g, o = (w @ x + b + u @ hidden + c).chunk(4)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            rows.append(hidden)
-        x_TD = torch.stack(rows)
+        x_TD = lstm_layer(lstm, 0, x_TD)
     return x_TD
 
 

@@ -11,6 +11,7 @@ import torch
 
 from lit_ctg.papers.nslm.baselines import END, CharacterRNN, CharacterRNNs, NeuralCache, RecurrentBackbone, forget
 from lit_ctg.papers.nslm.model import NSLMModule, clip_apart
+from tests.papers.nslm.conftest import lstm_layer
 
 
 def make(layers: int = 2, dropout: float = 0.0) -> RecurrentBackbone:
@@ -19,19 +20,9 @@ def make(layers: int = 2, dropout: float = 0.0) -> RecurrentBackbone:
 
 
 def slow(backbone: RecurrentBackbone, x_TD: torch.Tensor) -> torch.Tensor:
-    """Zaremba et al., eq. 1 to 3 for one text, gate by gate in float64."""
-    lstm = backbone.lstm
-    for layer in range(lstm.num_layers):
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        w, u, b, c = (getattr(lstm, f"{name}_l{layer}").double() for name in names)
-        hidden = cell = torch.zeros(backbone.dim, dtype=torch.float64)
-        rows = []
-        for x in x_TD.double():
-            i, f, g, o = (w @ x + b + u @ hidden + c).chunk(4)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            rows.append(hidden)
-        x_TD = torch.stack(rows)
+    """All layers for one text, without dropout, in float64."""
+    for layer in range(backbone.lstm.num_layers):
+        x_TD = lstm_layer(backbone.lstm, layer, x_TD)
     return x_TD
 
 
