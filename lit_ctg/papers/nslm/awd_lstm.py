@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from lit_ctg.callback.keep_best import KeepBest
 from lit_ctg.core.model import Batch
+from lit_ctg.errors import UserError
 from lit_ctg.network.backbone import ModuleListOf, check_backbone
 from lit_ctg.papers.nslm.baselines import State, StatefulBackbone
 from lit_ctg.papers.nslm.model import NSLMModule, TokenScores
@@ -161,6 +163,20 @@ class AWDModule(NSLMModule):
         losses, self._share = super().losses(batch), batch["input_ids_BT"].shape[1] / self.length
         penalty = self.backbone.penalty
         return losses | {"penalty": penalty, "loss": losses["loss"] + penalty}
+
+    def setup(self, stage: str) -> None:
+        """Choose the micro-models: see ``NSLMModule``.
+
+        Raises:
+            UserError: a callback would keep weights that are not those of the validation.
+        """
+        trainer: Any = self.trainer
+        if any(isinstance(callback, KeepBest) for callback in trainer.callbacks):
+            raise UserError(
+                "callback=keep_best would keep the last weights of its best epoch, and model=awd_lstm validates its "
+                "averaged ones: leave it out (callback.nslm_evaluation.patience stops training early)"
+            )
+        super().setup(stage)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """SGD, later averaged: see above."""

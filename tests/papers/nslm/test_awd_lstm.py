@@ -384,6 +384,12 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
         build_model(cfg, build_datamodule(cfg))
 
 
+def test_best_weights_are_not_kept_where_averaged_ones_are_validated(tmp_path: Path) -> None:
+    words = [*WORDS, "callback=[default,nslm_evaluation,keep_best]", f"output_root={tmp_path}"]
+    with pytest.raises(UserError, match=r"callback=keep_best .*nslm_evaluation\.patience"):
+        train(compose(["experiment=nslm/awd_lstm", *words]))
+
+
 def test_another_recurrent_backbone_takes_one_task_and_tied_rows_too() -> None:
     words = ["+model.single_task=true", "+model.tied=true", "model.character_dim=0"]
     cfg = compose(["experiment=nslm/numbers", *WORDS, *words])
