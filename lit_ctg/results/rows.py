@@ -224,7 +224,8 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         verdict = judge_never([cell for cell in possible if cell])
     elif verdict is None and row.claim:
         verdict = _judge(row, None, measured)
-    size = f"{sum(map(len, pairs.values()))} {'pairs' if len(row.over[0]) == 2 else 'sets'} of runs"
+    count = sum(map(len, pairs.values()))
+    size = f"{count} {'pair' if len(row.over[0]) == 2 else 'set'}{'s' * (count != 1)} of runs"
     return Cell(
         values=values,
         mean=measured.mean,
