@@ -123,9 +123,8 @@ REGIMES = {
         "backbone/code_transformer.yaml": {"identical_layers": 8},
         "decoding/control_code.yaml": {"choice": 3, "forget_prompt": 3, "causal": 3},
         "callback/code_trial.yaml": {"prompts": 3, "prompts_from": 3, "bleu_references": 2},
-        "experiment/control_code/gru.yaml": dict.fromkeys(
-            ("scale_words", "init_range", "batching", "gradient_clip_val"), 11
-        ),
+        "experiment/control_code/gru.yaml": dict.fromkeys(("batching", "choice", "top_p"), 11),
+        **{f"data/control_code/{name}.yaml": {"steps_per_epoch": 11} for name in ("books", "languages")},
         "data/tokenizer/spacy.yaml": {"whitespace": 7},
         "data/folder/control_code.yaml": {"shuffle": 6, "vocabulary_splits": 7},
         **{

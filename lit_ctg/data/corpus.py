@@ -52,12 +52,11 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         batching: chunks (consecutive), whole_batches (consecutive; in training across sources and dropping what does
         not fill a batch, see ``WholeBatches``), windows (random places in training), windows_everywhere (random
         places in evaluation too, others after every epoch: an estimate, not the whole split), equal_windows (random
-        places in training, every source equally often, an epoch as long as the text) or streams (truncated
-        back-propagation).
+        places in training, every source equally often) or streams (truncated back-propagation).
         length: positions T of a row.
         batch_size: rows B.
         seed: of the order or the places of batches.
-        steps_per_epoch: batches in an epoch of windows.
+        steps_per_epoch: batches in an epoch of windows; of equal_windows by default as many as hold the text's tokens.
         root: folder of source=local.
         repository, revision: of source=hub, the dataset and its commit (40 hex digits).
         cache_root: folder for downloads and packed text; LIT_CTG_CACHE or ~/.cache/lit_ctg by default.
@@ -264,7 +263,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
             return WholeBatches(packed, split, **options)
         options["by_source"] = self.by_source
         if self.batching == "equal_windows" and split == "train":
-            return RandomWindows(packed, split, steps=None, seed=self.seed, equal=True, **options)
+            return RandomWindows(packed, split, steps=self.steps_per_epoch, seed=self.seed, equal=True, **options)
         if self.batching == "windows_everywhere" or (self.batching == "windows" and split == "train"):
             return RandomWindows(packed, split, steps=self.steps_per_epoch or 0, seed=self.seed, **options)
         return ConsecutiveBatches(packed, split, **options)

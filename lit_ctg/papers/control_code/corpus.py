@@ -91,7 +91,7 @@ class GutenbergDataModule(CorpusDataModule):
         collection: one of ``collections``.
         collections: names of the books of each collection.
         books: Project Gutenberg's number of each book; ``None`` for a book that only local folders have.
-        characters: name -> number of first characters to which a book is cut.
+        characters: name -> number of first characters to which a book is cut; ``None`` takes all of it.
         val_fraction, test_fraction: share of each book, from its end, cut at line ends. A test share of 0 means that
             testing reads the validation part, as in the paper.
         sha256: checksum of the file of a number, for source=hub; otherwise that of the first download is stored and
@@ -108,7 +108,7 @@ class GutenbergDataModule(CorpusDataModule):
         collection: str,
         collections: Mapping[str, Sequence[str]],
         books: Mapping[str, int | None],
-        characters: Mapping[str, int],
+        characters: Mapping[str, int | None],
         val_fraction: float,
         test_fraction: float,
         sha256: Mapping[int, str] | None = None,

@@ -9,11 +9,11 @@ import torch
 import yaml
 
 from lit_ctg.config import compose, config_folder
-from lit_ctg.run.build import build
+from lit_ctg.run.build import build, build_datamodule
 
 WORDS = ("size=smoke", "logger=none", "trainer.accelerator=cpu", "metric=[perplexity]")
 CALLBACKS = "callback=[run_record,checkpoint,epoch_seed,finite_loss]"
-CORPORA = ("books2", "books3", "books6", "languages", "reviews", "scripts")
+CORPORA = ("books", "books2", "books3", "books6", "languages", "reviews", "scripts")
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
@@ -38,7 +38,7 @@ def test_grids_have_the_papers_cells(name, cells):
 
 @pytest.mark.parametrize("regime", ["as_published", "corrected"])
 def test_published_constants_are_those_of_the_authors_code(regime):
-    """Deviations 5, 6, 8 to 10: the start of codes, the loader, the GRU's scale, start, windows and clipping."""
+    """Deviations 5, 6, 8 to 11: the start of codes, the loader; the GRU's scale, start, windows and updates."""
     published = regime == "as_published"
     words = [f"regime={regime}", "size=paper"]
     transformer = compose(["experiment=control_code/transformer", *words])
@@ -49,9 +49,20 @@ def test_published_constants_are_those_of_the_authors_code(regime):
     names = list(books6.data.collections.books6)
     assert (names == sorted(names)) is published
     gru = compose(["experiment=control_code/gru", *words])
-    assert gru.model.scale_words is not published and (gru.model.init_range is None) is published
-    assert (gru.trainer.gradient_clip_val is None) is published
+    assert gru.model.scale_words is False and gru.model.init_range is None and gru.trainer.gradient_clip_val is None
     assert gru.data.batching == ("equal_windows" if published else "chunks")
+    books = compose(["experiment=control_code/gru", "data=control_code/books", *words])
+    assert [gru.data.steps_per_epoch, books.data.steps_per_epoch] == ([23, 318] if published else [None, None])
+    assert books.data.characters.shakespeare is None
+
+
+def test_an_epoch_of_the_published_gru_has_the_batches_it_is_given():
+    words = ("experiment=control_code/gru", "data=control_code/books", "regime=as_published", *WORDS)
+    counts = [
+        len(build_datamodule(compose([*words, f"data.steps_per_epoch={steps}"])).train_dataloader())
+        for steps in (7, "null")
+    ]
+    assert counts[0] == 7 != counts[1]
 
 
 def fit(folder, *words):
@@ -101,11 +112,11 @@ def test_command_line(run_cli, tmp_path):
     code, out, err = run_cli("train", *words)
     assert code == 0, err
     record = json.loads((tmp_path / out.splitlines()[-1].removeprefix("record: ")).read_text(encoding="utf-8"))
-    assert record["name"] == "gru_books2_h16_neuron" and record["metrics"]["val/perplexity"]["value"] > 1
+    assert record["name"] == "gru_languages_h16_neuron" and record["metrics"]["val/perplexity"]["value"] > 1
     code, out, err = run_cli("generate", *words)
     assert code == 0 and len(out.strip().splitlines()) == 5, err
     code, _, err = run_cli("generate", *words, "control.source=nobody")
-    assert code == 2 and "control.source=nobody: use one of city_romance, stage_play" in err
+    assert code == 2 and "control.source=nobody: use one of city_romance, cuaderno" in err
     checkpoint = next(tmp_path.rglob("last.ckpt"))
     code, _, err = run_cli("generate", *words, f"ckpt_path={checkpoint}", "model.injection=prompt")
     assert code == 2 and "model.injection is neuron there and prompt here" in err
