@@ -24,7 +24,15 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.metric.control_success import ControlSuccess
-from lit_ctg.papers.control_code.metrics import BertScore, CodeSwapGap, Degeneracy, SourceClassifier, Variation
+from lit_ctg.metric.perplexity import Perplexity
+from lit_ctg.papers.control_code.metrics import (
+    BertScore,
+    CodeSwapGap,
+    CrossEntropy,
+    Degeneracy,
+    SourceClassifier,
+    Variation,
+)
 from lit_ctg.papers.control_code.verify import LEARNED
 
 FROM = ("held_out", "whole_text")
@@ -204,12 +212,13 @@ class CodeTrial(Callback):
         bertscore: arguments of ``BertScore``.
         judge_chunks: chunks per source from which the source classifier learns.
         samples_kept: generations kept per (mode, source, code).
+        test: at the end measure the test text, too (``test/...``): where validation text chose the weights.
 
     Attributes:
         results: run-record entries ``code_swap/...``, ``trial/<greedy|sampled>/...``, ``classifier/accuracy``,
             ``reference/...`` (real continuations, word frequencies), ``trial/learned`` (perplexity at least a tenth
             below that of word frequencies), ``trial/breakthrough_epoch``, ``train/...`` of the last epoch,
-            ``corpus/train_tokens`` (Table 2).
+            ``corpus/train_tokens`` (Table 2), ``test/...``.
         history: ``train/...`` (see ``TrainingCurve``) and ``trial/...`` by epoch.
         samples: dicts with mode, source, code, prompt and text; mode "note" lists what was not measured.
 
@@ -231,13 +240,14 @@ class CodeTrial(Callback):
         bertscore: Mapping[str, Any] | None = None,
         judge_chunks: int = 2000,
         samples_kept: int = 3,
+        test: bool = False,
     ) -> None:
         super().__init__()
         self.prompts, self.prompt_tokens, self.new_tokens = prompts, prompt_tokens, new_tokens
         self.prompts_from, self.bleu = prompts_from, Bleu(references=bleu_references)
         self.decoding, self.seed, self.epochs = decoding, seed, frozenset(epochs)
         self.bertscore = dict(bertscore or {"path": None})
-        self.judge_chunks, self.samples_kept = judge_chunks, samples_kept
+        self.judge_chunks, self.samples_kept, self.test = judge_chunks, samples_kept, test
         self.results: dict[str, dict[str, Any]] = {}
         self.curve = TrainingCurve()
         self.history: dict[str, list[list[float]]] = {}
@@ -281,16 +291,7 @@ class CodeTrial(Callback):
             return
         if "control_code_B" not in batch:
             raise UserError("callback code_trial: batches have no control_code_B; set data.by_source=true")
-        code_B, count = batch["control_code_B"], len(self.gap.sources)
-        wrong_BT = torch.zeros((), dtype=torch.float64)
-        for shift in range(1, count):
-            swapped = {**batch, "control_code_B": (code_B + shift) % count}
-            with trainer.precision_plugin.forward_context():
-                scores_BTV = pl_module(swapped).scores_BTV
-            cost_BT = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
-            wrong_BT = wrong_BT.to(cost_BT) + cost_BT / (count - 1)
-        right_BT = token_nll(outputs.scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
-        self.gap.update(wrong_BT.sum(1), right_BT.sum(1), batch["mask_target_BT"].sum(1), code_B)
+        _swap(self.gap, trainer, pl_module, outputs, batch)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Generate: at the end of the run for the results, after the chosen epochs for the history."""
@@ -301,6 +302,8 @@ class CodeTrial(Callback):
             self._keep_references(datamodule)
             self._keep_gap(datamodule)
             self._keep_curve(datamodule)
+            if self.test:
+                self._keep_test(trainer, pl_module, datamodule)
             self._keep(self.run(pl_module, datamodule))
         elif trainer.state.fn == "fit" and not trainer.sanity_checking and epoch in self.epochs:
             for name, result in self.run(pl_module, datamodule).items():
@@ -416,6 +419,23 @@ class CodeTrial(Callback):
         for name, unit in CURVE_UNITS.items():
             self._keep({name: MetricResult(self.history[name][-1][1], unit, "lower", tokens, None, 1)})
 
+    def _keep_test(self, trainer: Trainer, module: LightningModule, datamodule: Any) -> None:
+        """Record the cost of the test text, and what a wrong code costs there."""
+        sources = datamodule.sources
+        gap, costs = CodeSwapGap(sources=sources), {"cross_entropy": CrossEntropy(), "perplexity": Perplexity()}
+        with torch.no_grad(), evaluating(module):
+            for batch in datamodule.test_dataloader():
+                there = trainer.strategy.batch_to_device(batch)
+                with trainer.precision_plugin.forward_context():
+                    output = module(there)
+                for cost in costs.values():
+                    cost.update_from(output, there)
+                if len(sources) > 1:
+                    _swap(gap, trainer, module, output, there)
+        self._keep({f"test/{name}": cost.number() for name, cost in costs.items()})
+        if len(sources) > 1:
+            self._keep({f"test/code_swap/{name}": result for name, result in gap.named().items()})
+
     def _keep(self, results: Mapping[str, MetricResult]) -> None:
         self.results |= {name: result.to_dict() for name, result in results.items()}
 
@@ -429,6 +449,20 @@ class CodeTrial(Callback):
             if kept[prompt.source, code] <= self.samples_kept:
                 place = {"mode": mode, "source": names[prompt.source], "code": names[code]}
                 self.samples.append({**place, "prompt": decode(prompt.ids), "text": decode(tokens)})
+
+
+def _swap(gap: CodeSwapGap, trainer: Trainer, module: LightningModule, output: Any, batch: Any) -> None:
+    """Score a batch again under every wrong code, and add both costs to the gap."""
+    code_B, count = batch["control_code_B"], len(gap.sources)
+    wrong_BT = torch.zeros((), dtype=torch.float64)
+    for shift in range(1, count):
+        swapped = {**batch, "control_code_B": (code_B + shift) % count}
+        with trainer.precision_plugin.forward_context():
+            scores_BTV = module(swapped).scores_BTV
+        cost_BT = token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+        wrong_BT = wrong_BT.to(cost_BT) + cost_BT / (count - 1)
+    right_BT = token_nll(output.scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"])
+    gap.update(wrong_BT.sum(1), right_BT.sum(1), batch["mask_target_BT"].sum(1), code_B)
 
 
 def _exp(nats: float) -> float:

@@ -222,20 +222,36 @@ def test_a_model_that_ignores_its_code_has_no_gap_and_half_of_the_sources_right(
     assert callback.results["trial/greedy/variation"]["value"] == pytest.approx(1 / 12)
 
 
-def test_the_gap_is_the_cost_under_the_other_code(trainer_of, corpus):
-    callback = trial()
-    module = validate(trainer_of, corpus, callback)
+def costs(module, corpus, split) -> tuple[float, float]:
+    """The mean cost of a split's tokens under their code, and under the other one."""
     wrong = right = tokens = 0.0
-    for i in range(len(corpus.batches("val"))):
-        batch = corpus.batches("val")[0, i]
+    for i in range(len(corpus.batches(split))):
+        batch = corpus.batches(split)[0, i]
         for code, sign in ((batch["control_code_B"], 0), (1 - batch["control_code_B"], 1)):
             scores_BTV = module({**batch, "control_code_B": code}).scores_BTV.detach()
             cost = float(token_nll(scores_BTV, batch["target_ids_BT"], batch["mask_target_BT"]).sum())
             wrong, right = wrong + sign * cost, right + (1 - sign) * cost
         tokens += float(batch["mask_target_BT"].sum())
-    assert callback.results["code_swap/nats"]["value"] == pytest.approx((wrong - right) / tokens, rel=1e-6)
-    expected = math.exp(wrong / tokens) - math.exp(right / tokens)
-    assert callback.results["code_swap/perplexity"]["value"] == pytest.approx(expected, rel=1e-6)
+    return right / tokens, wrong / tokens
+
+
+def test_the_gap_is_the_cost_under_the_other_code(trainer_of, corpus):
+    callback = trial()
+    right, wrong = costs(validate(trainer_of, corpus, callback), corpus, "val")
+    assert callback.results["code_swap/nats"]["value"] == pytest.approx(wrong - right, rel=1e-6)
+    assert callback.results["code_swap/perplexity"]["value"] == pytest.approx(
+        math.exp(wrong) - math.exp(right), rel=1e-6
+    )
+    assert not [name for name in callback.results if name.startswith("test/")]
+
+
+def test_the_test_text_is_measured_where_that_is_asked_for(trainer_of, corpus):
+    callback = trial(test=True)
+    right, wrong = costs(validate(trainer_of, corpus, callback), corpus, "test")
+    found = {name: result["value"] for name, result in callback.results.items()}
+    assert found["test/cross_entropy"] == pytest.approx(right, rel=1e-6)
+    assert found["test/perplexity"] == pytest.approx(math.exp(right), rel=1e-6)
+    assert found["test/code_swap/nats"] == pytest.approx(wrong - right, rel=1e-6) != found["code_swap/nats"]
 
 
 def test_text_measures_are_of_right_codes_only_and_real_text_stands_beside_them(trainer_of, corpus):
