@@ -37,9 +37,13 @@ class KeepBest(EarlyStopping):
         self.best: dict[str, Tensor] = {}
         self.epoch = 0
         self.results: dict[str, dict[str, Any]] = {}
+        self._last: dict[str, Tensor] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Train no further if the run had stopped before it was interrupted."""
+        """Go on from the last weights; train no further if the run had stopped before it was interrupted."""
+        if self._last:
+            pl_module.load_state_dict(self._last, strict=False)
+            self._last = {}
         if self.stopped_epoch:
             trainer.should_stop = True
 
@@ -62,7 +66,7 @@ class KeepBest(EarlyStopping):
         """Go back to the best weights."""
         if self.best:
             pl_module.load_state_dict(self.best, strict=False)
-        self.results = {"best_epoch": MetricResult(float(self.epoch), "epoch", "none", 1, None, 1).to_dict()}
+        self._tell()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the early stopping and the epoch of the best weights."""
@@ -72,6 +76,10 @@ class KeepBest(EarlyStopping):
         """Restore it."""
         super().load_state_dict(state_dict)
         self.epoch = state_dict["epoch"]
+        self._tell()  # of a run that had all its epochs before it was interrupted, nothing is trained any more
+
+    def _tell(self) -> None:
+        self.results = {"best_epoch": MetricResult(float(self.epoch), "epoch", "none", 1, None, 1).to_dict()}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the best weights where everyone reads them, and the last ones beside them."""
@@ -80,10 +88,10 @@ class KeepBest(EarlyStopping):
             checkpoint["state_dict"] = checkpoint["state_dict"] | self.best
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Go on from the last weights. Lightning has loaded the best ones into the module before."""
+        """Remember the last weights: only a training that goes on needs them. The module has the best ones."""
         if trainer.state.fn == TrainerFn.FITTING and LAST in checkpoint:
-            self.best = {name: checkpoint["state_dict"][name] for name in checkpoint[LAST]}
-            pl_module.load_state_dict(checkpoint[LAST], strict=False)
+            self._last = checkpoint[LAST]
+            self.best = {name: checkpoint["state_dict"][name] for name in self._last}
 
 
 def weights(module: LightningModule) -> dict[str, Tensor]:

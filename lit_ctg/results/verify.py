@@ -73,7 +73,11 @@ def difference(record: RunRecord, metric: str, one: str, other: str) -> Iterator
 def history_end(record: RunRecord) -> Iterator[Recomputed]:
     """Expect in the record what the history has after the last epoch, or after the one that ``keep_best`` kept."""
     last = (record.config.get("trainer") or {}).get("max_epochs")
-    best = (record.metrics.get("best_epoch") or {}).get("value")
+    keep = (record.config.get("callback") or {}).get("keep_best") or {}
+    costs = record.history.get(keep.get("monitor"), [])
+    best = min(costs, key=lambda point: (point[1], point[0]))[0] if costs else None
+    if best is not None and "best_epoch" in record.metrics:
+        yield exactly("best_epoch", best, "history")
     for name, points in record.history.items():
         # the training loss is never measured again
         wanted = last if best is None else points[-1][0] if name.startswith("train/") and points else best

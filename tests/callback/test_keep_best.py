@@ -53,17 +53,34 @@ def test_a_run_that_goes_on_improving_ends_at_its_last_epoch(tiny: Any, trainer_
     assert same(module.state_dict(), costs.seen[2])
 
 
+class Save(Callback):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.save_checkpoint(self.path, weights_only=False)
+
+
+def test_a_run_that_had_all_its_epochs_when_it_was_interrupted_has_its_best_weights(
+    tiny: Any, trainer_of: Any, tmp_path: Path
+) -> None:
+    path, costs = tmp_path / "last.ckpt", Costs((5.0, 3.0, 4.0))
+    for callbacks in ((costs, Save(path)), (Costs(),)):
+        module, data = tiny()
+        keep = KeepBest(monitor="val/cross_entropy", patience=3)
+        trainer_of(*callbacks, keep, max_epochs=3).fit(module, data, ckpt_path=path if path.exists() else None)
+        assert keep.results["best_epoch"]["value"] == 2.0
+        assert same(module.state_dict(), costs.seen[1]) and not same(costs.seen[1], costs.seen[2])
+    assert not callbacks[0].seen, "it trained on"
+
+
 @pytest.mark.parametrize("epochs", [3, 5, 7])
 def test_a_checkpoint_has_the_best_weights_and_the_last(
     tiny: Any, trainer_of: Any, tmp_path: Path, epochs: int
 ) -> None:
-    class Save(Callback):
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            trainer.save_checkpoint(tmp_path / "last.ckpt", weights_only=False)
-
     module, data = tiny()
-    costs = Costs()
-    trainer_of(costs, KeepBest(monitor="val/cross_entropy", patience=3), Save(), max_epochs=epochs).fit(module, data)
+    costs, save = Costs(), Save(tmp_path / "last.ckpt")
+    trainer_of(costs, KeepBest(monitor="val/cross_entropy", patience=3), save, max_epochs=epochs).fit(module, data)
     content = torch.load(tmp_path / "last.ckpt", weights_only=True)
     best = min(range(epochs), key=lambda epoch: COSTS[epoch])
     assert same(content["state_dict"], costs.seen[best])
