@@ -74,7 +74,7 @@ def history_end(record: RunRecord) -> Iterator[Recomputed]:
     """Expect in the record what the history has after the last epoch, or after the one that ``keep_best`` kept."""
     last = (record.config.get("trainer") or {}).get("max_epochs")
     keep = (record.config.get("callback") or {}).get("keep_best") or {}
-    costs = record.history.get(keep.get("monitor"), [])
+    costs = record.history.get(str(keep.get("monitor")), [])
     best = min(costs, key=lambda point: (point[1], point[0]))[0] if costs else None
     if best is not None and "best_epoch" in record.metrics:
         yield exactly("best_epoch", best, "history")

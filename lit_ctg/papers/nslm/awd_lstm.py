@@ -51,14 +51,9 @@ class AWDBackbone(StatefulBackbone):
         beta: weight of the temporal activation regularisation: mean square of its change from position to position,
             without dropout.
 
-    Attributes:
-        penalty: alpha and beta times their mean squares in the last call of ``run``, ().
-
     Raises:
-        ValueError: a size below 1, or a probability outside [0, 1).
+        ValueError: a size below 1, a probability outside [0, 1), or a weight below 0.
     """
-
-    penalty: Tensor
 
     def __init__(
         self,
@@ -80,12 +75,15 @@ class AWDBackbone(StatefulBackbone):
         for name, probability in dropouts.items():
             if not 0.0 <= probability < 1.0:
                 raise ValueError(f"dropout{name}={probability}: choose a probability in [0, 1)")
+        if min(alpha, beta) < 0:
+            raise ValueError(f"alpha={alpha} and beta={beta} must not be negative")
         self.dim, self.hidden, self.alpha, self.beta = dim, hidden, alpha, beta
         self.dropout, self.dropout_between = dropout, dropout_between
         self.dropout_input, self.dropout_weight = dropout_input, dropout_weight
         sizes = [dim, *[hidden] * (layers - 1), dim]
         # torch's initial values are those of Merity et al.: uniform in +-1 / sqrt(size)
         self.layers = ModuleListOf[nn.LSTM](nn.LSTM(*pair, batch_first=True) for pair in itertools.pairwise(sizes))
+        self._penalty: Tensor | None = None
 
     def arguments(self) -> dict[str, float]:
         """Return what makes another one of the same shape."""
@@ -103,11 +101,16 @@ class AWDBackbone(StatefulBackbone):
             grown += after
             last = number == len(self.layers) - 1
             output = locked_dropout(raw, self.dropout if last else self.dropout_between, self.training)
-        changes = raw.diff(dim=1)
-        self.penalty = self.alpha * output.float().square().mean()
-        if changes.numel():
-            self.penalty = self.penalty + self.beta * changes.float().square().mean()
+        if self.training:
+            self._penalty = self.alpha * output.float().square().mean()
+            if (changes := raw.diff(dim=1)).numel():
+                self._penalty = self._penalty + self.beta * changes.float().square().mean()
         return output, tuple(grown)
+
+    def penalty(self) -> Tensor | None:
+        """Return alpha and beta times their mean squares in the last ``run`` in training: see ``StatefulBackbone``."""
+        penalty, self._penalty = self._penalty, None
+        return penalty
 
 
 class AWDModule(NSLMModule):
@@ -125,13 +128,18 @@ class AWDModule(NSLMModule):
         options: of ``NSLMModule``.
 
     Raises:
-        UserError: another backbone; see also ``NSLMModule``.
+        UserError: another backbone, or a number out of its range; see also ``NSLMModule``.
     """
 
     OPTIMIZERS: ClassVar[tuple[str, ...]] = ("nt_asgd",)
 
     def __init__(self, *, backbone: Any, embedding_dropout: float, length: int, patience: int, **options: Any) -> None:
         check_backbone(backbone, "run", "dropout_weight")
+        if not 0.0 <= embedding_dropout < 1.0:
+            raise UserError(f"model.embedding_dropout={embedding_dropout}: choose a probability in [0, 1)")
+        for name, number, least in (("length", length, 1), ("patience", patience, 0)):
+            if not isinstance(number, int) or number < least:
+                raise UserError(f"model.{name}={number}: give a whole number from {least}")
         super().__init__(
             backbone=backbone,
             optimizer="nt_asgd",
@@ -160,9 +168,8 @@ class AWDModule(NSLMModule):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return nats per token (``nnlm``), the backbone's ``penalty``, and their sum, the cost of a step."""
-        losses, self._share = super().losses(batch), batch["input_ids_BT"].shape[1] / self.length
-        penalty = self.backbone.penalty
-        return losses | {"penalty": penalty, "loss": losses["loss"] + penalty}
+        self._share = batch["input_ids_BT"].shape[1] / self.length
+        return super().losses(batch)
 
     def setup(self, stage: str) -> None:
         """Choose the micro-models: see ``NSLMModule``.
@@ -187,12 +194,14 @@ class AWDModule(NSLMModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip, then scale: for SGD that is the rate of a shorter or longer stretch."""
+        """Clip, then scale: for SGD that is the rate of a shorter or longer stretch, decay of weights included."""
         super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
         if self._share != 1.0:
             for parameter in self.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self._share)
+                    # the optimiser adds a whole decay
+                    decay = (self._share - 1.0) * self.weight_decay
+                    parameter.grad.mul_(self._share).add_(parameter.detach(), alpha=decay)
 
     # averaging -----------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,10 @@ class StatefulBackbone(nn.Module, ABC):
             state: final state of the previous stretch; None starts afresh.
         """
 
+    def penalty(self) -> Tensor | None:
+        """Return what the last ``run`` in training adds to the cost of its step, (), once; None: nothing."""
+        return None
+
     def forward(self, embedded_BTD: Tensor) -> Tensor:
         """Return hidden states [B, T, D] of texts that start here (zero state)."""
         return self.run(embedded_BTD, None)[0]

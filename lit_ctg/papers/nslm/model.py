@@ -393,6 +393,9 @@ class NSLMModule(LitLanguageModel):
                 f"model.start_from={path} has other networks ({differs[0]}): give the checkpoint of a run with the "
                 "same backbone, classes and corpus"
             )
+        tied = getattr(self.heads, "word_VD", None) is self.embedding.weight
+        if tied and not torch.equal(given["embedding.weight"], given["heads.word_VD"]):
+            raise UserError(f"model.start_from={path} has rows of its own: set model.tied to false")
         self.load_state_dict(given, strict=False)
         self.given_weights = weights_digest(nn.ModuleList([self.backbone, self.embedding, self.heads, self.characters]))
         self._given = path, dict(content[KEY]["corpus"])
@@ -659,7 +662,7 @@ class NSLMModule(LitLanguageModel):
         ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the cost of a step, and nats per token of NNLM and tag, nats per class token of the others.
+        """Return the cost of a step, nats per token of NNLM and tag, per class token of the others, and ``penalty``.
 
         All heads have weight 1; character RNNs learn from the states, but send no gradient to them.
         """
@@ -681,6 +684,9 @@ class NSLMModule(LitLanguageModel):
         if self.characters.ready:
             losses["characters"] = self.characters.cost()
             loss = loss + self.character_rate * losses["characters"]
+        if isinstance(self.backbone, StatefulBackbone) and (penalty := self.backbone.penalty()) is not None:
+            losses["penalty"] = penalty
+            loss = loss + penalty
         return {"loss": loss, **losses}
 
     def configure_optimizers(self) -> Any:

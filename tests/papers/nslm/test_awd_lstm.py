@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import math
 from pathlib import Path
@@ -15,7 +17,7 @@ from lightning import Callback
 from lit_ctg.config import compose
 from lit_ctg.core.causality_probe import probe
 from lit_ctg.errors import UserError
-from lit_ctg.papers.nslm.awd_lstm import LAST, AWDBackbone, AWDModule, locked_dropout
+from lit_ctg.papers.nslm.awd_lstm import HISTORY, LAST, AWDBackbone, AWDModule, locked_dropout
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone, forget
 from lit_ctg.papers.nslm.model import NSLMModule, Stream
 from lit_ctg.run import build
@@ -40,25 +42,30 @@ def slow(backbone: AWDBackbone, x_TD: torch.Tensor) -> torch.Tensor:
 
 
 def test_equals_the_equations_and_so_does_the_penalty() -> None:
-    backbone, x = make().eval(), torch.randn(3, 7, OUTPUT)
+    backbone, x = make().train(), torch.randn(3, 7, OUTPUT)
     expected = torch.stack([slow(backbone, row) for row in x])
     torch.testing.assert_close(backbone(x).double(), expected, atol=1e-6, rtol=0)
     expected = expected.detach()
     change = sum(float(((row[t + 1] - row[t]) ** 2).sum()) for row in expected for t in range(6)) / (3 * 6 * OUTPUT)
     size = float((expected**2).sum()) / (3 * 7 * OUTPUT)
-    assert float(backbone.penalty.detach()) == pytest.approx(2.0 * size + 1.0 * change, rel=1e-5)
+    penalty = backbone.penalty()
+    assert penalty is not None and penalty.item() == pytest.approx(2.0 * size + 1.0 * change, rel=1e-5)
+    # once, and in training only
+    assert backbone.penalty() is None
+    backbone.eval()(x)
+    assert backbone.penalty() is None
 
 
 def test_activation_regularisation_sees_the_dropout_and_the_temporal_one_does_not() -> None:
     x = torch.randn(2, 9, OUTPUT)
-    bare = make(alpha=0.0).eval()
+    bare = make(alpha=0.0).train()
     bare(x)
     dropped = make(alpha=0.0, dropout=0.5).train()
     dropped(x)
-    torch.testing.assert_close(dropped.penalty, bare.penalty)
+    torch.testing.assert_close(dropped.penalty(), bare.penalty())
     seen = make(beta=0.0, dropout=0.5).train()
     output = seen(x)
-    torch.testing.assert_close(seen.penalty, 2.0 * output.square().mean())
+    torch.testing.assert_close(seen.penalty(), 2.0 * output.square().mean())
     assert (output == 0).any()
 
 
@@ -205,12 +212,16 @@ def test_words_are_dropped_whole_and_rows_are_tied(built: Any) -> None:
     torch.testing.assert_close(embedded[0][~gone], module.embed(ids)[0][~gone] / 0.7)
 
 
-def test_a_step_costs_the_words_and_the_penalty(built: Any) -> None:
+def test_a_step_costs_the_words_and_the_penalty(built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, datamodule = built
     batch = next(iter(datamodule.train_dataloader()))
-    module.streams["train"] = Stream()
+    module.streams["train"], module.streams["evaluation"] = Stream(), Stream()
+    for name in ("dropout", "dropout_between", "dropout_input", "dropout_weight"):
+        monkeypatch.setattr(module.backbone, name, 0.0)
+    monkeypatch.setattr(module, "embedding_dropout", 0.0)
+    module.train()
     losses = module.losses(batch)
-    module.streams["evaluation"] = Stream()
+    module.eval()
     with torch.no_grad():
         scores = module.score(batch, characters=False)
     assert float(losses["nnlm"]) == pytest.approx(-scores.nnlm_N.mean(), rel=1e-5)
@@ -218,15 +229,65 @@ def test_a_step_costs_the_words_and_the_penalty(built: Any) -> None:
     assert set(losses) == {"loss", "nnlm", "penalty"} and float(losses["penalty"]) > 0
 
 
+def test_another_model_of_the_paper_pays_the_penalty_too() -> None:
+    losses = []
+    for alpha in (0, 1000):
+        words = ["backbone=awd_lstm", f"backbone.alpha={alpha}", "backbone.dim=8", "backbone.hidden=8", *WORDS]
+        cfg = compose(["experiment=nslm/numbers", *words, "seed=0"])
+        torch.manual_seed(0)
+        datamodule = build_datamodule(cfg)
+        module = build_model(cfg, datamodule).train()
+        torch.manual_seed(0)
+        losses.append(module.losses(next(iter(datamodule.train_dataloader()))))
+    assert float(losses[1]["loss"] - losses[1]["penalty"]) == pytest.approx(
+        float(losses[0]["loss"] - losses[0]["penalty"]), rel=1e-4
+    )
+    assert float(losses[1]["penalty"]) > 0.5 + float(losses[0]["penalty"])
+
+
+def test_a_model_that_has_run_or_learned_is_copied(built: Any) -> None:
+    module, datamodule = built
+    batch = next(iter(datamodule.train_dataloader()))
+    backbone = copy.deepcopy(module.backbone)
+    for mode in (False, True):
+        backbone.train(mode)(module.embedding(batch["input_ids_BT"]).detach()).sum().backward()
+        backbone.penalty()
+        other = copy.deepcopy(backbone).eval()
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), backbone.parameters(), strict=True))
+        x = torch.randn(2, 5, backbone.dim)
+        torch.testing.assert_close(other(x), backbone.eval()(x))
+
+
 def test_the_rate_of_a_step_is_in_proportion_to_its_length(built: Any) -> None:
-    module, _ = built
+    """The gradient is clipped, then scaled, and so is the decay that the optimiser adds."""
+    module, datamodule = built
+    lengths = {}
+    module.streams["train"] = Stream()
+    for batch in itertools.islice(datamodule.train_dataloader(), 20):
+        module.losses(batch)
+        lengths[batch["input_ids_BT"].shape[1]] = module._share
+    assert len(lengths) > 1 and all(share == length / module.length for length, share in lengths.items())
     module._share = 0.5
     for parameter in module.parameters():
         parameter.grad = torch.full_like(parameter, 3.0)
     module.configure_gradient_clipping(None, 0.25)
     grads = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
-    assert float(torch.linalg.vector_norm(grads)) == pytest.approx(0.125, rel=1e-4)
+    assert float(torch.linalg.vector_norm(grads)) == pytest.approx(0.125, rel=1e-3)
+    optimizer = module.configure_optimizers()
+    assert optimizer.param_groups[0]["weight_decay"] == module.weight_decay == 1.2e-6
+    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    module.weight_decay = 0.1
+    optimizer = module.configure_optimizers()
+    weight = module.embedding.weight
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    module.configure_gradient_clipping(None, 0.25)
+    before = weight.detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), before * (1 - 0.5 * 0.1 * module.learning_rate), rtol=1e-4, atol=1e-6)
+    module.weight_decay = 1.2e-6
     module.zero_grad()
+    module.load_state_dict(kept)
 
 
 def trained(module: AWDModule) -> Any:
@@ -336,15 +397,29 @@ class Stopped(Exception):
 
 
 class Stop(Callback):
-    """Ends the run within its seventh epoch."""
+    """Ends the run within an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if trainer.current_epoch == 6:
+        if trainer.current_epoch == self.epoch:
             raise Stopped
 
 
-def test_a_run_that_averages_goes_on_from_its_last_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped and started again equals undisturbed; record and checkpoint are of the averaged weights."""
+def test_validation_decides_by_the_networks_own_cost(tmp_path: Path) -> None:
+    folder = train(compose([*QUICK, f"output_root={tmp_path}", "trainer.max_epochs=1"])).folder
+    costs = torch.load(folder / build.CHECKPOINT, weights_only=True)[HISTORY]
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert len(costs) == 1
+    assert costs[0] == pytest.approx(math.log(record["metrics"]["val/nnlm/global"]["value"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("epoch", [2, 6])
+def test_a_run_that_averages_goes_on_from_its_last_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """Stopped before or after averaging began and started again equals undisturbed; all that is kept is averaged."""
 
     def run(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         folder = train(compose([*QUICK, f"output_root={tmp_path / name}", "trainer.max_epochs=8"])).folder
@@ -354,11 +429,12 @@ def test_a_run_that_averages_goes_on_from_its_last_weights(tmp_path: Path, monke
     whole, record = run("whole")
     callbacks = build._callbacks
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop()])
+        patch.setattr(build, "_callbacks", lambda cfg, folder: [*callbacks(cfg, folder), Stop(epoch)])
         run("parts")
     parts, other = run("parts")
     assert whole["optimizer_states"][0]["param_groups"][0]["t0"] <= 8, "nothing to average when it stopped"
     assert record["metrics"] == other["metrics"]
+    assert whole[HISTORY] == parts[HISTORY] and len(whole[HISTORY]) == 8
     for key in ("state_dict", LAST):
         assert whole[key] and all(torch.equal(whole[key][name], parts[key][name]) for name in whole[key]), key
     assert not torch.equal(whole["state_dict"]["embedding.weight"], whole[LAST]["embedding.weight"])
@@ -372,6 +448,11 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
         (["backbone=recurrent"], "dropout_weight"),
         (["data.batching=chunks"], r"data\.vary_length"),
         (["data.length=10"], r"at least 20"),
+        (["model.embedding_dropout=1.0"], r"model\.embedding_dropout=1\.0"),
+        (["model.patience=-1"], r"model\.patience=-1"),
+        (["model.patience=null"], r"model\.patience=None"),
+        (["model.length=0"], r"model\.length=0"),
+        (["backbone.alpha=-5"], r"alpha=-5"),
     ):
         cfg = compose(["experiment=nslm/awd_lstm", *WORDS, *words])
         with pytest.raises(UserError, match=message):
@@ -382,6 +463,23 @@ def test_what_does_not_fit_ends_in_one_line(tmp_path: Path) -> None:
     cfg = compose(["experiment=nslm/numbers", *words])
     with pytest.raises(UserError, match="several sizes"):
         build_model(cfg, build_datamodule(cfg))
+
+
+def test_tied_rows_do_not_begin_as_two_tables(tmp_path: Path) -> None:
+    single = ["experiment=nslm/numbers", *QUICK[1:7], "+model.single_task=true", "model.character_dim=0"]
+    folder = train(compose([*single, "trainer.max_steps=2", f"output_root={tmp_path}"])).folder
+    words = [*single, "+model.tied=true", f"+model.start_from={folder / build.CHECKPOINT}"]
+    cfg = compose(words)
+    with pytest.raises(UserError, match=r"start_from=.* has rows of its own: set model\.tied to false"):
+        build_model(cfg, build_datamodule(cfg))
+
+
+def test_evaluation_text_is_not_cut_anew() -> None:
+    datamodule = build_datamodule(compose(["experiment=nslm/awd_lstm", *WORDS]))
+    for split, varies in (("train", True), ("val", False), ("test", False)):
+        batches = datamodule.batches(split)
+        lengths = {batches[epoch, i]["input_ids_BT"].shape[1] for epoch in (0, 1) for i in range(len(batches) - 1)}
+        assert (len(lengths) > 1) is varies, split
 
 
 def test_best_weights_are_not_kept_where_averaged_ones_are_validated(tmp_path: Path) -> None:
