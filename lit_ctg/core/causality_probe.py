@@ -21,6 +21,7 @@ from lit_ctg.errors import UserError
 
 Batch = Mapping[str, Tensor]
 Transform = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+POSITIONS = 2048  # that the callback probes at a time: their scores are all in memory
 
 
 class ProbeResult(NamedTuple):
@@ -146,7 +147,7 @@ class CausalityProbe(Callback):
         with evaluating(module):
             found = probe(
                 module,
-                batch,
+                _few(batch),
                 transform=getattr(module, "corpus_transform", None),
                 pad_id=getattr(getattr(module, "vocabulary", None), "pad_id", None),
                 **self.options,
@@ -174,6 +175,15 @@ def _scores(output: Any) -> Tensor:
     raise UserError(
         f"the causality probe needs scores_BTV, logits or a tensor from forward, not {type(output).__name__}"
     )
+
+
+def _few(batch: Batch) -> Batch:
+    """Return the first rows of a batch, at least one, with no more than ``POSITIONS`` positions."""
+    rows, columns = batch["input_ids_BT"].shape
+    few = max(1, POSITIONS // columns)
+    if few >= rows:
+        return batch
+    return {name: value[:few] if value.ndim and len(value) == rows else value for name, value in batch.items()}
 
 
 def _whole(batch: Batch) -> tuple[Tensor, Tensor]:

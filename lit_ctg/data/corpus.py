@@ -71,6 +71,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         num_workers: processes that read batches.
         vary_length: cut the training streams into stretches of differing length, anew in every epoch
             (``StreamBatches``).
+        evaluation_streams: streams of validation and test text, by default ``batch_size``; every one begins without a
+            state and without what stands before it.
 
     Attributes:
         sources: names that the control codes stand for, in order (after ``setup``).
@@ -106,6 +108,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         vocabulary_splits: Sequence[str] = ("train",),
         num_workers: int = 0,
         vary_length: bool = False,
+        evaluation_streams: int | None = None,
     ) -> None:
         super().__init__()
         if batching not in BATCHING:
@@ -115,6 +118,10 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
             raise UserError(f"data.batching={batching} needs data.steps_per_epoch=<batches of an epoch>")
         if vary_length and batching != "streams":
             raise UserError(f"data.vary_length=true cuts streams: give data.batching=streams, not {batching}")
+        if evaluation_streams is not None and (batching != "streams" or evaluation_streams < 1):
+            raise UserError(
+                f"data.evaluation_streams={evaluation_streams}: give a whole number from 1, with data.batching=streams"
+            )
         if batching == "streams" and by_source:
             raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
         self.source, self.tokenizer, self.batching = check_source(source), tokenizer, batching
@@ -125,7 +132,7 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         self.document_end, self.max_documents = document_end, max_documents
         self.sample_size, self.sample_seed = sample_size, sample_seed
         self.vocabulary_splits, self.num_workers = tuple(vocabulary_splits), num_workers
-        self.vary_length = vary_length
+        self.vary_length, self.evaluation_streams = vary_length, evaluation_streams
         self.packed: PackedCorpus | None = None
         # called with (file, bytes so far, bytes in total) while the hub is read
         self.fetching: Callable[[str, int, int | None], None] | None = None
@@ -258,6 +265,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         packed = self.prepare()
         if self.batching == "streams":
             vary = self.vary_length and split == "train"
+            if split != "train":
+                options["batch_size"] = self.evaluation_streams or self.batch_size
             return StreamBatches(packed, split, vary=vary, seed=self.seed, **options, **self._place())
         if self.batching == "whole_batches" and split == "train":
             return WholeBatches(packed, split, **options)

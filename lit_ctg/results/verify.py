@@ -76,7 +76,7 @@ def history_end(record: RunRecord) -> Iterator[Recomputed]:
     keep = (record.config.get("callback") or {}).get("keep_best") or {}
     costs = record.history.get(str(keep.get("monitor")), [])
     best = min(costs, key=lambda point: (point[1], point[0]))[0] if costs else None
-    if best is not None and "best_epoch" in record.metrics:
+    if best is not None:
         yield exactly("best_epoch", best, "history")
     for name, points in record.history.items():
         # the training loss is never measured again

@@ -240,6 +240,9 @@ class NSLMEvaluation(Callback):
             ``change/test/<model>/<base>/<group>`` in percent, its interval over articles.
         history: ``val/perplexity`` of the validated epochs; ``train/nnlm`` and ``train/tag`` of all (means over steps,
             nats per token).
+
+    Raises:
+        UserError: ``total`` names a class that the model does not know.
     """
 
     def __init__(self, *, total: str | Mapping[str, Sequence[str]], rarity: Sequence[int], patience: int = 3) -> None:
@@ -250,6 +253,17 @@ class NSLMEvaluation(Callback):
         self.stopped = False
         self._sums: dict[str, Any] = {}
         self._steps = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Look whether there are the classes that ``total`` names (the text may lack some)."""
+        if isinstance(self.total, str) or not hasattr(pl_module, "recognisers"):
+            return
+        known = [recogniser.name for recogniser in cast(Any, pl_module).recognisers]
+        for total, own in self.total.items():
+            for name in own:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise UserError(f"callback.nslm_evaluation.total.{total}: there is no class {name}{hint}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the best pairs of the grid search; the record has all of them."""

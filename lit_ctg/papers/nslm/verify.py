@@ -33,13 +33,15 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
         if len(groups) == 1:
             yield from pooled(record, groups[0], occasions, log=True)
         elif groups and {*occasions} <= set(record.metrics):
+            if sum(record.metrics[part]["n"] for part in occasions) != sum(record.metrics[one]["n"] for one in groups):
+                continue  # there is a class of neither group
             rest = sum(nats(record, part) for part in occasions) - nats(record, groups[1])
             yield exactly(groups[0], math.exp(rest / record.metrics[groups[0]]["n"]), "first and later less the other")
     for kind in ("count", "share"):
         for split in ("train", "val", "test"):
-            names = [f"{kind}/{split}/{one}" for classes in GROUPS.values() for one in classes]
-            found = [name for name in names if name in record.metrics]
-            if found and f"{kind}/{split}/all" in record.metrics:
-                yield exactly(f"{kind}/{split}/all", sum(value_of(record, name) for name in found), "its classes")
+            where = f"{kind}/{split}"
+            found = [name for name in record.metrics if name.rpartition("/")[0] == where and name != f"{where}/all"]
+            if found and f"{where}/all" in record.metrics:
+                yield exactly(f"{where}/all", sum(value_of(record, name) for name in found), "its classes")
     if "increment/uniform" in record.metrics and (n := re.search(r"_n(\d+)$", record.name)):
         yield exactly("increment/uniform", int(n[1]) + 1.0, "n words and <eos>")

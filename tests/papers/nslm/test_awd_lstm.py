@@ -20,6 +20,9 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.awd_lstm import HISTORY, LAST, AWDBackbone, AWDModule, locked_dropout
 from lit_ctg.papers.nslm.baselines import RecurrentBackbone, forget
 from lit_ctg.papers.nslm.model import NSLMModule, Stream
+from lit_ctg.papers.nslm.verify import recompute
+from lit_ctg.results.record import load_record
+from lit_ctg.results.verify import verify
 from lit_ctg.run import build
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.train import train
@@ -480,6 +483,36 @@ def test_evaluation_text_is_not_cut_anew() -> None:
         batches = datamodule.batches(split)
         lengths = {batches[epoch, i]["input_ids_BT"].shape[1] for epoch in (0, 1) for i in range(len(batches) - 1)}
         assert (len(lengths) > 1) is varies, split
+
+
+def test_evaluation_text_has_streams_of_its_own() -> None:
+    paper = compose(["experiment=nslm/awd_lstm", "size=paper"])
+    assert (paper.data.batch_size, paper.data.evaluation_streams) == (80, 10)
+    words = ["experiment=nslm/awd_lstm", *WORDS]
+    rows = {}
+    for streams in ("null", 3):
+        datamodule = build_datamodule(compose([*words, f"data.evaluation_streams={streams}"]))
+        rows[streams] = [len(datamodule.batches(split)[0, 0]["reset_B"]) for split in ("train", "val", "test")]
+    assert rows == {"null": [4, 4, 4], 3: [4, 3, 3]}
+    for wrong in (["data.evaluation_streams=0"], ["data.evaluation_streams=3", "data.batching=chunks"]):
+        with pytest.raises(UserError, match=r"evaluation_streams=\d: give"):
+            build_datamodule(compose([*words, "data.vary_length=false", *wrong]))
+
+
+def test_a_class_that_no_model_knows_is_named(tmp_path: Path) -> None:
+    words = [*QUICK, f"output_root={tmp_path}", "callback.nslm_evaluation.total.numbers=[yaer]"]
+    with pytest.raises(UserError, match=r"total\.numbers: there is no class yaer; did you mean 'year'"):
+        train(compose(words))
+
+
+def test_a_record_with_a_class_of_ones_own_holds(tmp_path: Path) -> None:
+    own = tmp_path / "classes.yaml"
+    own.write_text("ordinal: {members: {first: 1, second: 2}, metrics: [difference], densities: [multinomial]}\n")
+    words = [*QUICK, f"output_root={tmp_path}", f"+model.class_file={own}", "trainer.max_epochs=1"]
+    record = load_record(train(compose(words)).folder / "run.json")
+    assert "test/nslm/ordinal" in record.metrics
+    outcome = verify([record], recompute)
+    assert outcome.differences == () and outcome.recomputed > 5
 
 
 def test_best_weights_are_not_kept_where_averaged_ones_are_validated(tmp_path: Path) -> None:
