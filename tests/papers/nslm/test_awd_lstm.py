@@ -509,6 +509,7 @@ def test_a_record_with_a_class_of_ones_own_holds(tmp_path: Path) -> None:
     own = tmp_path / "classes.yaml"
     own.write_text("ordinal: {members: {first: 1, second: 2}, metrics: [difference], densities: [multinomial]}\n")
     words = [*QUICK, f"output_root={tmp_path}", f"+model.class_file={own}", "trainer.max_epochs=1"]
+    words.append("callback=[run_record,checkpoint,nslm_evaluation,class_report]")
     record = load_record(train(compose(words)).folder / "run.json")
     assert "test/nslm/ordinal" in record.metrics
     outcome = verify([record], recompute)
