@@ -69,6 +69,8 @@ def changed(record: RunRecord, metric: str, **entry: object) -> RunRecord:
         ("control_code", "transformer_scripts_l2_h128_neuron", "val/perplexity"),
         ("control_code", "converged_scripts_l6_h128_neuron", "val/cross_entropy"),
         ("control_code", "converged_scripts_l6_h128_neuron", "best_epoch"),
+        ("control_code", "converged_scripts_l6_h128_neuron", "test/perplexity"),
+        ("control_code", "converged_scripts_l6_h128_neuron", "test/code_swap/nats"),
         ("control_code", "transformer_scripts_l2_h128_neuron", "code_swap/nats"),
         ("control_code", "transformer_scripts_l2_h128_neuron", "trial/learned"),
     ],

@@ -15,6 +15,7 @@ LEARNED = 0.9
 # parts by source -> their pooled metric, and whether logarithms are pooled
 POOLED = {
     "code_swap/nats": ("code_swap/nats/", False),
+    "test/code_swap/nats": ("test/code_swap/nats/", False),
     "val/perplexity": ("val/source_perplexity/", True),
     **{f"trial/{mode}/source_accuracy": (f"trial/{mode}/source_accuracy/", False) for mode in MODES},
 }
@@ -27,8 +28,10 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
     for metric, (start, log) in POOLED.items():
         yield from pooled(record, metric, [name for name in record.metrics if name.startswith(start)], log)
     known = record.metrics
-    if {"val/cross_entropy", "val/perplexity"} <= set(known):
-        yield exactly("val/perplexity", math.exp(value_of(record, "val/cross_entropy")), "exp of val/cross_entropy")
+    for split in ("val", "test"):
+        loss, perplexity = f"{split}/cross_entropy", f"{split}/perplexity"
+        if {loss, perplexity} <= set(known):
+            yield exactly(perplexity, math.exp(value_of(record, loss)), f"exp of {loss}")
     if {"trial/learned", "val/perplexity", "reference/unigram_perplexity"} <= set(known):
         times = LEARNED if known["trial/learned"]["version"] > 1 else 1.0  # earlier rule: any perplexity below it
         learned = value_of(record, "val/perplexity") < times * value_of(record, "reference/unigram_perplexity")
