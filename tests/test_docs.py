@@ -113,10 +113,17 @@ REGIMES = {
         "experiment/graphmax/decode_time.yaml": {"algorithm_one": 2},
     },
     "idea_gate": {
-        "model/idea_gate.yaml": {"clamp": 1, "stopwords": 2, "idea_bias": 3},
+        "model/idea_gate.yaml": {"clamp": 1, "stopwords": 2, "idea_bias": 3, "warmup_from_zero": 15},
+        "decoding/idea_gate.yaml": {"penalty_compounds": 14},
+        "backbone/idea_gate.yaml": dict.fromkeys(("attention_dropout", "branch_dropout"), 15),
         "callback/topic_trial.yaml": {"prompts": 5},
         "experiment/idea_gate/baseline.yaml": {"feedforward_dim": 6},
-        "experiment/idea_gate/main.yaml": {"batching": 7, "limit_val_batches": 7},
+        "experiment/idea_gate/main.yaml": {
+            "batching": 7,
+            "limit_val_batches": 7,
+            "precision": 15,
+            "gradient_clip_val": 15,
+        },
     },
     "control_code": {
         "model/control_code.yaml": {"position": 1, "match_parameters": 4, "optimizer": 5, "code_start": 10},

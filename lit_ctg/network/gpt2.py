@@ -40,6 +40,7 @@ class GPT2Backbone(nn.Module):
         context: int,
         dropout: float,
         attention_dropout: float | None = None,
+        branch_dropout: float | None = None,
         feedforward_dim: int | None = None,
     ) -> None:
         """Build the layers.
@@ -51,6 +52,7 @@ class GPT2Backbone(nn.Module):
             context: number of positions with a vector.
             dropout: probability, on the embedded input, attention weights and both branches of a block.
             attention_dropout: that on attention weights; ``dropout`` by default. 0 is several times faster on a CPU.
+            branch_dropout: that on both branches; ``dropout`` by default.
             feedforward_dim: inner size of the feed-forward parts; 4 * ``dim`` by default.
 
         Raises:
@@ -62,13 +64,17 @@ class GPT2Backbone(nn.Module):
         if layers < 1 or context < 1:
             raise ValueError(f"layers={layers} and context={context} must be at least 1")
         attention_dropout = dropout if attention_dropout is None else attention_dropout
-        for name, p in (("dropout", dropout), ("attention_dropout", attention_dropout)):
+        self.branch_dropout = dropout if branch_dropout is None else branch_dropout
+        given = {"dropout": dropout, "attention_dropout": attention_dropout, "branch_dropout": self.branch_dropout}
+        for name, p in given.items():
             if not 0.0 <= p < 1.0:
                 raise ValueError(f"{name}={p}: choose a probability in [0, 1)")
         self.dim, self.context, self.dropout = dim, context, dropout
         self.wpe = nn.Embedding(context, dim)
         inner = feedforward_dim or 4 * dim
-        self.h = ModuleListOf(GPT2Block(dim, heads, inner, dropout, attention_dropout) for _ in range(layers))
+        self.h = ModuleListOf(
+            GPT2Block(dim, heads, inner, self.branch_dropout, attention_dropout) for _ in range(layers)
+        )
         self.ln_f = nn.LayerNorm(dim)
         self._initialise(layers)
 
@@ -102,7 +108,7 @@ class GPT2Backbone(nn.Module):
             "activation_function": "gelu_new",
             "layer_norm_epsilon": self.ln_f.eps,
             "embd_pdrop": self.dropout,
-            "resid_pdrop": self.dropout,
+            "resid_pdrop": self.branch_dropout,
             "attn_pdrop": first.attn.dropout,
         }
 

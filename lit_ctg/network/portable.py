@@ -161,7 +161,8 @@ def stack_arguments(backbone: GPT2Backbone) -> dict[str, Any]:
     """Return the arguments that make our stack again: for a model of ours that is no stock GPT-2."""
     own = backbone.sizes()
     names = {"n_embd": "dim", "n_layer": "layers", "n_head": "heads", "n_positions": "context",
-             "n_inner": "feedforward_dim", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout"}  # fmt: skip
+             "n_inner": "feedforward_dim", "embd_pdrop": "dropout", "resid_pdrop": "branch_dropout",
+             "attn_pdrop": "attention_dropout"}  # fmt: skip
     return {ours: own[theirs] for theirs, ours in names.items()}
 
 

@@ -84,6 +84,25 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(ours(embedded), ours(embedded))
 
 
+def test_branches_may_have_a_dropout_of_their_own():
+    x = torch.randn(2, 6, 8)
+    sizes = {"dim": 8, "layers": 2, "heads": 2, "context": 8, "attention_dropout": 0.0}
+    only_input = GPT2Backbone(dropout=0.3, branch_dropout=0.0, **sizes).train()
+    torch.manual_seed(0)
+    seen = []
+    hooks = [block.register_forward_hook(lambda *call: seen.append(call)) for block in only_input.h]
+    only_input(x)
+    for hook in hooks:
+        hook.remove()
+    assert len(seen) == 2
+    for block, (given,), output in seen:
+        assert torch.equal(block.eval()(given), output), "a block dropped something"
+    other = GPT2Backbone(dropout=0.0, branch_dropout=0.3, **sizes).train()
+    assert not torch.equal(other(x), other.eval()(x))
+    assert only_input.sizes()["resid_pdrop"] == 0.0 and only_input.sizes()["embd_pdrop"] == 0.3
+    assert GPT2Backbone(dropout=0.3, **sizes).sizes()["resid_pdrop"] == 0.3
+
+
 def test_a_text_longer_than_the_context_is_an_error():
     with pytest.raises(UserError, match=r"13 positions, but backbone\.context=12"):
         backbone()(torch.randn(1, 13, DIM))

@@ -23,6 +23,7 @@ from lit_ctg.files import read_yaml
 Merge = tuple[str, str]
 FOLDER = Path(__file__).resolve().parent / "topic"
 LISTS = ("short", "long")
+AUTHORS = "authors"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Domain:
 
     Attributes:
         name: the file's stem.
-        terms: list name (``short``, ``long``) -> terms, lower case, single words; the long list contains the short one.
+        terms: list name (``short``, ``long``, ``authors``) -> terms, lower case, single words; the long list contains
+            the short one, and ``authors`` is the short one where the paper's author has none.
         prompts: beginnings of texts; the first is the one printed in the paper (or its stand-in).
     """
 
@@ -49,7 +51,7 @@ def load_domain(name: str | Path) -> Domain:
     """Load a domain by name, or from the user's own YAML file (a path that ends in ``.yaml``).
 
     The file is a mapping: ``prompts`` (list of texts), ``short`` and ``long`` (list of terms, or one string of terms
-    separated by spaces).
+    separated by spaces), and perhaps ``authors``.
 
     Raises:
         UserError: no such domain or file, not a mapping of these keys, a term that is not a single lower-case word.
@@ -62,13 +64,14 @@ def load_domain(name: str | Path) -> Domain:
             raise UserError(f"no domain '{name}'{did_you_mean(str(name), known)}; there are: {', '.join(known)}")
     data = read_yaml(path, f"domain {path}")
     keys = {"prompts", *LISTS}
-    if not isinstance(data, dict) or set(data) != keys:
+    if not isinstance(data, dict) or set(data) - {AUTHORS} != keys:
         raise UserError(f"domain {path}: expected a mapping with {', '.join(sorted(keys))}")
     short, long = (_terms(data[key], key, path) for key in LISTS)
     prompts = tuple(str(prompt) for prompt in data["prompts"] or ())
     if not prompts:
         raise UserError(f"domain {path}: give at least one prompt")
-    return Domain(path.stem, {"short": short, "long": short | long}, prompts)
+    authors = _terms(data[AUTHORS], AUTHORS, path) if AUTHORS in data else short
+    return Domain(path.stem, {"short": short, "long": short | long, AUTHORS: authors}, prompts)
 
 
 def _terms(value: Any, key: str, path: Path) -> frozenset[str]:

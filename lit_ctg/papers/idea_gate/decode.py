@@ -38,15 +38,22 @@ class DividingPenalty(ScoreRule):
     Args:
         penalty: above 0.
         normalised: apply it to log-probabilities, so that adding a number to all scores changes nothing.
+        compounds: once for every place of a token in the prefix, so by penalty^n (the authors' first code), not once.
     """
 
-    def __init__(self, penalty: float, *, normalised: bool = False) -> None:
+    def __init__(self, penalty: float, *, normalised: bool = False, compounds: bool = False) -> None:
         from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
         self.processor, self.normalised = RepetitionPenaltyLogitsProcessor(penalty), normalised
+        self.penalty, self.compounds = penalty, compounds
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return self.processor(input_ids, scores.log_softmax(-1) if self.normalised else scores)
+        scores = scores.log_softmax(-1) if self.normalised else scores
+        if not self.compounds:
+            return self.processor(input_ids, scores)
+        count_BV = torch.zeros_like(scores).scatter_add_(1, input_ids, torch.ones_like(input_ids).to(scores))
+        factor_BV = self.penalty**count_BV
+        return torch.where(scores < 0, scores * factor_BV, scores / factor_BV)
 
 
 class IdeaGateRule(ScoreRule):
@@ -119,6 +126,7 @@ class IdeaGateDecoding:
         max_new_tokens: length of a continuation.
         penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), where adding a number to all of them
             changes the draws; or log_probabilities (ours), where it does not.
+        penalty_compounds: see ``DividingPenalty``.
         slide: texts may be longer than the context: each time it is full, the model continues from only the newest
             ``slide`` tokens. None refuses longer texts.
 
@@ -133,6 +141,7 @@ class IdeaGateDecoding:
         repetition_penalty: float,
         max_new_tokens: int,
         penalty_on: str = "logits",
+        penalty_compounds: bool = False,
         slide: int | None = None,
     ) -> None:
         if not (temperature > 0 and repetition_penalty > 0 and max_new_tokens >= 1):
@@ -145,13 +154,16 @@ class IdeaGateDecoding:
             raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")
         self.temperature, self.repetition_penalty = temperature, repetition_penalty
         self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
+        self.penalty_compounds = penalty_compounds
 
     def rules(self) -> list[ScoreRule]:
         """Return the rules after the gate: penalty, temperature."""
         rules: list[ScoreRule] = []
         if self.repetition_penalty != 1:
             normalised = self.penalty_on == "log_probabilities"
-            rules.append(DividingPenalty(self.repetition_penalty, normalised=normalised))
+            rules.append(
+                DividingPenalty(self.repetition_penalty, normalised=normalised, compounds=self.penalty_compounds)
+            )
         return [*rules, Temperature(self.temperature)]
 
     def generator(self, module: IdeaGateModule, datamodule: Any) -> IdeaGateGenerator:

@@ -6,6 +6,7 @@ G groups, R resamples, S spans.
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -276,6 +277,11 @@ def words(text: str, start: int = 0, stop: int | None = None) -> list[str]:
     return [word for word in found if word]
 
 
+def authors_words(text: str) -> list[str]:
+    """Return the words of a text as the authors' code splits it: without full stops and commas, at white space."""
+    return text.lower().replace(".", "").replace(",", "").split()
+
+
 def content_words(found: Iterable[str], function_words: Collection[str]) -> list[str]:
     """Return the words that are not function words."""
     return [word for word in found if word not in function_words]
@@ -384,24 +390,27 @@ class GivenMean(SampleMean):
 class Stickiness(SampleMean):
     """Share of a sample's content words that are in the domain's list; mean over samples.
 
-    A sample without a content word has no share and is left out.
+    By default a sample without a content word has no share and is left out.
 
     Args:
         terms: the domain's list, lower case.
         function_words: words that are not content words.
+        empty: share of a sample without content words.
     """
 
     unit = "share of content words"
     direction = "higher"
 
-    def __init__(self, *, terms: Collection[str], function_words: Collection[str], **kwargs: Any) -> None:
+    def __init__(
+        self, *, terms: Collection[str], function_words: Collection[str], empty: float = math.nan, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.terms, self.function_words = frozenset(terms), frozenset(function_words)
+        self.terms, self.function_words, self.empty = frozenset(terms), frozenset(function_words), empty
 
     def share(self, found: Sequence[str]) -> float:
-        """Return the share of one sample, given its words; NaN without a content word."""
+        """Return the share of one sample, given its words; ``empty`` without a content word."""
         content = content_words(found, self.function_words)
-        return sum(word in self.terms for word in content) / len(content) if content else float("nan")
+        return sum(word in self.terms for word in content) / len(content) if content else self.empty
 
     def update(self, words_N: Sequence[Sequence[str]], group: int = 0) -> None:
         """Add samples, each as its words (``words``), that share a prompt ``group``."""

@@ -30,8 +30,8 @@ PADDING = -1  # in a window, after the end of the row
 # scale first, then clamp (Eq. 4 and 5), or clamp first, then scale (the authors' first code)
 CLAMPS = ("after_scaling", "before_scaling")
 STOPWORDS = ("authors", "frequent", "none")
-# eight words, punctuation and the line end: the list in the authors' first code
-AUTHORS = ("the", "The", "and", "to", "of", "a", "in", "is", ",", ".", "-", "(", ")", '"', "'", ":", "\n")
+# eight words after a blank, punctuation without one, and the line end: the list in the authors' first code
+AUTHORS = (*(f" {word}" for word in ["the", "The", "and", "to", "of", "a", "in", "is"]), *".,:;?!-'\"", "\n")
 BIASES = ("zero", "base_rate", "above_clamp", "token_rate")
 # with idea_bias=above_clamp the gate starts at this share of its lower bound
 START = 0.9
@@ -110,13 +110,12 @@ def check_stopwords(rule: str) -> str:
 
 
 def authors_mask(vocabulary: Any, size: int) -> Tensor:
-    """Return [V] bool, True at the authors' strings, alone or after a space, where they are single tokens."""
+    """Return [V] bool, True at the authors' strings where they are single tokens (all of them, with GPT-2's)."""
     mask_V = torch.zeros(size, dtype=torch.bool)
     for string in AUTHORS:
-        for text in (string, f" {string}"):
-            ids = vocabulary.encode(text)
-            if len(ids) == 1 and ids[0] != vocabulary.unknown_id:
-                mask_V[ids[0]] = True
+        ids = vocabulary.encode(string)
+        if len(ids) == 1 and ids[0] != vocabulary.unknown_id:
+            mask_V[ids[0]] = True
     return mask_V
 
 

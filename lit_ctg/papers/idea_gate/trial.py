@@ -22,7 +22,7 @@ from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
 from lit_ctg.errors import UserError
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
-from lit_ctg.papers.idea_gate.corpus import LISTS, Domain, load_domain
+from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
 from lit_ctg.papers.idea_gate.metrics import (
     Density,
@@ -30,6 +30,7 @@ from lit_ctg.papers.idea_gate.metrics import (
     SampleMean,
     Stickiness,
     TopicDrift,
+    authors_words,
     grouped_bootstrap,
     words,
 )
@@ -41,6 +42,10 @@ GAIN = "gate_gain"
 # the arm of the model as trained, and the arm it is compared with
 GATED, GATE_OFF = "gated", "gate_off"
 DOCUMENTS = 10**6  # more than any corpus holds out, so that documents of different domains are different groups
+# the function words of the authors' first code
+AUTHORS_FUNCTION_WORDS = frozenset(
+    ("the", "a", "an", "and", "or", "but", "in", "on", "at", "to", "for", "of", "with", "is", "was")
+)
 DISTINCT_ORDER = 2  # idea gate, sec. 5.2: Diversity is Distinct-2
 
 
@@ -69,6 +74,7 @@ class Sample:
         new_tokens: number of scored tokens.
         scored: words that begin in the scored tokens, without the prompt.
         with_prompt: the same including the prompt's words, as the authors count them.
+        authors: text of the scored tokens and the prompt, split as the authors' code does.
         spans: words that begin in each span of new tokens.
         last_ids: tokens of the last span.
     """
@@ -77,6 +83,7 @@ class Sample:
     new_tokens: int
     scored: list[str]
     with_prompt: list[str]
+    authors: list[str]
     spans: list[list[str]]
     last_ids: list[int]
 
@@ -227,7 +234,8 @@ class TopicTrial(Callback):
         scored = words(full, begin, end)
         first, last = self.spans[-1]
         last_ids = ids[text.prompt_length + first - 1 : text.prompt_length + last]
-        return Sample(full, min(new, self.scored_tokens), scored, words(full, 0, end), spans, last_ids)
+        both, theirs = words(full, 0, end), authors_words(full[:end])
+        return Sample(full, min(new, self.scored_tokens), scored, both, theirs, spans, last_ids)
 
     def _measure(self, arm: str, texts: Mapping[str, Sequence[Sequence[Sample]]]) -> dict[str, SampleMean]:
         """Record all numbers of an arm; return the metrics behind gains, by name."""
@@ -245,7 +253,24 @@ class TopicTrial(Callback):
                     self._keep(f"{self.prefix}/{arm}/{name}/{chosen}/{key}", metric)
                 kept[f"{name}/{chosen}/stickiness"] = metrics["stickiness"]
                 self._times_random(f"{arm}/{name}/{chosen}", float(metrics["stickiness"].compute()))
+            self._keep(f"{self.prefix}/{arm}/{name}/{AUTHORS}/stickiness_with_prompt", self._authors(parts, texts))
         return kept
+
+    @staticmethod
+    def _authors(parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]]) -> Stickiness:
+        """Return stickiness as the authors' first code measures it: words, lists, function words and empty texts."""
+        every: Stickiness | None = None
+        for group, domain, some in _groups(parts, texts):
+            own = Stickiness(
+                terms=domain.terms[AUTHORS], function_words=AUTHORS_FUNCTION_WORDS, empty=0.0, sync_on_compute=False
+            )
+            own.update([sample.authors for sample in some], group)
+            if every is None:
+                every = own
+            else:
+                every.merge_state(own)
+        assert every is not None
+        return every
 
     def _metrics(
         self, parts: Sequence[Domain], texts: Mapping[str, Sequence[Sequence[Sample]]], chosen: str

@@ -49,7 +49,10 @@ def test_a_domain_of_ones_own(tmp_path: Path) -> None:
     path.write_text("prompts: [The boat]\nshort: mast keel\nlong: [sail]\n")
     domain = load_domain(path)
     assert domain.name == "sailing" and domain.prompts == ("The boat",)
-    assert domain.terms == {"short": {"mast", "keel"}, "long": {"mast", "keel", "sail"}}
+    terms = {"short": {"mast", "keel"}, "long": {"mast", "keel", "sail"}}
+    assert domain.terms == terms | {"authors": {"mast", "keel"}}
+    path.write_text("prompts: [The boat]\nshort: mast keel\nlong: [sail]\nauthors: anchor\n")
+    assert load_domain(path).terms == terms | {"authors": {"anchor"}}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
 from lit_ctg.papers.idea_gate.decode import DividingPenalty, IdeaGateDecoding
+from lit_ctg.run.build import instantiate
 
 # generation: Generation: cached equals whole prefixes, rows of a batch are their own, strengths per row, bad input
 
@@ -40,6 +42,24 @@ def test_penalty_divides_positive_and_multiplies_negative_scores():
     got = DividingPenalty(1.25)(torch.tensor([[0, 1, 0]]), scores)
     assert torch.allclose(got, torch.tensor([[1.6, -2.5, 3.0, 0.5]]))
     assert torch.equal(scores, torch.tensor([[2.0, -2.0, 3.0, 0.5]]))
+
+
+def test_the_authors_penalty_compounds():
+    """Deviation 14: their loop runs over the places of the prefix."""
+    scores, ids = torch.randn(3, 9), torch.randint(9, (3, 20))
+    expected = scores.clone()
+    for row, prefix in enumerate(ids.tolist()):
+        for token in prefix:
+            expected[row, token] *= 1.2 if expected[row, token] < 0 else 1 / 1.2
+    rule = DividingPenalty(1.2, compounds=True)
+    torch.testing.assert_close(rule(ids, scores), expected)
+    assert not torch.allclose(DividingPenalty(1.2)(ids, scores), expected)
+    once = torch.arange(9).repeat(3, 1)
+    torch.testing.assert_close(rule(once, scores), DividingPenalty(1.2)(once, scores))
+    for regime, compounds in (("as_published", True), ("corrected", False)):
+        cfg = compose(["experiment=idea_gate/main", f"regime={regime}"])
+        (penalty, _) = instantiate(cfg.decoding, "decoding").rules()
+        assert penalty.compounds is compounds
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.5])

@@ -19,8 +19,8 @@ from lit_ctg.config import compose, plain
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.idea_gate import GateForm, metrics
-from lit_ctg.papers.idea_gate.corpus import LISTS, load_domain
-from lit_ctg.papers.idea_gate.metrics import grouped_bootstrap, span_name
+from lit_ctg.papers.idea_gate.corpus import LISTS, known_domains, load_domain
+from lit_ctg.papers.idea_gate.metrics import Stickiness, authors_words, grouped_bootstrap, span_name
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, Sample, TopicTrial, XRay, figure, first_token, look, readable, shown
 from lit_ctg.results.spec import load_specs
@@ -116,6 +116,26 @@ def test_the_prompt_is_left_out_and_its_own_reading_kept(vocabulary) -> None:
     assert results["topic/gated/chemistry/long/stickiness_with_prompt"]["value"] > 0.1
     assert results["topic/gated/chemistry/long/density"]["value"] == 0.0
     assert results["topic/gated/chemistry/long/density_with_prompt"]["value"] > 0.0
+
+
+def test_the_authors_measure_is_theirs(vocabulary) -> None:
+    """Deviation 10: their lists, function words and splitting, the prompt counted; a text without content is 0."""
+    callback = run(Author(vocabulary, lambda _, row: [" acid", " the", " reaction (", " gases, gas."][row % 4] * 30))
+    domain, shares = load_domain("chemistry"), []
+    texts = [s for s in callback.samples if s["path"] == "gated" and s["setting"] == "chemistry"]
+    stop = {"the", "a", "an", "and", "or", "but", "in", "on", "at", "to", "for", "of", "with", "is", "was"}
+    for sample in texts:
+        found = [w for w in sample["text"].lower().replace(".", "").replace(",", "").split() if w not in stop]
+        shares.append(sum(w in domain.terms["authors"] for w in found) / len(found) if found else 0.0)
+    assert len(texts) == 4 and len(set(shares)) == 4
+    kept = callback.results["topic/gated/chemistry/authors/stickiness_with_prompt"]
+    assert kept["n"] == 4
+    own = Stickiness(terms=["acid"], function_words=["the"], empty=0.0)
+    own.update([authors_words("The, the."), authors_words("Acid (acid) acid,")])
+    assert float(own.compute()) == pytest.approx((0 + 2 / 3) / 2)
+    assert {name: len(load_domain(name).terms["authors"]) for name in known_domains()} == {
+        "medicine": 25, "chemistry": 24, "hardware": 18, "finance": 19, "war": len(load_domain("war").terms["short"])
+    }  # fmt: skip
 
 
 def test_only_scored_tokens_count_and_spans_see_where_words_stand(vocabulary) -> None:
@@ -219,7 +239,7 @@ def test_a_second_run_replaces_the_first(vocabulary) -> None:
 
 
 def sample(scored, last_ids=()):
-    return Sample("", 10, scored, scored, [scored] * 3, list(last_ids))
+    return Sample("", 10, scored, scored, scored, [scored] * 3, list(last_ids))
 
 
 # two prompts whose samples are alike among themselves: over samples alone the intervals would be narrower
