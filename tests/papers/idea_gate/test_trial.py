@@ -417,6 +417,7 @@ def trial_names(trial):
                 base = f"{prefix}/{arm}/{domain}/{chosen}"
                 names |= {f"{base}/{score}" for score in SCORES} | {f"{base}/drift/fall"}
                 names |= {f"{base}/drift/{span_name(span)}" for span in trial["spans"]}
+            names |= {f"{prefix}/{arm}/{domain}/authors/stickiness_with_prompt"}
     if {"gated", "gate_off"} <= set(trial["arms"]):
         names |= {f"{prefix}/gate_gain/{domain}/{chosen}/stickiness" for domain in domains for chosen in LISTS}
     if trial.get("references"):
