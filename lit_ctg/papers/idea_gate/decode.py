@@ -141,7 +141,7 @@ class IdeaGateDecoding:
         repetition_penalty: float,
         max_new_tokens: int,
         penalty_on: str = "logits",
-        penalty_compounds: bool = False,
+        penalty_compounds: bool | None = None,
         slide: int | None = None,
     ) -> None:
         if not (temperature > 0 and repetition_penalty > 0 and max_new_tokens >= 1):
@@ -154,7 +154,7 @@ class IdeaGateDecoding:
             raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")
         self.temperature, self.repetition_penalty = temperature, repetition_penalty
         self.max_new_tokens, self.penalty_on, self.slide = max_new_tokens, penalty_on, slide
-        self.penalty_compounds = penalty_compounds
+        self.penalty_compounds = bool(penalty_compounds)
 
     def rules(self) -> list[ScoreRule]:
         """Return the rules after the gate: penalty, temperature."""

@@ -329,7 +329,7 @@ class IdeaGateModule(LitLanguageModel):
         final_fraction: float,
         weight_decay: float,
         warmup_fraction: float,
-        warmup_from_zero: bool = False,
+        warmup_from_zero: bool | None = None,
         decay_matrices_only: bool = False,
         lift: bool = False,
         neutral_stopwords: bool = False,
@@ -389,7 +389,7 @@ class IdeaGateModule(LitLanguageModel):
             "final_fraction": final_fraction,
             "weight_decay": weight_decay,
             "warmup_fraction": warmup_fraction,
-            "warmup_from_zero": warmup_from_zero,
+            "warmup_from_zero": bool(warmup_from_zero),
             "decay_matrices_only": decay_matrices_only,
         }
         self.embedding = None

@@ -43,11 +43,11 @@ DEVIATIONS = {
     "callback.topic_trial.prompts": (1, 5),  # 5
     "trainer.limit_val_batches": (5, 1.0),  # 7
     "data.batching": ("windows_everywhere", "windows"),  # 7
-    "decoding.penalty_compounds": (True, False),  # 14
-    "callback.topic_trial.decoding.penalty_compounds": (True, False),  # 14
+    "decoding.penalty_compounds": (True, None),  # 14
+    "callback.topic_trial.decoding.penalty_compounds": (True, None),  # 14
     "backbone.attention_dropout": (0.0, 0.1),  # 15
     "backbone.branch_dropout": (0.0, None),  # 15
-    "model.warmup_from_zero": (True, False),  # 15
+    "model.warmup_from_zero": (True, None),  # 15
     "trainer.precision": ("32-true", "bf16-mixed"),  # 15
     "trainer.gradient_clip_val": (None, 1.0),  # 15
 }
