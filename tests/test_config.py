@@ -24,6 +24,7 @@ from lit_ctg.config import (
     quoted,
 )
 from lit_ctg.errors import UserError
+from lit_ctg.run.build import build_datamodule
 
 MAIN = "experiment=semantic_fusion/main"
 
@@ -77,6 +78,8 @@ def resolved(name: str, wanted: Iterable[tuple[Regime, Size]]) -> list[tuple[str
         cfg.regime, cfg.size = regime, size
         made = plain(check(cfg))
         assert made["name"] == name.partition("/")[2] or swept_name(name)
+        if "pretrained" not in name:  # those need a tokenizer's files
+            build_datamodule(cfg)  # tests train at size=smoke only: what a corpus refuses at another size is seen here
         found.append((made["paper"], made["regime"], made["size"]))
     return found
 

@@ -120,7 +120,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
             raise UserError(f"data.vary_length=true cuts streams: give data.batching=streams, not {batching}")
         if evaluation_streams is not None and (batching != "streams" or evaluation_streams < 1):
             raise UserError(
-                f"data.evaluation_streams={evaluation_streams}: give a whole number from 1, with data.batching=streams"
+                f"data.evaluation_streams={evaluation_streams}: give a whole number from 1 with "
+                "data.batching=streams, or null"
             )
         if batching == "streams" and by_source:
             raise UserError("data.batching=streams runs through all sources: give data.by_source=false")
