@@ -379,20 +379,22 @@ def _printed(table: Table, row: Row) -> str:
 
 
 def _cell(row: Row, cell: Cell | None, regime: str, size: str) -> str:
-    head, own = f'data-head="{_e(REGIME_TITLES[regime])}"', f"in-{regime}"
+    own = f"in-{regime}"  # on a narrow screen the page says by this class which regime it is
     if cell is None:
-        return f'<td class="{own}" {head}>{NOT_APPLICABLE}</td>'
+        return f'<td class="{own}">{NOT_APPLICABLE}</td>'
     if cell.hole is not None:
-        return f'<td class="hole {own}" {head}>{_e(cell.hole)}{_chip(row, cell, size)}</td>'
+        return f'<td class="hole {own}">{_e(cell.hole)}{_chip(row, cell, size)}</td>'
     if cell.texts:
         texts = f'{_quotes(cell.texts)}<span class="n">{_e(n_words(cell))}</span>'
-        return f'<td class="{own}" {head}>{texts}{_chip(row, cell, size)}</td>'
+        return f'<td class="{own}">{texts}{_chip(row, cell, size)}</td>'
     seeds = ", ".join(f"{seed}: {value:.6g}" for seed, value in cell.values.items())
     numbers = f'<b title="by seed: {_e(seeds)}">{_e(value_text(row, cell))}</b>'
-    numbers += f' <span class="range">{_e(interval_text(row, cell))}</span> <span class="n">{_e(n_words(cell))}</span>'
+    if interval := interval_text(row, cell):
+        numbers += f' <span class="range">{_e(interval)}</span>'
+    numbers += f' <span class="n">{_e(n_words(cell))}</span>'
     if spread := spread_text(cell):
         numbers += f' <span class="n">CV* {_e(spread)}</span>'
-    return f'<td class="{own}" {head}>{numbers}{_chip(row, cell, size)}</td>'
+    return f'<td class="{own}">{numbers}{_chip(row, cell, size)}</td>'
 
 
 def _chip(row: Row, cell: Cell, size: str) -> str:

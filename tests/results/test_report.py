@@ -302,16 +302,16 @@ def test_a_cell_shows_seeds_interval_verdict_and_finding() -> None:
     )
     text = page_of([part_of(table_of(*rows, size="small"))])
     assert line_of(text, "A") == (
-        '<td data-head="Printed">1.5</td><td class="in-as_published" data-head="As published">'
+        '<td data-head="Printed">1.5</td><td class="in-as_published">'
         '<b title="by seed: 1: 0.123457, 2: 0.75">0.500</b> <span class="range">[0.125, 0.875]</span>'
         ' <span class="n">n=2 (1,234 trials)</span> <span class="n">CV* 12.3 (5.7)</span><br>'
         '<span class="chip reproduced" title="cl&lt;se">reproduced</span>'
         '<span class="finding">a &lt;finding&gt;</span></td>'
-        '<td class="hole in-corrected" data-head="Corrected">not run: &lt;x&gt;\\x07</td>'
+        '<td class="hole in-corrected">not run: &lt;x&gt;\\x07</td>'
     )
     assert line_of(text, "B").endswith(
-        '<td class="in-as_published" data-head="As published">—</td>'
-        '<td class="hole in-corrected" data-head="Corrected">'
+        '<td class="in-as_published">—</td>'
+        '<td class="hole in-corrected">'
         'diverged: x<br><span class="chip not-run" title="why">not run</span></td>'
     )
     ours = '<span class="n">n=1</span><span class="finding">ours</span>'
