@@ -1,8 +1,9 @@
-"""The typed root of the configuration, its two resolvers and its composition with one-line errors."""
+"""The typed root of the configuration, its resolvers and its composition with one-line errors."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 import re
@@ -52,6 +53,8 @@ class Config:
     regime: Regime = Regime.corrected
     size: Size = Size.small
     seed: int = 0
+    # of initial values, dropout and the order of training, where they do not come from seed
+    training_seed: int | None = None
     model: Any = None
     backbone: Any = None
     data: Any = None
@@ -89,11 +92,23 @@ def _chooser(key: str) -> Any:
 
 @functools.cache
 def register() -> None:
-    """Register the schema and the resolvers ``by_regime``, ``by_size`` and ``label_count``, once per process."""
+    """Register the schema and the resolvers that configurations use, once per process."""
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
+    OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
+    OmegaConf.register_new_resolver("seed_of", _seed_of, replace=True)
     OmegaConf.register_new_resolver("label_count", _label_count, replace=True)
+
+
+def _first_given(*values: Any) -> Any:
+    """Return the first value that is not null."""
+    return next((value for value in values if value is not None), None)
+
+
+def _seed_of(name: str, *, _root_: DictConfig) -> int:
+    """Return a seed that depends on the run's and on ``name``: a model that has its own is paired with no other."""
+    return int.from_bytes(hashlib.sha256(f"{name} {_root_.seed}".encode()).digest()[:4], "big")
 
 
 def _label_count(root: str | None) -> int:
@@ -236,10 +251,11 @@ def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:
     parts = ("model", "backbone")
     if experiment:
         check_given(key for key in OmegaConf.missing_keys(cfg) if key.partition(".")[0] in parts)
-    if cfg.seed < 0:
-        raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
-    if cfg.seed >= 2**32:
-        raise UserError(f"seed={cfg.seed} is too large: pass a whole number below 2^32")
+    for key in ("seed", "training_seed"):
+        if (seed := cfg[key]) is not None and seed < 0:
+            raise UserError(f"{key}={seed} is negative: pass a whole number from 0")
+        if seed is not None and seed >= 2**32:
+            raise UserError(f"{key}={seed} is too large: pass a whole number below 2^32")
     if cfg.n < 1:
         raise UserError(f"n={cfg.n}: pass at least 1")
     for key in ("data", "model", "decoding", "trainer", "callback"):

@@ -240,12 +240,13 @@ class SentenceDataModule(LightningDataModule, abc.ABC):
     Attributes:
         batch_size: sentences B of a batch.
         num_workers: processes that read batches.
-        seed: of the training order, which depends on (seed, epoch) only.
+        seed: of the training order, which depends on (seed, epoch) only, unless ``order_seed`` is given.
     """
 
     batch_size: int
     num_workers: int
     seed: int
+    order_seed: int | None = None
 
     @abc.abstractmethod
     def dataset(self, split: str) -> SentenceBatches:
@@ -269,7 +270,7 @@ class SentenceDataModule(LightningDataModule, abc.ABC):
             self.dataset(split),
             batch_size=self.batch_size,
             num_workers=self.num_workers,
-            seed=self.seed,
+            seed=self.seed if self.order_seed is None else self.order_seed,
             shuffle=split == "train",
             rank=trainer.global_rank if trainer else 0,
             world_size=trainer.world_size if trainer else 1,

@@ -112,7 +112,7 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningMo
 
     A model whose constructor takes ``corpus`` also gets the data module, because it is built to fit the training text.
     """
-    seed_everything(cfg.seed, workers=True, verbose=False)
+    seed_everything(cfg.seed if cfg.training_seed is None else cfg.training_seed, workers=True, verbose=False)
     extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
     if "corpus" in inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters:
         extra["corpus"] = datamodule

@@ -90,6 +90,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         batch_size: sentences in a batch.
         held_out: adjectives kept out of training, see ``resolve_held_out``.
         seed: of the three corpora and of the training order, each its own stream.
+        order_seed: of the training order instead.
         crop: crop batches to their longest sentence.
         num_workers: DataLoader processes (0 is fastest: a batch is one indexing operation).
         words: additional words, see ``ClauseVocabulary``.
@@ -116,6 +117,7 @@ class ClauseCorpusDataModule(SentenceDataModule):
         batch_size: int,
         held_out: Mapping[str, Iterable[str]] | str,
         seed: int,
+        order_seed: int | None = None,
         crop: bool = True,
         num_workers: int = 0,
         words: Mapping[str, Any] | None = None,
@@ -127,12 +129,15 @@ class ClauseCorpusDataModule(SentenceDataModule):
         longest = TWO_CLAUSES if tables.second_clause > 0 else ONE_CLAUSE
         check_whole("max_length", max_length, longest, "tokens, the longest sentence with <bos> and <eos>")
         check_whole("seed", seed, 0)
+        if order_seed is not None:
+            check_whole("order_seed", order_seed, 0)
         check_whole("num_workers", num_workers, 0)
         self.held_out_words = resolve_held_out(held_out, seed, ClauseVocabulary(words))
         self.vocabulary = ClauseVocabulary(words, self.held_out_words)
         self.tables = tables
         self.sizes = {"train": train_size, "val": val_size, "test": val_size}
-        self.max_length, self.batch_size, self.seed = max_length, batch_size, seed
+        self.max_length, self.batch_size = max_length, batch_size
+        self.seed, self.order_seed = seed, order_seed
         self.crop, self.num_workers = crop, num_workers
         self.held_out_ids = tuple(sorted(self.vocabulary.id(word) for word in self.held_out_words))
         self._corpora: dict[str, tuple[np.ndarray, np.ndarray]] = {}
