@@ -96,14 +96,15 @@ def register() -> None:
     ConfigStore.instance().store(name="schema", node=Config)
     OmegaConf.register_new_resolver("by_regime", _chooser("regime"), replace=True)
     OmegaConf.register_new_resolver("by_size", _chooser("size"), replace=True)
-    OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
+    OmegaConf.register_new_resolver("training_seed", _training_seed, replace=True)
     OmegaConf.register_new_resolver("seed_of", _seed_of, replace=True)
     OmegaConf.register_new_resolver("label_count", _label_count, replace=True)
 
 
-def _first_given(*values: Any) -> Any:
-    """Return the first value that is not null."""
-    return next((value for value in values if value is not None), None)
+def _training_seed(*, _root_: DictConfig) -> int:
+    """Return the seed of initial values, dropout and the order of training."""
+    given = _root_.get("training_seed")  # the level field has none
+    return _root_.seed if given is None else given
 
 
 def _seed_of(name: str, *, _root_: DictConfig) -> int:
