@@ -264,6 +264,7 @@ _RUN = (
     Setting("regime", "corrected (default) or as_published"),
     Setting("size", "smoke (seconds), small (minutes, default) or paper (the paper's own numbers)"),
     Setting("seed", "0, 1, ..."),
+    Setting("training_seed", "initial values, dropout, order (null: seed)"),
 )
 _RECORDS = Setting(
     "records", "comma-separated folders of records; default: your own in outputs/, else the committed ones"

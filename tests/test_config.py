@@ -47,6 +47,22 @@ def test_seed_zero_is_a_seed() -> None:
     assert plain(compose([MAIN, "seed=0"]))["seed"] == 0
 
 
+@pytest.mark.parametrize("name", ["semantic_fusion/main", "control_code/transformer", "idea_gate/main", "graphmax/main"])
+def test_a_training_seed_leaves_a_drawn_corpus_alone(name: str) -> None:
+    plain_cfg, own = (plain(compose([f"experiment={name}", "seed=5", *more])) for more in ([], ["training_seed=8"]))
+    assert own["seed"] == plain_cfg["seed"] == 5
+    assert [cfg["callback"]["epoch_seed"]["seed"] for cfg in (plain_cfg, own)] == [5, 8]
+    order = "order_seed" if "order_seed" in own["data"] else "seed"
+    assert own["data"][order] == 8
+    assert {key for key, value in own["data"].items() if plain_cfg["data"][key] != value} == {order}
+
+
+def test_a_seed_of_ones_own_depends_on_the_runs_seed() -> None:
+    seeds = [compose([MAIN, "regime=as_published", f"seed={seed}"]).training_seed for seed in range(50)]
+    assert len(set(seeds)) == 50 and not set(seeds) & set(range(50))
+    assert compose([MAIN, "regime=as_published", "training_seed=null"]).training_seed is None
+
+
 def swept_name(name: str) -> bool:
     """Say whether an experiment (or the one it builds on) is named after its values: every cell of a grid is a run."""
     raw = yaml.safe_load((config_folder() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -103,6 +119,8 @@ def test_no_option_is_chosen_by_regime_or_size() -> None:
         ([MAIN, "seed=abc"], "seed"),
         ([MAIN, "seed=-1"], "negative"),
         ([MAIN, "seed=4294967296"], "seed=4294967296 is too large: pass a whole number below 2^32"),
+        ([MAIN, "training_seed=-1"], "training_seed=-1 is negative: pass a whole number from 0"),
+        ([MAIN, "training_seed=4294967296"], "training_seed=4294967296 is too large"),
         ([MAIN, "data=1"], "data=1"),
         ([MAIN, "logger=-inf"], "logger=-inf"),
         ([MAIN, "size=smal"], "size=smal; did you mean 'small'?; one of smoke, small, paper"),

@@ -35,7 +35,7 @@ def make(
 ) -> Any:
     """The data module of conf/data/<name>.yaml with some values changed."""
     config.register()
-    root = {"regime": regime, "size": size, "seed": seed, "data": OmegaConf.load(FOLDER / f"{name}.yaml")}
+    root = {"regime": regime, "size": size, "seed": seed, "training_seed": None, "data": OmegaConf.load(FOLDER / f"{name}.yaml")}
     values = OmegaConf.to_container(OmegaConf.create(root), resolve=True)["data"] | changes
     return instantiate(OmegaConf.create(values), "data")
 
@@ -184,6 +184,18 @@ def test_a_trainer_runs_epochs_in_the_samplers_order(tiny: Any, trainer_of: Any)
     for epoch in range(3):
         stream = np.random.SeedSequence(111, spawn_key=(100, epoch))
         assert watch.epochs[epoch] == np.random.default_rng(stream).permutation(256).tolist()
+
+
+def test_a_training_order_of_its_own_leaves_the_corpus_alone() -> None:
+    plain, own = make(size="smoke"), make(size="smoke", order_seed=3)
+    assert np.array_equal(rows(plain, "train"), rows(own, "train"))
+    for data in (plain, own):
+        data.corpus_transform = numbered
+    orders = [[batch["index_B"].tolist() for batch in data.train_dataloader()] for data in (plain, own)]
+    assert orders[0] != orders[1]
+    assert sorted(itertools.chain(*orders[0])) == sorted(itertools.chain(*orders[1]))
+    with pytest.raises(UserError, match="order_seed"):
+        make(size="smoke", order_seed=-1)
 
 
 def test_module_can_be_pickled_and_workers_give_the_same() -> None:

@@ -85,6 +85,21 @@ def test_the_corrected_baseline_has_as_many_parameters(suffix: str) -> None:
     assert count(f"{suffix}baseline", "as_published") / count(fusion, "as_published") < 0.96
 
 
+@pytest.mark.parametrize(("regime", "paired"), [("as_published", False), ("corrected", True)])
+def test_the_two_models_of_a_seed_are_paired_only_in_the_corrected_regime(regime: str, paired: bool) -> None:
+    """Initial values, dropout's draws and the order of training; the corpus is the same in both."""
+    built = [parts(f"experiment=semantic_fusion/{name}", f"regime={regime}") for name in ("main", "baseline")]
+    (cfgs, data, modules) = zip(*built, strict=True)
+    assert torch.equal(*(torch.from_numpy(each.corpus("train")[0]) for each in data))
+    assert torch.equal(*(module.embedding.weight for module in modules)) == paired
+    attention = [next(p for n, p in module.backbone.named_parameters() if "in_proj_weight" in n) for module in modules]
+    assert torch.equal(*attention) == paired
+    orders = [torch.cat([batch["input_ids_BT"][:, 1] for batch in each.train_dataloader()]).tolist() for each in data]
+    assert (orders[0] == orders[1]) == paired
+    dropout = {cfg.callback.epoch_seed.seed for cfg in cfgs}
+    assert len(dropout) == (1 if paired else 2)
+
+
 def test_every_test_the_page_names_exists() -> None:
     root = Path(__file__).resolve().parents[3]
     page = (root / "docs" / "papers" / "semantic_fusion.md").read_text(encoding="utf-8")
