@@ -22,6 +22,8 @@ from lit_ctg.numbers import format_value
 Interval = tuple[float, float]
 
 WIDTH = 460
+# more dots on one line would touch; the line itself goes through every point
+MOST_DOTS = 26
 # width of the widest letters of the page's font at 12 px, so that labels never overlap
 LETTER = 6.6
 
@@ -300,7 +302,8 @@ def line_chart(
         points = " ".join(f"{px(x_at):.1f},{py(value):.1f}" for x_at, value in shown)
         if len(shown) > 1:
             parts.append(f'<polyline class="curve {one.kind}" points="{points}"/>')
-        for x_at, value in shown:
+        stride = math.ceil(len(shown) / MOST_DOTS)
+        for x_at, value in shown[::-stride][::-1]:  # the last one is always among them
             place = steps[int(x_at)] if steps else f"{x_at:g}"
             whose = one.name or one.kind.replace("_", " ")
             if one.labels:

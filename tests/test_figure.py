@@ -54,6 +54,15 @@ def test_lines_go_where_the_values_are() -> None:
     assert len(tree.findall(".//circle")) == 2
 
 
+@pytest.mark.parametrize("count", [26, 27, 50, 53])
+def test_a_long_line_has_every_point_and_few_dots(count: int) -> None:
+    tree = ElementTree.fromstring(line_chart("t", [Line("corrected", [(x, 100.0 - x) for x in range(count)])]))
+    points = numbers(tree.find(".//polyline").get("points"))
+    dots = [float(dot.get("cx")) for dot in tree.findall(".//circle")]
+    assert len(points) == 2 * count and set(dots) <= set(points[::2])
+    assert 13 < len(dots) <= 26 and dots[-1] == points[-2] and dots == sorted(dots)
+
+
 def test_an_interval_is_drawn_where_there_is_one() -> None:
     """Values of one seed have none: a band across them would invent it."""
     known = {1: (3.5, 4.5), 2: (1.5, 2.5), 4: (2.0, 3.0)}
