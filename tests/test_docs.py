@@ -86,6 +86,7 @@ REGIMES = {
             "decay_matrices_only": 8,
         },
         "backbone/transformer.yaml": {"identical_layers": 8},
+        "experiment/semantic_fusion/main.yaml": {"training_seed": 9},
         "experiment/semantic_fusion/baseline.yaml": {"feedforward_dim": 9},
         "decoding/semantic_fusion.yaml": {"nucleus": 5},
         "data/clause.yaml": {"held_out": 10},

@@ -245,10 +245,15 @@ def family_hash(record: RunRecord) -> str:
     return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
 
 
+# a run that has one does not share its random numbers with the other models of its seed; which one it is does not matter
+OWN_SEEDS = ("training_seed", "order_seed")
+
+
 def _without_seeds(node: Any) -> Any:
     if isinstance(node, Mapping):
         # an option that is off is none, so records from before it existed are of the same configuration
-        return {key: _without_seeds(value) for key, value in node.items() if key != "seed" and value is not None}
+        kept = {key: value for key, value in node.items() if key != "seed" and value is not None}
+        return {key: "its own" if key in OWN_SEEDS else _without_seeds(value) for key, value in kept.items()}
     return [_without_seeds(value) for value in node] if isinstance(node, list) else node
 
 
@@ -258,8 +263,10 @@ def _differences(one: Any, other: Any, prefix: str = "") -> list[str]:
         return [] if one == other else [f"{prefix.rstrip('.')}={other}"]
     found = []
     for key in sorted({*one, *other}, key=str):
-        if key != "seed" and f"{prefix}{key}" not in HASH_IGNORED:
-            found += _differences(one.get(key), other.get(key), f"{prefix}{key}.")
+        pair = one.get(key), other.get(key)
+        if key == "seed" or f"{prefix}{key}" in HASH_IGNORED or (key in OWN_SEEDS and None not in pair):
+            continue
+        found += _differences(*pair, f"{prefix}{key}.")
     return found
 
 

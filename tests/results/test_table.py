@@ -101,6 +101,23 @@ def test_an_option_that_did_not_exist_is_one_that_is_off(make_record) -> None:
     assert len(pool.notes) == 1 and "(model.start_from=other.ckpt)" in pool.notes[0]
 
 
+def test_which_training_seed_a_run_has_of_its_own_does_not_matter_but_that_it_has_one_does(make_record) -> None:
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3, 4)]
+    for record in records[:2]:
+        record.config["training_seed"] = 100 + record.seed
+        record.config["data"] = {"order_seed": 100 + record.seed}
+    records[2].config["training_seed"] = None
+    records[2].config["data"] = {"order_seed": None}
+    records[3].config["training_seed"], records[3].config["data"] = 104, {}
+    pool = RecordPool(records[:3], "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2]
+    assert pool.notes == [
+        "left out, another configuration (data.order_seed=None, training_seed=None): semantic_fusion/main corrected seed 3"
+    ]
+    pool = RecordPool([*records[:2], records[3]], "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1, 2] and "order_seed=None" in pool.notes[0]
+
+
 def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: Path) -> None:
     committed = make_record("main", "corrected", 1)
     committed.source = tmp_path / "results" / "main" / "corrected-paper-seed1.json"
