@@ -222,9 +222,25 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
                 hint = did_you_mean(top, Config.__dataclass_fields__)
                 raise UserError(f"{override.input_line}: a run has no setting '{top}'{hint}; --help says what there is")
             OmegaConf.update(cfg, key, override.value(), force_add=override.is_add() or override.is_force_add())
+        _follow_decoding(cfg, known, {word.partition("=")[0].lstrip("+") for word in words})
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
     return check(cfg)
+
+
+def _follow_decoding(cfg: DictConfig, before: Mapping[str, Any], given: set[str]) -> None:
+    """Give trials the changed settings of ``decoding`` where they had the same: a composed run has them written out."""
+    decoding = before.get("decoding")
+    names = [word.removeprefix("decoding.") for word in given if word.startswith("decoding.")]
+    for trial, callback in (before.get("callback") or {}).items():
+        own = callback.get("decoding") if isinstance(callback, Mapping) else None
+        if not isinstance(own, Mapping) or not decoding or own.get("_target_") != decoding["_target_"]:
+            continue
+        for name in names:
+            where = f"callback.{trial}.decoding.{name}"
+            shared, trials = (OmegaConf.select(OmegaConf.create(dict(node)), name) for node in (decoding, own))
+            if shared == trials and not any(word.startswith(where) for word in given):
+                OmegaConf.update(cfg, where, OmegaConf.select(cfg, f"decoding.{name}"), force_add=True)
 
 
 def _closest_key(error: BaseException, words: list[str]) -> str:

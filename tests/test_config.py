@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lit_ctg.config import (
     Regime,
     Size,
+    changed,
     check,
     compose,
     config_folder,
@@ -47,7 +48,9 @@ def test_seed_zero_is_a_seed() -> None:
     assert plain(compose([MAIN, "seed=0"]))["seed"] == 0
 
 
-@pytest.mark.parametrize("name", ["semantic_fusion/main", "control_code/transformer", "idea_gate/main", "graphmax/main"])
+@pytest.mark.parametrize(
+    "name", ["semantic_fusion/main", "control_code/transformer", "idea_gate/main", "graphmax/main"]
+)
 def test_a_training_seed_leaves_a_drawn_corpus_alone(name: str) -> None:
     plain_cfg, own = (plain(compose([f"experiment={name}", "seed=5", *more])) for more in ([], ["training_seed=8"]))
     assert own["seed"] == plain_cfg["seed"] == 5
@@ -61,6 +64,27 @@ def test_a_seed_of_ones_own_depends_on_the_runs_seed() -> None:
     seeds = [compose([MAIN, "regime=as_published", f"seed={seed}"]).training_seed for seed in range(50)]
     assert len(set(seeds)) == 50 and not set(seeds) & set(range(50))
     assert compose([MAIN, "regime=as_published", "training_seed=null"]).training_seed is None
+
+
+def test_trials_of_a_finished_run_follow_its_decoding() -> None:
+    """``lit-ctg evaluate <run> decoding.temperature=...`` reads a configuration in which nothing refers to anything."""
+    run = plain(compose(["experiment=idea_gate/main", "callback=[topic_trial,topic_trial_without_penalty]"]))
+    own, other = "callback.topic_trial.decoding", "callback.topic_trial_without_penalty.decoding"
+
+    def told(*words: str) -> list[float]:
+        callbacks = changed(run, words).callback
+        return [
+            getattr(callbacks[name].decoding, key)
+            for key in ("temperature", "repetition_penalty")
+            for name in ("topic_trial", "topic_trial_without_penalty")
+        ]
+
+    temperature, penalty = run["decoding"]["temperature"], run["decoding"]["repetition_penalty"]
+    assert told() == [temperature, temperature, penalty, 1.0] and penalty != 1.0
+    assert told("decoding.temperature=0.3") == [0.3, 0.3, penalty, 1.0]
+    assert told("decoding.repetition_penalty=1.5") == [temperature, temperature, 1.5, 1.0]
+    assert told("decoding.temperature=0.3", f"{own}.temperature=0.4") == [0.4, 0.3, penalty, 1.0]
+    assert told(f"{other}.repetition_penalty=1.1") == [temperature, temperature, penalty, 1.1]
 
 
 def swept_name(name: str) -> bool:

@@ -245,7 +245,7 @@ def family_hash(record: RunRecord) -> str:
     return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
 
 
-# a run that has one does not share its random numbers with the other models of its seed; which one it is does not matter
+# a run that has one shares no random numbers with the other models of its seed; which one it is does not matter
 OWN_SEEDS = ("training_seed", "order_seed")
 
 

@@ -112,7 +112,8 @@ def test_which_training_seed_a_run_has_of_its_own_does_not_matter_but_that_it_ha
     pool = RecordPool(records[:3], "semantic_fusion", "paper")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 2]
     assert pool.notes == [
-        "left out, another configuration (data.order_seed=None, training_seed=None): semantic_fusion/main corrected seed 3"
+        "left out, another configuration (data.order_seed=None, training_seed=None): "
+        "semantic_fusion/main corrected seed 3"
     ]
     pool = RecordPool([*records[:2], records[3]], "semantic_fusion", "paper")
     assert list(pool.read("main", "corrected", PPL).values) == [1, 2] and "order_seed=None" in pool.notes[0]

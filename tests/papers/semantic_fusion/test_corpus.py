@@ -35,7 +35,13 @@ def make(
 ) -> Any:
     """The data module of conf/data/<name>.yaml with some values changed."""
     config.register()
-    root = {"regime": regime, "size": size, "seed": seed, "training_seed": None, "data": OmegaConf.load(FOLDER / f"{name}.yaml")}
+    root = {
+        "regime": regime,
+        "size": size,
+        "seed": seed,
+        "training_seed": None,
+        "data": OmegaConf.load(FOLDER / f"{name}.yaml"),
+    }
     values = OmegaConf.to_container(OmegaConf.create(root), resolve=True)["data"] | changes
     return instantiate(OmegaConf.create(values), "data")
 
