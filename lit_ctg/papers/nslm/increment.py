@@ -5,6 +5,7 @@ Shape letters: B pairs, T positions, D hidden size, V vocabulary, N pairs of a s
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -106,15 +107,32 @@ class IncrementModule(LitLanguageModel):
         dim: of the embedding and the LSTM.
         learning_rate: of Adam.
         embedding_file: text file of vectors (GloVe's format) that initialise the embeddings; None: random.
+        initial_range: all parameters start uniform within plus or minus this; None: as torch does (embeddings N(0, 1)).
+
+    Raises:
+        UserError: an initial range that is not positive.
     """
 
-    def __init__(self, *, vocabulary: Any, dim: int, learning_rate: float, embedding_file: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        vocabulary: Any,
+        dim: int,
+        learning_rate: float,
+        embedding_file: str | None = None,
+        initial_range: float | None = None,
+    ) -> None:
         super().__init__()
+        if initial_range is not None and not 0 < initial_range < math.inf:
+            raise UserError(f"model.initial_range={initial_range}: give a positive number, or null")
         self.learning_rate = learning_rate
         self.embedding = nn.Embedding(len(vocabulary), dim)
         self.lstm = nn.LSTM(dim, dim, batch_first=True)
         self.output = nn.Linear(dim, len(vocabulary))
         nn.init.zeros_(self.output.bias)
+        if initial_range is not None:
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -initial_range, initial_range)
         self.vectors_found = 0
         if embedding_file is not None:
             vectors_VD, found_V = read_vectors(embedding_file, vocabulary.tokens, dim)
