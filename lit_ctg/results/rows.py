@@ -37,6 +37,7 @@ from lit_ctg.results.verdict import (
     judge_never,
     judge_number,
     mean_interval,
+    mean_of,
     mean_rate,
     next_interval,
     next_rate,
@@ -197,8 +198,9 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         pairs.setdefault(cell, []).extend(runs)
         reads += own
         experiments += terms
-        by_cell.setdefault(cell, []).append(statistics.fmean(_combined(row, values) for values in runs))
-    means = [statistics.fmean(own_means) for own_means in by_cell.values()]
+        domain = domain_of(own[0].unit, own[0].direction, row.combine)
+        by_cell.setdefault(cell, []).append(mean_of([_combined(row, values) for values in runs], domain))
+    means = [mean_of(own_means, domain) for own_means in by_cell.values()]
     what = " combination" if row.alike else ""
     told = [
         f"{count}{what}{'s' * (count > 1 and bool(what))} left out, check {name} does not hold"
@@ -211,7 +213,6 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
         hole = holes[0] if holes else "no seed has all of its terms"
         return Cell(hole=hole, verdict=Verdict(NOT_RUN, hole) if row.claim else None, bounds=bounds)
     values = dict(enumerate(means))
-    domain = domain_of(reads[0].unit, reads[0].direction, row.combine)
     measured = _Measured(dataclasses.replace(row, interval="seeds"), values, _numbered(reads, values), domain, None)
     if measured.counts is None:
         enough = len(means) >= MIN_SEEDS and domain.truth
@@ -265,7 +266,7 @@ class _Measured:
         printed: Printed | None,
     ) -> None:
         self.values, self.domain = list(values.values()), domain
-        self.mean = statistics.fmean(self.values)
+        self.mean = mean_of(self.values, domain)
         self.trials: int | None = None
         self.folds: int | None = None
         self.interval: Interval | None = None

@@ -269,10 +269,14 @@ class Domain:
     shift: float = 0.0
     # yes or no per run: an interval of the mean would be meaningless
     truth: bool = False
+    # a quotient of two runs: its mean is the geometric one, as the arithmetic means of a / b and of b / a both exceed 1
+    # where a and b are alike
+    quotient: bool = False
 
 
 ANY = Domain()
 _POSITIVE = Domain(low=0.0, log=True)
+_QUOTIENT = Domain(low=0.0, log=True, quotient=True)
 _COUNT = Domain(low=0.0)
 _RATE = Domain(low=0.0, high=1.0)
 # by the first word of the unit
@@ -299,9 +303,9 @@ def domain_of(unit: str, direction: str = "none", combine: str | None = None) ->
     if unit == "nats" and direction == "lower":
         own = _COUNT
     if combine == "ratio":
-        return _POSITIVE
+        return _QUOTIENT
     if combine == "percent_change":
-        return Domain(low=-100.0, log=True, shift=100.0)
+        return Domain(low=-100.0, log=True, shift=100.0, quotient=True)
     if combine == "interaction":
         return ANY
     if combine == "difference":
@@ -309,15 +313,26 @@ def domain_of(unit: str, direction: str = "none", combine: str | None = None) ->
     return Domain(own.low) if combine == "sum" else own
 
 
+def mean_of(values: Sequence[float], domain: Domain = ANY) -> float:
+    """Return the mean of values, the geometric one of quotients (none of which is 0 or infinite)."""
+    shifted = [value + domain.shift for value in values]
+    if domain.quotient and all(0 < value < math.inf for value in shifted):
+        return math.exp(math.fsum(map(math.log, shifted)) / len(shifted)) - domain.shift
+    return math.fsum(values) / len(values)
+
+
 def mean_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | None:
     """Return the 95% interval of the mean of independent values; None below two.
 
-    On the log scale it is the mean divided and multiplied by ``exp(t s / mean)``, s the standard error (delta method),
-    else Student's, clipped to the domain. Values outside the domain (a misnamed unit) get Student's plain interval.
+    For quotients it is Student's of the logs. For other values on the log scale it is the mean divided and multiplied
+    by ``exp(t s / mean)``, s the standard error (delta method), else Student's, clipped to the domain. Values outside
+    the domain (a misnamed unit) get Student's plain interval.
 
     Raises:
         ValueError: a value is NaN or infinite.
     """
+    if (logs := _logs(values, domain)) is not None:
+        return _from_logs(mean_interval(logs), domain)
     found = summarize(values)
     return _within(values, domain, found.ci95, found.sd / math.sqrt(found.n))
 
@@ -328,8 +343,25 @@ def next_interval(values: Sequence[float], domain: Domain = ANY) -> Interval | N
     Raises:
         ValueError: a value is NaN or infinite.
     """
+    if (logs := _logs(values, domain)) is not None:
+        return _from_logs(next_interval(logs), domain)
     found = summarize(values)
     return _within(values, domain, prediction_interval(values), found.sd * math.sqrt(1 + 1 / found.n))
+
+
+def _logs(values: Sequence[float], domain: Domain) -> list[float] | None:
+    """Return the logs of quotients; None for other values, and where one is 0 or not finite."""
+    shifted = [value + domain.shift for value in values]
+    if not domain.quotient or not all(0 < value < math.inf for value in shifted):
+        return None
+    return [math.log(value) for value in shifted]
+
+
+def _from_logs(interval: Interval | None, domain: Domain) -> Interval | None:
+    if interval is None:
+        return None
+    low, high = (math.exp(min(end, 700.0)) - domain.shift for end in interval)  # exp(710) overflows
+    return low, high
 
 
 def _within(values: Sequence[float], domain: Domain, plain: Interval | None, error: float) -> Interval | None:

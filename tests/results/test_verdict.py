@@ -31,6 +31,7 @@ from lit_ctg.results.verdict import (
     judge_claim,
     judge_number,
     mean_interval,
+    mean_of,
     mean_rate,
     next_interval,
     next_rate,
@@ -276,7 +277,8 @@ def test_a_change_in_percent_cannot_lose_more_than_everything() -> None:
         ("nats", "lower", None, Domain(0.0)),
         ("nats", "none", None, ANY),
         ("truth value", "higher", "difference", Domain(-1.0, 1.0, truth=True)),
-        ("perplexity", "lower", "percent_change", Domain(-100.0, math.inf, log=True, shift=100.0)),
+        ("perplexity", "lower", "percent_change", Domain(-100.0, math.inf, log=True, shift=100.0, quotient=True)),
+        ("perplexity", "lower", "ratio", Domain(0.0, math.inf, log=True, quotient=True)),
     ],
 )
 def test_domains(unit, direction, combine, expected) -> None:
@@ -336,9 +338,27 @@ def test_the_log_interval_of_one_more_value_and_its_scale() -> None:
     for interval in (mean_interval, next_interval):
         whole, small = interval(values, ratio), interval([value / 1000 for value in values], ratio)
         assert small == pytest.approx((whole[0] / 1000, whole[1] / 1000))
+
+
+def test_quotients_are_taken_in_logs_and_do_not_depend_on_which_run_is_on_top() -> None:
+    """The arithmetic mean of a / b and that of b / a both exceed 1 where a and b are alike."""
+    values = [0.5, 2.0, 1.0, 4.0, 0.25]
+    ratio, percent = domain_of("nats", "lower", "ratio"), domain_of("nats", "lower", "percent_change")
+    logs = [math.log(value) for value in values]
+    assert mean_of(values, ratio) == pytest.approx(1.0) and statistics.fmean(values) > 1.5
+    half = T4 * statistics.stdev(logs) / math.sqrt(5)
+    assert mean_interval(values, ratio) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-5)
+    for interval in (mean_interval, next_interval):
+        low, high = interval(values, ratio)
+        assert interval([1 / value for value in values], ratio) == pytest.approx((1 / high, 1 / low))
         # a change in percent is a ratio, less 100
-        shifted = interval([value - 100 for value in values], domain_of("rate", "higher", "percent_change"))
-        assert shifted == pytest.approx((whole[0] - 100, whole[1] - 100))
+        changes = [100 * value - 100 for value in values]
+        assert interval(changes, percent) == pytest.approx((100 * low - 100, 100 * high - 100))
+        assert mean_of(changes, percent) == pytest.approx(0.0, abs=1e-9)
+    # nothing is left of a quotient of 0 in logs
+    assert mean_of([0.0, 1.0], ratio) == 0.5 and mean_interval([0.0, 1.0, 2.0], ratio) is not None
+    assert mean_of([-100.0, 0.0], percent) == -50.0
+    assert math.isnan(mean_of([math.nan, 1.0], ratio)) and mean_of([math.inf, 1.0], ratio) == math.inf
 
 
 @pytest.mark.parametrize("unit", ["perplexity", "rate", "km", "ratio", "BLEU"])
