@@ -531,7 +531,12 @@ def config_hash(config: Mapping[str, Any], without: Iterable[str] = HASH_IGNORED
         config: plain nested dicts, lists, numbers and strings.
         without: dotted keys, from the root, that are left out with everything below them.
     """
-    kept = without_modules(drop_keys(config, frozenset(without)))
+    data = config.get("data")
+    order = data.get("order_seed") if isinstance(data, Mapping) else None
+    own = {"training_seed": config.get("training_seed"), "data.order_seed": order}
+    # where they are null a run is that of a configuration from before they existed
+    unset = {key for key, value in own.items() if value is None}
+    kept = without_modules(drop_keys(config, frozenset(without) | unset))
     text = json.dumps(named_floats(kept), sort_keys=True, separators=(",", ":"), allow_nan=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -271,6 +271,7 @@ class _Measured:
         self.folds: int | None = None
         self.interval: Interval | None = None
         self.counts: Interval | None = None
+        self.another: Interval | None = None
         self.why_none = ""
         finite = all(map(math.isfinite, self.values))
         trials = [reads[0].trials[seed] for seed in values]
@@ -321,6 +322,8 @@ class _Measured:
             self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
             return
         self.counts = self.interval if enough else None
+        if not row.over:  # an average over cells is no single difference
+            self.another = next_interval(self.values, self.domain)
 
     def _range(self) -> Interval | None:
         if len(self.values) >= RANGE_RUNS:
@@ -437,6 +440,7 @@ def _judge(row: RowSpec, printed: Printed | None, ours: _Measured, sized: bool =
         return judge_claim(
             row.claim,
             ours.counts,
+            another=ours.another,
             effect=row.effect if row.effect is not None else value,
             meaningful=row.effect is not None,
             margin=row.margin.absolute if row.margin is not None else None,

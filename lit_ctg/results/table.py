@@ -100,6 +100,7 @@ class RecordPool:
             self.runs[key] = {record.seed: record for record in sorted(kept, key=lambda record: record.started_at)}
             self._tell_diverged(key)
             self._tell_float32(key)
+            self._tell_training_seeds(key, kept)
 
     def records(self) -> list[RunRecord]:
         """Return the records in use, by experiment, regime and seed."""
@@ -206,6 +207,22 @@ class RecordPool:
         if own and len(own) < len(self.runs[key]):
             seeds = f"seed{'s' * (len(own) != 1)} {', '.join(map(str, own))}"
             self.notes.append(f"float32 products, bfloat16 in the other seeds: {self.paper}/{key[0]} {key[1]} {seeds}")
+
+    def _tell_training_seeds(self, key: Key, kept: list[RunRecord]) -> None:
+        """Note runs of one seed that differ in ``training_seed``, of which one counts, and seeds that share one."""
+        used = {seed: record.config.get("training_seed") for seed, record in sorted(self.runs[key].items())}
+        run = f"{self.paper}/{key[0]} {key[1]}"
+        for record in kept:
+            if (own := record.config.get("training_seed")) != used[record.seed]:
+                self.notes.append(
+                    f"left out, another training_seed ({own}) of a seed that counts once: {run} seed {record.seed}"
+                )
+        given = [own for own in used.values() if own is not None]
+        if shared := sorted({own for own in given if given.count(own) > 1}):
+            seeds = ", ".join(str(seed) for seed, own in used.items() if own in shared)
+            self.notes.append(
+                f"one training_seed for several seeds, so they differ in their corpus alone: {run} seeds {seeds}"
+            )
 
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""

@@ -154,6 +154,7 @@ def judge_claim(
     claim: str,
     interval: Interval | None,
     *,
+    another: Interval | None = None,
     effect: float | None = None,
     meaningful: bool = False,
     margin: float | None = None,
@@ -165,6 +166,8 @@ def judge_claim(
         claim: ``less`` or ``greater`` than 0, ``equal`` to it, ``not_less`` or ``not_greater`` (``never_less``:
             ``judge_never``).
         interval: 95% interval of our mean difference; None with too few seeds (``why_none`` says so).
+        another: 95% interval in which one more difference like ours would lie: a printed size is one such difference,
+            so only this can exclude it. None where single differences are not known: ``interval`` does.
         effect: size of the printed difference, or of the smallest one that would matter; its sign is the claim's.
         meaningful: ``effect`` is the smallest that would matter, so that anything less contradicts, whatever its sign.
         margin: for the other three claims, how large a difference counts as none; for a side of 0, how close to it an
@@ -195,14 +198,19 @@ def judge_claim(
         return Verdict(CONTRADICTED if outside else UNDECIDED, _against(f"the margin of {margin:g}", outside))
     if margin is not None and low == high and abs(low) <= margin:
         return Verdict(UNDECIDED, f"without an interval, within {margin:g} of 0 is too close to call")
-    short = effect is not None and high < abs(effect)
+    if another is not None and not meaningful:
+        most = -another[0] if claim == "less" else another[1]
+    else:
+        most = high
+    short = effect is not None and most < abs(effect)
     if low > 0 and not (short and meaningful):
         return Verdict(SUPPORTED, "the sign; the printed size lies outside our interval" if short else "excludes 0")
     if high < 0:
         return Verdict(CONTRADICTED, f"{ours} lies on the other side of 0")
     if short:
         words = "the smallest difference that would matter" if meaningful else "the printed difference"
-        return Verdict(CONTRADICTED, f"the interval excludes {words}, {abs(effect or 0.0):.3g}")
+        whose = "the interval" if most == high else "the interval of one more difference"
+        return Verdict(CONTRADICTED, f"{whose} excludes {words}, {abs(effect or 0.0):.3g}")
     return Verdict(UNDECIDED, "the interval holds 0")
 
 

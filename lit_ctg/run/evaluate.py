@@ -10,6 +10,7 @@ from rich.table import Table
 
 from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_weights
+from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -30,6 +31,10 @@ def evaluate(words: list[str]) -> RunRecord:
 
 
 def _evaluate(words: list[str]) -> RunRecord:
+    of_run = words and "=" not in words[0]
+    for word in words[1:] if of_run else []:
+        if word.partition("=")[0].lstrip("+") in ("seed", "training_seed"):
+            raise UserError(f"{word}: a finished run keeps the seeds that it was trained with; leave it out")
     cfg, checkpoint = compose_with_checkpoint(words)
     config = plain(cfg)
     digest = config_hash(config)

@@ -273,6 +273,16 @@ def test_hash_sees_every_other_change() -> None:
     assert len({config_hash(config) for config in [base, *changed]}) == len(changed) + 1
 
 
+def test_hash_of_a_run_without_seeds_of_its_own_is_that_from_before_they_existed() -> None:
+    """So its directory is found, skipped and resumed."""
+    before = {"seed": 1, "data": {"seed": 1}}
+    now = {"seed": 1, "training_seed": None, "data": {"seed": 1, "order_seed": None}}
+    assert config_hash(now) == config_hash(before)
+    assert config_hash({**now, "training_seed": 0}) != config_hash(before)
+    assert config_hash({**now, "data": {"seed": 1, "order_seed": 0}}) != config_hash(before)
+    assert config_hash({"data": None, "training_seed": None}) == config_hash({"data": None})
+
+
 def test_hash_ignores_what_changes_no_result() -> None:
     for dotted in HASH_IGNORED:
         assert config_hash({"seed": 0, **nested(dotted, 1)}) == config_hash({"seed": 0, **nested(dotted, 2)}), dotted

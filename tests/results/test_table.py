@@ -119,6 +119,25 @@ def test_which_training_seed_a_run_has_of_its_own_does_not_matter_but_that_it_ha
     assert list(pool.read("main", "corrected", PPL).values) == [1, 2] and "order_seed=None" in pool.notes[0]
 
 
+def test_training_seeds_that_hide_runs_or_are_shared_are_told(make_record) -> None:
+    records = [make_record("main", "corrected", 1) for _ in range(3)]
+    for number, record in enumerate(records):
+        record.config["training_seed"], record.started_at = number, f"2026-01-0{number + 1}T00:00:00+00:00"
+    pool = RecordPool(records, "semantic_fusion", "paper")
+    assert list(pool.read("main", "corrected", PPL).values) == [1]
+    assert [note.partition(" of a seed")[0] for note in pool.notes] == [
+        "left out, another training_seed (0)",
+        "left out, another training_seed (1)",
+    ]
+    records = [make_record("main", "corrected", seed) for seed in (1, 2, 3)]
+    for record, own in zip(records, (7, 7, 8), strict=True):
+        record.config["training_seed"] = own
+    (note,) = RecordPool(records, "semantic_fusion", "paper").notes
+    assert note.startswith("one training_seed for several seeds") and note.endswith(
+        "semantic_fusion/main corrected seeds 1, 2"
+    )
+
+
 def test_committed_records_stand_against_more_fresh_ones(make_record, tmp_path: Path) -> None:
     committed = make_record("main", "corrected", 1)
     committed.source = tmp_path / "results" / "main" / "corrected-paper-seed1.json"

@@ -340,6 +340,20 @@ def test_the_log_interval_of_one_more_value_and_its_scale() -> None:
         assert small == pytest.approx((whole[0] / 1000, whole[1] / 1000))
 
 
+def test_a_printed_difference_is_held_against_one_more_difference() -> None:
+    """The mean of many pairs may exclude it while every third pair is as large."""
+    mean, one = (-4.2, 1.3), (-16.0, 15.0)
+    assert judge_claim("less", mean, effect=-4.3).label == CONTRADICTED
+    assert judge_claim("less", mean, another=one, effect=-4.3).label == UNDECIDED
+    assert judge_claim("greater", (-1.3, 4.2), another=(-15.0, 16.0), effect=4.3).label == UNDECIDED
+    excluded = judge_claim("less", mean, another=one, effect=-17.0)
+    assert excluded.label == CONTRADICTED and "one more difference" in excluded.reason
+    # the other side, the claimed side and the smallest difference that would matter are matters of the mean
+    assert judge_claim("less", (0.1, 1.3), another=one, effect=-4.3).label == CONTRADICTED
+    assert judge_claim("less", (-4.2, -0.1), another=one, effect=-4.3).label == SUPPORTED
+    assert judge_claim("less", mean, another=one, effect=-4.3, meaningful=True).label == CONTRADICTED
+
+
 def test_quotients_are_taken_in_logs_and_do_not_depend_on_which_run_is_on_top() -> None:
     """The arithmetic mean of a / b and that of b / a both exceed 1 where a and b are alike."""
     values = [0.5, 2.0, 1.0, 4.0, 0.25]

@@ -192,3 +192,10 @@ def test_other_data_that_is_asked_for_needs_the_same_words_only(
     scripts("david")
     code, _, err = run_cli("evaluate", *words, path, "data.val_fraction=0.1", "output_root=runs")
     assert code == 2 and "vocabulary is" in err and "text is" not in err
+
+
+@pytest.mark.parametrize("word", ["seed=5", "training_seed=3", "+training_seed=3"])
+def test_evaluating_a_run_keeps_its_seeds(word: str, run_cli: Any) -> None:
+    """Its data and weights would be those of the old seed, and the record would say the new one."""
+    code, _, err = run_cli("evaluate", "outputs/some/run", word)
+    assert code == 2 and f"{word}: a finished run keeps the seeds" in err and len(err.splitlines()) == 1
