@@ -134,7 +134,7 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
     places = [page.index(f'<h2 id="{name}">') for name in ("answers", "claims", "tables")]
     assert places == sorted(places)
     card = page[places[0] : places[1]]
-    assert card.count("<article") == 1 and "As published the claimed gain is contradicted" in card
+    assert card.count("<article") == 1 and "As published the claimed gain is undecided" in card
     # one picture of one's own runs, one of the committed ones, each named
     assert card.count("<svg") == 2 and card.count("<figcaption>") == 2
     assert ">your runs</a>" in card and ">committed records</a>" in card
