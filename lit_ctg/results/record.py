@@ -168,7 +168,7 @@ class RunRecord:
 
 def in_float32(record: RunRecord) -> bool:
     """Say whether a run that asked for bfloat16 products had float32 ones (``lit_ctg/run/precision.py``)."""
-    asked = str(record.config.get("trainer", {}).get("precision"))
+    asked = str((record.config.get("trainer") or {}).get("precision"))
     return asked.startswith("bf16") and record.precision == "32-true"
 
 
@@ -395,6 +395,8 @@ def validate(data: Any, where: str) -> None:
     for key, choices in _CHOICES.items():
         if data[key] not in choices:
             raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
+    for part in ("trainer", "data", "model", "callback"):  # read by tables
+        _check(data["config"].get(part), (dict, _MAYBE), f"config.{part}", where)
     corpus = data.get("corpus", {})
     _check(corpus, (dict,), "corpus", where)
     for key, checksum in corpus.items():
@@ -442,7 +444,10 @@ def read_metric(entry: Any, key: str, where: str) -> dict[str, Any]:
         for number in folds:
             _check(number, _NUMBER, f"{key}.folds", where)
         kept["folds"] = folds
-    return {"value": float(value), **kept, "ci95": interval}
+    try:
+        return {"value": float(value), **kept, "ci95": interval}
+    except OverflowError:
+        raise UserError(f"{where}: field '{key}.value' is too large for a number; run the job again") from None
 
 
 def read_points(points: Any, name: str, where: str) -> list[list[float]]:

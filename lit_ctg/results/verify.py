@@ -101,6 +101,8 @@ def rate_intervals(record: RunRecord) -> Iterator[Recomputed]:
 def wilson_of(record: RunRecord, name: str) -> Iterator[Recomputed]:
     """Recompute a rate as a count of its trials, and Wilson's interval of that count."""
     value, n = value_of(record, name), int(record.metrics[name]["n"])
+    if n == 0:
+        return  # a rate of nothing
     # this finds a rate that is not a count of its trials: the nearest such rate differs
     yield exactly(name, round(value * n) / n, f"a count of {n}")
     low, high = wilson_interval(round(value * n), n) or (math.nan, math.nan)

@@ -115,6 +115,9 @@ def test_values_that_are_not_finite_survive_strict_json(tmp_path: Path, value: f
         (lambda data: data["metrics"]["val/perplexity"].update(ci95=[1.0, None]), "metrics.val/perplexity.ci95"),
         (lambda data: data["metrics"]["val/perplexity"].update(n=1.5), "metrics.val/perplexity.n"),
         (lambda data: data["metrics"]["val/perplexity"].update(n=None), "metrics.val/perplexity.n"),
+        (lambda data: data["metrics"]["val/perplexity"].update(value=10**400), "metrics.val/perplexity.value"),
+        (lambda data: data["config"].update(trainer=3), "config.trainer"),
+        (lambda data: data["config"].update(data="x"), "config.data"),
     ],
 )
 def test_damage_is_named(tmp_path: Path, damage, field: str) -> None:
