@@ -15,6 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.results import report
 from lit_ctg.results.gather import gather
 from lit_ctg.results.record import load_records, write_record
+from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.report import Part, first_sentence, main, parts, write_report
 from lit_ctg.results.report import page as page_of
 from lit_ctg.results.spec import Headline, Manifest
@@ -290,6 +291,12 @@ def line_of(text: str, label: str) -> str:
     """Return the row of a table."""
     (found,) = re.findall(rf'<tr><th scope="row">{re.escape(label)}</th>(.*)</tr>', text)
     return found
+
+
+def test_a_narrow_screen_names_the_regimes_as_the_tables_do() -> None:
+    css = (Path(report.__file__).parent / "report.css").read_text(encoding="utf-8")
+    for regime, title in REGIME_TITLES.items():
+        assert f'.numbers td.in-{regime}::before {{ content: "{title}"; }}' in css
 
 
 def test_a_cell_shows_seeds_interval_verdict_and_finding() -> None:
