@@ -395,8 +395,9 @@ def validate(data: Any, where: str) -> None:
     for key, choices in _CHOICES.items():
         if data[key] not in choices:
             raise UserError(f"{where}: field '{key}' is {data[key]!r}, expected one of {', '.join(choices)}")
-    for part in ("trainer", "data", "model", "callback"):  # read by tables
-        _check(data["config"].get(part), (dict, _MAYBE), f"config.{part}", where)
+    for part in ("trainer", "data", "model", "callback"):  # read by tables; a run of the level field may name its model
+        types = (dict, str, _MAYBE) if part == "model" and data["paper"] == "field" else (dict, _MAYBE)
+        _check(data["config"].get(part), types, f"config.{part}", where)
     corpus = data.get("corpus", {})
     _check(corpus, (dict,), "corpus", where)
     for key, checksum in corpus.items():
