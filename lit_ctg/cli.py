@@ -302,7 +302,7 @@ COMMANDS = {
                 Setting("n", "how many"),
                 Setting("path", "[hard,soft,channel]: the routes a control takes, where a paper has several"),
                 Setting("model", "a Hugging Face causal language model (folder or hub name) instead of a run"),
-                Setting("controls", "[<folder>,<folder>]: with model=, what lit-ctg export wrote"),
+                Setting("controls", "[<folder>,<name>=<folder>]: with model=, what lit-ctg export wrote"),
                 Setting("prompts", "with model=: a file of prompts and settings, one JSON object per line"),
                 Setting("out", "with prompts=: where the texts go; the same command resumes where it stopped"),
                 Setting("max_new_tokens", "with model=: the longest continuation, in tokens (40)"),

@@ -87,6 +87,16 @@ def generating(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def added_ids(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the special tokens that a tokenizer puts before and after a text."""
+    text = "a"
+    bare, whole = list(tokenizer(text, add_special_tokens=False).input_ids), list(tokenizer(text).input_ids)
+    for first in range(len(whole) - len(bare) + 1):
+        if bare and whole[first : first + len(bare)] == bare:
+            return whole[:first], whole[first + len(bare) :]
+    return [], []
+
+
 def cast_like(module: ModuleT, weight: Tensor) -> ModuleT:
     """Return a control's module in a model's precision and on its device: a copy, so that its own values stay."""
     if all((value.dtype, value.device) == (weight.dtype, weight.device) for value in module.parameters()):

@@ -132,7 +132,7 @@ def save(control: Control, folder: str | Path) -> None:
     with replacing(target) as temporary:
         temporary.mkdir()
         _write(control, temporary)
-        if target.is_dir():
+        if target.is_dir() and any(target.iterdir()):
             _check_ours(target)
             shutil.rmtree(target)  # an older bundle
 

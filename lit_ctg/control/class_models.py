@@ -136,10 +136,12 @@ class ClassModels(ClassControl):
         models = {}
         for name, told in config["models"].items():
             told = dict(told)
-            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(told.pop("model_type"), **told))
             own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
             precision = next((value.dtype for value in own.values() if value.is_floating_point()), torch.float32)
-            model.to(precision).load_state_dict(own)
+            sizes = AutoConfig.for_model(told.pop("model_type"), **told)
+            # not ``.to(precision)``, which would round what is no weight too, such as the frequencies of positions
+            model = AutoModelForCausalLM.from_config(sizes, dtype=precision)
+            model.load_state_dict(own)
             models[name] = model
         return cls(models)
 

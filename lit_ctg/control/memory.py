@@ -222,15 +222,27 @@ class Saved:
 
 
 def read_scores(
-    model: Any, ids_T: Sequence[int] | np.ndarray, *, context: int
+    model: Any, ids_T: Sequence[int] | np.ndarray, *, context: int, start: Sequence[int] = ()
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield (prefixes [X, T], scores [X, V], targets [X]) of every token of a text except the first.
 
     The model reads windows of ``context`` tokens that overlap by half, so every token has at least half a window before
     it (as far as the text allows); the n-grams see the whole text. Prefixes are the last tokens before each target.
+
+    Args:
+        model, ids_T, context: see ``fit``.
+        start: ids with which every window begins, unscored, such as the ``<s>`` that a tokenizer puts before a prompt;
+            the windows are shorter by as many.
+
+    Raises:
+        UserError: the context has no room for a window after the start.
     """
     ids = torch.as_tensor(np.asarray(ids_T), dtype=torch.long).to(model.device)
-    before_TK = histories(ids, LONGEST_PREFIX)
+    first_S = torch.tensor(list(start), dtype=torch.long, device=ids.device)
+    context -= len(first_S)
+    if context < 1:
+        raise UserError(f"context: give more than the {len(first_S)} tokens that the tokenizer puts before a text")
+    before_TK = histories(torch.cat((first_S, ids)), LONGEST_PREFIX)[len(first_S) :]
     last, step = len(ids) - 1, max(1, context // 2)
     starts = [0]
     while starts[-1] + context < last:
@@ -239,16 +251,17 @@ def read_scores(
         group = starts[at : at + WINDOWS]
         length = min(context, len(ids) - group[0])
         rows = torch.zeros(len(group), length, dtype=torch.long, device=ids.device)
-        for row, start in enumerate(group):
-            part = ids[start : start + length]
+        for row, begin in enumerate(group):
+            part = ids[begin : begin + length]
             rows[row, : len(part)] = part  # padding comes last, where no token sees it
-        scores_BTV = model(input_ids=rows).logits
-        for row, start in enumerate(group):
+        begun = torch.cat((first_S.expand(len(group), -1), rows), dim=1)
+        scores_BTV = model(input_ids=begun).logits[:, len(first_S) :]
+        for row, begin in enumerate(group):
             # a window scores what the previous one did not
-            first = start + (context - step if start else 0)
-            places = torch.arange(first, min(start + context, last), device=ids.device)
+            first = begin + (context - step if begin else 0)
+            places = torch.arange(first, min(begin + context, last), device=ids.device)
             if len(places):
-                yield before_TK[places + 1], scores_BTV[row, places - start], ids[places + 1]
+                yield before_TK[places + 1], scores_BTV[row, places - begin], ids[places + 1]
 
 
 class Fit:
@@ -307,7 +320,7 @@ class Fit:
 
 
 @torch.inference_mode()
-def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Memory:
+def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int, start: Sequence[int] = ()) -> Memory:
     """Return the memory with the weights that make held-out texts most likely, and the better mixture.
 
     Args:
@@ -315,10 +328,11 @@ def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int
         model: a Hugging Face causal language model, in evaluation mode.
         texts: ids of each text; none of them may have been counted.
         context: tokens that the model reads at a time.
+        start: ids before every window, see ``read_scores``.
     """
     found = Fit(memory)
     for ids_T in texts:
-        for part in read_scores(model, ids_T, context=context):
+        for part in read_scores(model, ids_T, context=context, start=start):
             found.add(*part)
     return Memory(
         memory.ngram, weights=found.weights(), mixture=found.best_mixture(), text=memory.text, name=memory.name
@@ -326,7 +340,7 @@ def fit(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int
 
 
 @torch.inference_mode()
-def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int) -> Saved:
+def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: int, start: Sequence[int] = ()) -> Saved:
     """Return what the memory saves on held-out texts, under the rule used in decoding; arguments as in ``fit``.
 
     Raises:
@@ -336,7 +350,7 @@ def saved(memory: Memory, model: Any, texts: Sequence[np.ndarray], *, context: i
     sums = []  # per text: tokens, and costs of model, n-grams and mixtures
     for ids_T in texts:
         row = np.zeros(3 + len(rules))
-        for prefix_XT, scores_XV, target_X in read_scores(model, ids_T, context=context):
+        for prefix_XT, scores_XV, target_X in read_scores(model, ids_T, context=context, start=start):
             each = [scores_XV.float().log_softmax(-1), *(rule(prefix_XT, scores_XV) for rule in rules.values())]
             costs = [-part.double().gather(1, target_X.unsqueeze(1)).sum().item() for part in each]
             order = memory.ngram.order

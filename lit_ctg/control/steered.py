@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, generating, refuse_encoder
+from lit_ctg.control.base import Control, Prefix, added_ids, generating, refuse_encoder
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, check_whole, did_you_mean
+from lit_ctg.errors import UserError, check_whole, did_you_mean, one_line
 
 Prompts = str | Sequence[str] | Sequence[Sequence[int]] | Tensor | Mapping[str, Tensor]
 # options of generate that propose several tokens at once or run the network outside the rows
@@ -47,7 +47,12 @@ HARMLESS = {
     "token_healing": (None, False),
 }
 # options of generate that look at the ids of the prompt, with the values that change nothing
-OF_THE_PROMPT = {"repetition_penalty": (None, 1, 1.0), "no_repeat_ngram_size": (None, 0)}
+OF_THE_PROMPT = {
+    "repetition_penalty": (None, 1, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1, 1.0),
+    "encoder_no_repeat_ngram_size": (None, 0),
+}
 # options of generate that are whole numbers, with the least
 WHOLE = {"max_new_tokens": 1, "max_length": 1, "min_new_tokens": 0, "min_length": 0, "num_beams": 1,
          "num_return_sequences": 1}  # fmt: skip
@@ -179,7 +184,8 @@ class Steered:
             if beams and rules:
                 # beams are compared by sums of log-probabilities, which scores under a control are not
                 _put(options, "renormalize_logits", True)
-            possible = [] if beams or not rules else [_Possible(ids_BT.shape[1], self._ends(asked))]
+            kind = _PossibleBeams if beams else _Possible
+            possible = [kind(ids_BT.shape[1], self._ends(asked))] if rules else []
             options["logits_processor"] = [*rules, *possible, *(options.get("logits_processor") or ())]
             # a compiled forward pass would not see hooks that are added later
             _put(options, "disable_compile", True)
@@ -309,9 +315,11 @@ class Steered:
                 "prompts of different lengths: this model counts or reads the padding between soft prompt and text; "
                 "give them one by one"
             )
-        length = own.to_diff_dict().get("max_length")  # of the model itself
+        length, least = (own.to_diff_dict().get(name) for name in ("max_length", "min_length"))  # of the model itself
         if length and not any(asked.get(name) for name in ("max_length", "max_new_tokens")) and not own.max_new_tokens:
             _put(options, "max_length", length + hidden)
+        if least and asked.get("min_length") is None:
+            _put(options, "min_length", least + hidden)
         for name in ("max_length", "min_length"):
             if asked.get(name):
                 _put(options, name, asked[name] + hidden)
@@ -353,7 +361,7 @@ class Steered:
         else:
             if self.tokenizer is None:
                 raise UserError("prompts that are texts need a tokenizer: Steered(model, controls, tokenizer=...)")
-            ids = list(self.tokenizer(prompt).input_ids)
+            ids = self._read(prompt)
         if ids:
             return ids
         start = getattr(self.tokenizer, "bos_token_id", None)
@@ -362,20 +370,31 @@ class Steered:
             raise UserError("a prompt is empty and the model has no token to begin with: give a prompt")
         return [int(start)]
 
+    def _read(self, prompt: str) -> list[int]:
+        """Return the ids of a text, without what the tokenizer puts at its end: the text goes on."""
+        try:
+            ids = list(self.tokenizer(prompt).input_ids)
+        except Exception as error:  # the library raises a bare Exception
+            known = self.tokenizer.get_vocab()
+            unknown = [word for word in prompt.split() if word not in known]
+            told = f"; it does not know {', '.join(unknown[:5])}" if unknown else ""
+            reason = one_line(error)[:120]
+            raise UserError(f"prompt {prompt[:60]!r}: the tokenizer refuses it ({reason}){told}") from error
+        _, back = added_ids(self.tokenizer)
+        return ids[: len(ids) - len(back)] if back and ids[-len(back) :] == back else ids
+
     def _pad_id(self) -> int:
-        for source in (self.tokenizer, self.model.generation_config, self.model.config):
-            for name in ("pad_token_id", "eos_token_id"):
-                found = getattr(source, name, None)
-                if isinstance(found, int):
-                    return found
-        return 0
+        own, model = self.model.generation_config, self.model.config
+        pads = [getattr(source, "pad_token_id", None) for source in (own, self.tokenizer, model)]
+        ends = [getattr(source, "eos_token_id", None) for source in (self.tokenizer, own, model)]
+        return next((found for found in (*pads, *ends) if isinstance(found, int)), 0)
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options for ``model.generate``, which takes a ``generation_config`` or single ones, not both."""
         options = dict(given)
         config = copy.deepcopy(_config(options))
         options.pop("generation_config", None)
-        if getattr(config, "pad_token_id", None) is None:
+        if getattr(config, "pad_token_id", None) is None and self.model.generation_config.pad_token_id is None:
             options.setdefault("pad_token_id", self._pad_id())
         if options.get("stop_strings") or getattr(config, "stop_strings", None):
             options.setdefault("tokenizer", self.tokenizer)
@@ -467,7 +486,10 @@ def _check_together(controls: Sequence[Control]) -> None:
     for number, control in enumerate(controls):
         for other in controls[:number]:
             if control.name == other.name:
-                raise UserError(f"two controls are called '{control.name}': give one another name (name=...)")
+                raise UserError(
+                    f"two controls are called '{control.name}': give one another name (name=..., on the command line "
+                    "controls=[<name>=<folder>,...])"
+                )
             if other.kind in control.excludes or control.kind in other.excludes:
                 again = "a second one" if control.kind == other.kind else f"{other.name}, which is a {other.kind}"
                 raise UserError(
@@ -544,6 +566,27 @@ class _Possible(ScoreRule):
                 "consider more candidates)"
             )
         return scores
+
+
+class _PossibleBeams(_Possible):
+    """``_Possible`` for beams, of which some are placeholders: their newest token, or an earlier one, was impossible.
+
+    Beam search keeps as many rows as there are beams, also where the controls leave fewer tokens.
+    """
+
+    def __init__(self, start: int, ends: Sequence[int]) -> None:
+        super().__init__(start, ends)
+        self._before: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        real_N = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+        if self._before is not None:
+            ids_NT, possible_NV = self._before
+            same_NN = (input_ids[:, None, :-1] == ids_NT[None]).all(2)  # [new row, the row that it continues]
+            real_N = (same_NN & possible_NV[:, input_ids[:, -1]].T).any(1)
+        made = super().__call__(input_ids, scores.masked_fill(~real_N.unsqueeze(1), 0.0))
+        self._before = input_ids.clone(), made.isfinite() & real_N.unsqueeze(1)
+        return made
 
 
 class _Drawn(ScoreRule):

@@ -61,6 +61,8 @@ class PortableLM(PreTrainedModel, GenerationMixin):
 
     config_class = PortableConfig
     base_model_prefix = "model"
+    # the layers see a padded row with its padding at the end (``aligned``), whatever side the caller put it on
+    padding_last = True
 
     def finish(self) -> None:
         """Keep every buffer in the weights file: a model is first built without values, which are then read."""

@@ -99,6 +99,7 @@ def _build(own: dict[str, str], overrides: Sequence[str], console: Console) -> M
 
 
 def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Memory:
+    from lit_ctg.control.base import added_ids
     from lit_ctg.control.bundle import CONTROL, FIT, check_tokenizer, load
     from lit_ctg.control.memory import Memory, fit, saved
     from lit_ctg.network.huggingface import load_model
@@ -115,9 +116,12 @@ def _fit(own: dict[str, str], overrides: Sequence[str], console: Console) -> Mem
     positions = int(getattr(model.config, "max_position_embeddings", None) or CONTEXT)
     context = min(whole_number("memory fit", "context", own.get("context", str(CONTEXT)), least=2), positions)
     held_out, measured = _texts(corpus, "val", most), _texts(corpus, "test", most)
-    fitted = fit(memory, model, held_out, context=context)
+    # the weights are for decoding, where the tokenizer begins a prompt (with ``<s>``, say)
+    engine = getattr(corpus.vocabulary, "engine", None)
+    start = [] if engine is None else added_ids(engine)[0]
+    fitted = fit(memory, model, held_out, context=context, start=start)
     fitted.origin = memory.origin
-    told = saved(fitted, model, measured, context=context)
+    told = saved(fitted, model, measured, context=context, start=start)
     out, tokens = Path(own.get("out", own["memory"])).expanduser(), sum(map(len, held_out))
     fitted.save_pretrained(out)
     record = {

@@ -107,9 +107,9 @@ class Session:
             words += [f"prompt={prompt}"] if self.prompt else []
         for name, value in self.control.items():
             if isinstance(value, Mapping):
-                words += [f"control.{name}.{key}={part:g}" for key, part in value.items()]
+                words += [f"control.{name}.{key}={_number(part)}" for key, part in value.items()]
             else:
-                words.append(f"control.{name}={value:g}" if isinstance(value, float) else f"control.{name}={value}")
+                words.append(f"control.{name}={_number(value) if isinstance(value, float) else value}")
         if self.routes is not None:
             words.append(f"path=[{','.join(self.routes)}]")
         return shlex.join(words)
@@ -170,6 +170,11 @@ class Session:
         }
 
 
+def _number(value: float) -> str:
+    """Return a number as short as it can be read again without loss."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -225,6 +230,13 @@ class Player:
         context = self.generator.context
         return self.generator.max_new_tokens if context is None else min(self.generator.max_new_tokens, context)
 
+    def room(self, prompt: str) -> int:
+        """The maximum number of tokens that can follow a prompt, at least 1."""
+        context = self.generator.context
+        if context is None:
+            return self.new_tokens
+        return max(1, min(self.new_tokens, context + 1 - len(self.generator.prompt_ids(prompt))))
+
     def range_of(self, setting: ControlSetting) -> tuple[float, float]:
         """Return the ends of a slider for a number; open ends are closed with room above the default."""
         default = abs(float(setting.default or 0.0))
@@ -242,12 +254,13 @@ class Player:
         new_tokens: int | None = None,
         watch: Callable[[str, str], None] | None = None,
     ) -> Session:
-        """Compare one prompt's text with and without controls.
+        """Compare one prompt's text with and without controls, of at most ``new_tokens`` (None: as many as there is
+        room for).
 
         Raises:
             UserError: see ``core.trace.compare``; a seed or number of tokens that is not whole.
         """
-        length = self.new_tokens if new_tokens is None else new_tokens
+        length = self.room(prompt) if new_tokens is None else new_tokens
         for name, value, low in (("seed", seed, 0), ("tokens", length, 1)):
             if not isinstance(value, int) or not low <= value <= LARGEST_SEED:
                 raise UserError(f"{name}={value}: give a whole number from {low}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from rich.progress import Progress
 import lit_ctg
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
+from lit_ctg.control.steered import OF_THE_PROMPT
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, check_whole, did_you_mean, visible
 from lit_ctg.files import check_regular, write_atomic
@@ -94,9 +96,17 @@ def parse(words: Sequence[str]) -> Request:
                 f"lit-ctg generate model=...: no setting '{key}'{hint}; there are {', '.join(DEFAULTS)}, "
                 "control.<name>.<setting> and generate.<option of Hugging Face's generate>"
             )
+    asked = {word.partition("=")[0].removeprefix("generate.") for word in words}
     for key in ("do_sample", "max_new_tokens"):  # ours, also under Hugging Face's name
         if key in options:
             given[key] = options.pop(key)
+    if options.get("num_beams") not in (None, 1):
+        if "do_sample" in asked and given["do_sample"] is True:
+            raise UserError(
+                "do_sample=true: beams draw together, so a text's draws could not be its own; leave it out, or "
+                "generate.num_beams"
+            )
+        given["do_sample"] = False
     _check(given, options)
     return Request(given, settings, options)
 
@@ -115,12 +125,18 @@ def _check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         raise UserError("prompt= is for one prompt, prompts= for a file of them: leave one out")
 
 
+# YAML 1.1 reads these as words
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+
 def listed_words(text: str) -> list[str]:
     """Read ``[folder,folder]``."""
     return [part.strip().strip("'\"") for part in text.strip("[]").split(",") if part.strip()]
 
 
 def _value(key: str, text: str) -> Any:
+    if _EXPONENT.fullmatch(text):
+        return float(text)
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -155,18 +171,34 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
 
     Args:
         model: folder or name of the model, whose tokenizer is used.
-        controls: folders or names of the bundles.
+        controls: folders or names of the bundles; ``name=folder`` calls one so, as two of a kind need it.
         revision: of the model on the hub.
 
     Raises:
         UserError: one is missing or does not fit.
     """
-    loaded: list[Control] = [load_control(folder) for folder in controls]
+    loaded = [_named(word) for word in controls]
     register_ours()
     with quiet():
         tokenizer = load_tokenizer(model, revision, "model")
         network = load_model(model, where="model", revision=revision).eval()
     return Steered(network, loaded, tokenizer=tokenizer)
+
+
+def _named(word: str) -> Control:
+    """Return the control of ``folder`` or ``name=folder``.
+
+    Raises:
+        UserError: see ``load_steered``; a name that a setting could not have.
+    """
+    name, equals, folder = word.partition("=")
+    if not equals or Path(word).exists():
+        return load_control(word)
+    if not name.isidentifier():
+        raise UserError(f"controls={word}: name a control with letters, digits and _ only")
+    control = load_control(folder)
+    control.name = name
+    return control
 
 
 def register_ours() -> None:
@@ -254,10 +286,16 @@ def read_lines(path: Path, settings: Mapping[str, Any]) -> list[Line]:
 def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str]:
     given, n = request.given, request.given["n"] * request.copies
     out = Path(given["out"])
+    # options that would take a shorter prompt's padding for text
+    padding_counts = any(
+        request.options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
+        for name, unchanged in {**OF_THE_PROMPT, "min_length": (None, 0)}.items()
+    )
     columns = []
     for line in lines:  # before the first text, not hours later
         try:
-            columns.append(steered.check(line.prompt, line.settings, **_options(request)))
+            hidden = steered.check(line.prompt, line.settings, **_options(request))
+            columns.append((hidden, len(steered.prompt_ids(line.prompt)) if padding_counts else 0))
         except UserError as error:
             raise UserError(f"{line.where}: {error}") from error
     kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
@@ -296,8 +334,8 @@ def _only(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _batches(places: range, size: int, columns: Sequence[int]) -> Iterator[list[int]]:
-    """Yield neighbouring places, at most ``size``, with as many columns before the text: a batch has one number."""
+def _batches(places: range, size: int, columns: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield neighbouring places, at most ``size``, of the same columns: before the text, and of it if that counts."""
     batch: list[int] = []
     for place in places:
         if batch and (len(batch) == size or columns[place] != columns[batch[0]]):

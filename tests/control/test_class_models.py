@@ -105,3 +105,26 @@ def test_a_bundle_holds_whole_models(tmp_path: Path) -> None:
 def test_models_must_share_their_vocabulary() -> None:
     with pytest.raises(UserError, match="different vocabularies"):
         Experts({"good": make_model(V), "bad": make_model(V + 1)})
+
+
+def test_half_precision_rounds_weights_only(tmp_path: Path) -> None:
+    """A Llama has its positions' frequencies, which a bundle does not hold, in float32 whatever its weights are."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=V, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    models = {}
+    for number, name in enumerate(("good", "bad")):
+        torch.manual_seed(number)
+        models[name] = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    Experts(models).save_pretrained(tmp_path)  # an empty folder
+    again = Control.from_pretrained(tmp_path)
+    assert isinstance(again, Experts)
+    ids_BT = torch.arange(40).view(1, -1) % V
+    for name, model in models.items():
+        other = again.models[name]
+        assert other.dtype == torch.bfloat16
+        with torch.no_grad():
+            assert torch.equal(model(input_ids=ids_BT).logits, other(input_ids=ids_BT).logits)

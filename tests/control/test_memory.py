@@ -190,6 +190,26 @@ def test_every_token_but_the_first_is_scored_once(model: Any, length: int) -> No
             assert torch.allclose(scores[place], alone, atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [2, 7, 8, 15])
+def test_every_window_begins_with_the_start(model: Any, length: int) -> None:
+    """As a prompt does in decoding; the n-grams see it where they see it there, before the text."""
+    ids, start = np.arange(length) % SIZE, [3, 4]
+    parts = list(read_scores(model, ids, context=8, start=start))
+    assert torch.cat([part[2] for part in parts]).tolist() == ids[1:].tolist()
+    prefixes, scores = (torch.cat([part[k] for part in parts]) for k in (0, 1))
+    whole = [*start, *ids.tolist()]
+    for place in range(length - 1):
+        # windows of 6 tokens of the text begin at 0, 3, 6 ...; each scores what the one before it did not
+        begin = 0 if place < 6 else (place - 3) // 3 * 3
+        with torch.inference_mode():
+            alone = model(torch.tensor([start + ids[begin : place + 1].tolist()])).logits[0, -1]
+        assert torch.allclose(scores[place], alone, atol=1e-4)
+        seen = [number for number in prefixes[place].tolist() if number != -1]
+        assert seen == whole[: place + 3][-prefixes.shape[1] :]
+    with pytest.raises(UserError, match="give more than the 2 tokens that the tokenizer puts before a text"):
+        list(read_scores(model, ids, context=2, start=start))
+
+
 def test_fitting_finds_what_helps_and_tells_what_it_saves(model: Any, ngram: NgramModel) -> None:
     """The model is random and the texts are the memory's: the n-grams get nearly all the weight."""
     held_out = [np.array(text) for text in TEXTS[:5]] * 4

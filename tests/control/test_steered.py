@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from lit_ctg.control import Control, Stage, Steered
+from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.filters import row_noise
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import SoftPrompt
@@ -311,6 +312,92 @@ def test_controls_that_exclude_each_other(model: Any, all_controls: dict[str, Co
     again.name = "other"
     with pytest.raises(UserError, match=r"other \(graphmax\) cannot be composed with a second one"):
         Steered(model, [all_controls["graphmax"], again])
+
+
+class Only(Control):
+    """Allows, at every place after the prompt, the tokens of a list."""
+
+    kind, stage = "only", Stage.MASK
+
+    def __init__(self, start: int, allowed: list[list[int]], name: str) -> None:
+        super().__init__(name=name)
+        self.start, self.allowed = start, allowed
+
+    @property
+    def settings(self) -> tuple[ControlSetting, ...]:
+        return (ControlSetting("strength", "1: as listed", 1.0, low=0.0),)
+
+    def rule(self, values: Any, prefix: Any) -> Any:
+        def keep(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            kept_V = torch.full((V,), -torch.inf)
+            kept_V[self.allowed[min(input_ids.shape[1] - self.start, len(self.allowed) - 1)]] = 0.0
+            return scores + kept_V
+
+        return keep
+
+    def config(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
+
+    @classmethod
+    def restore(cls, config: Any, tensors: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_beams_end_in_the_same_line_where_no_token_is_left(model: Any, tokenizer: Any, beams: int) -> None:
+    one, other = Only(1, [[4, 5], [6], [7, 8]], "one"), Only(1, [[4], [6], [9]], "other")
+    options = {"max_new_tokens": 5, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
+    with pytest.raises(UserError, match="row 0 no token after 2 new ones: they exclude each other there"):
+        Steered(model, [one, other], tokenizer=tokenizer).generate([[2], [3]], **options)
+    # fewer tokens than beams, and then an end that all must take, are no fault
+    ending = Only(1, [[4, 5], [6], [0]], "ending")
+    found = Steered(model, [ending], tokenizer=tokenizer).generate([[2], [3]], **options)
+    assert found[:, 1:].tolist() in ([[4, 6, 0], [5, 6, 0]], [[a, 6, 0] for a in found[:, 1].tolist()])
+    several = Steered(model, [ending], tokenizer=tokenizer).generate(
+        [[2]], **options, num_return_sequences=min(beams, 2)
+    )
+    assert sorted(several[:, 1].tolist()) == [4, 5][: len(several)] or beams == 1
+    assert several[:, 2:4].tolist() == [[6, 0]] * len(several)
+
+
+def test_a_prompt_goes_on_where_a_tokenizer_would_end_it(model: Any) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    plain, ending = make_tokenizer(), make_tokenizer()
+    ending.backend_tokenizer.post_processor = TemplateProcessing(single="<end> $A <end>", special_tokens=[("<end>", 0)])
+    assert ending("the war").input_ids == [0, *plain("the war").input_ids, 0]
+    steered = Steered(model, [], tokenizer=ending)
+    assert steered.prompt_ids("the war") == [0, *plain("the war").input_ids]
+    assert steered.prompt_ids("the war <end>") == [0, *plain("the war").input_ids, 0], "the prompt's own end stays"
+    assert steered.prompt_ids("") == [0]
+
+
+def test_a_word_that_a_tokenizer_refuses_is_named(model: Any) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    engine = Tokenizer(models.WordLevel({"the": 1, "war": 2, "a": 3}, unk_token="[UNK]"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    strict = transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
+    with pytest.raises(UserError, match=r"prompt 'the peace war': the tokenizer refuses it .* it does not know peace"):
+        Steered(model, [], tokenizer=strict).prompt_ids("the peace war")
+
+
+def test_what_follows_an_end_is_the_model_s_padding(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.generation_config, "pad_token_id", 9)
+
+    class Either(Only):
+        def rule(self, values: Any, prefix: Any) -> Any:
+            return lambda _, scores: torch.full((2, V), -torch.inf).index_put_(
+                (torch.arange(2), torch.tensor([0, 4])), torch.tensor(0.0)
+            )
+
+    made = Steered(model, [Either(1, [], "either")], tokenizer=tokenizer).generate([[2], [3]], max_new_tokens=4)
+    assert made[:, 1:].tolist() == [[0, 9, 9, 9], [4, 4, 4, 4]]
 
 
 @pytest.mark.parametrize(

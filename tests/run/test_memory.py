@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from lit_ctg.cli import main as lit_ctg
 from lit_ctg.control import Control
 from lit_ctg.control.memory import Memory
 from lit_ctg.errors import UserError
-from lit_ctg.run.memory import main
+from lit_ctg.run.memory import _corpus, _texts, main
+from tests.conftest import make_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,38 @@ def test_build_and_fit_tell_what_is_saved(
     lit_ctg(["memory", "fit", f"model={model}", f"data.root={tmp_path / 'other'}", f"memory={tmp_path / 'memory'}",
              "tokens=50"])  # fmt: skip
     assert "not the one that was counted" in capsys.readouterr().out
+
+
+def test_a_model_is_measured_as_it_decodes(places: tuple[Path, Path], tmp_path: Path, monkeypatch: Any) -> None:
+    """Its tokenizer begins a text with a token of its own, without which the model would be a worse one."""
+    from tokenizers.processors import TemplateProcessing
+
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    model, texts = places
+    begun = make_tokenizer()
+    begun.backend_tokenizer.post_processor = TemplateProcessing(single="<end> $A", special_tokens=[("<end>", 0)])
+    words = [f"data.root={texts}"]
+    found = {}
+    for name, tokenizer in (("plain", make_tokenizer()), ("begun", begun)):
+        transformers.GPT2LMHeadModel.from_pretrained(model).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        own = [f"model={tmp_path / name}", *words]
+        assert lit_ctg(["memory", "build", *own, f"out={tmp_path / name / 'memory'}"]) == 0
+        assert lit_ctg(["memory", "fit", *own, f"memory={tmp_path / name / 'memory'}"]) == 0
+        found[name] = json.loads((tmp_path / name / "memory" / "fit.json").read_text(encoding="utf-8"))["metrics"]
+    assert found["plain"]["nats/ngram"]["n"] == found["begun"]["nats/ngram"]["n"]
+    datamodule = _corpus(str(tmp_path / "begun"), words)
+    total, count = 0.0, 0
+    network = transformers.GPT2LMHeadModel.from_pretrained(model).eval()
+    for ids in _texts(datamodule, "test"):
+        if len(ids) > 1:
+            assert len(ids) < 60, "one window"
+            with torch.no_grad():
+                log_p = network(torch.tensor([[0, *ids.tolist()]])).logits[0, 1:-1].log_softmax(-1)
+            total -= float(log_p.gather(1, torch.tensor(ids[1:, None].astype(int))).sum())
+            count += len(ids) - 1
+    assert found["begun"]["nats/model"]["value"] == pytest.approx(total / count, rel=1e-4)
+    assert abs(found["plain"]["nats/model"]["value"] - total / count) > 1e-3
 
 
 @pytest.mark.parametrize(("words", "line"), [

@@ -123,6 +123,19 @@ def test_the_command_to_copy_has_the_same_prompt(prompt: str) -> None:
     assert (override.key_or_group, override.value()) == ("prompt", prompt)
 
 
+def test_a_carried_model_fills_its_room(tmp_path: Path, word_model, word_tokenizer, run_cli, carried_controls) -> None:
+    word_model.save_pretrained(tmp_path / "lm")
+    word_tokenizer.save_pretrained(tmp_path / "lm")
+    carried_controls()["idea_gate"].save_pretrained(tmp_path / "gate")
+    player = Player.of_model(str(tmp_path / "lm"), [f"topic={tmp_path / 'gate'}"])
+    assert player.room("the war") == 63, "64 positions; the last token is drawn, not read"
+    session = player.play("the war", {"topic.alpha": 1 + 1e-9, "topic.beta": -1e-05}, seed=1)
+    assert len(session.comparison.controlled.ids) <= 65
+    assert {"control.topic.alpha=1.000000001", "control.topic.beta=-1e-05"} <= set(shlex.split(session.command))
+    code, out, err = run_cli(*shlex.split(session.command)[1:])
+    assert (code, out.rstrip("\n")) == (0, session.comparison.controlled.text), err
+
+
 def test_what_a_model_says_stays_text_on_the_page() -> None:
     evil = "<script>alert(1)</script>\x1b"
     session = session_of(TokenEffect(evil, 1, -1.0, -0.5, {"<b>": 0.5}), prompt=evil)

@@ -124,6 +124,48 @@ def test_several_sequences_of_each_text(run: Run, tmp_path: Path) -> None:
         assert (tmp_path / out).read_text(encoding="utf-8") == whole
 
 
+def test_beams_draw_nothing(run: Run) -> None:
+    words = ["generate", "model=lm", "controls=[gate]", "prompt=in", "n=3", "max_new_tokens=6", "generate.num_beams=2"]
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert out == run(*words, "do_sample=false")[1] == run(*words, "seed=1", "batch_size=1")[1]
+    for name in ("do_sample", "generate.do_sample"):
+        code, _, err = run(*words, f"{name}=true")
+        assert code == 2 and "do_sample=true: beams draw together" in err and err.count("\n") == 1
+
+
+def test_two_bundles_of_one_kind_get_names(run: Run) -> None:
+    words = ["generate", "model=lm", "prompt=in", "n=2", "max_new_tokens=5"]
+    code, _, err = run(*words, "controls=[gate,gate]")
+    assert code == 2 and "controls=[<name>=<folder>,...]" in err
+    one = run(*words, "controls=[gate]", "control.idea_gate.alpha=2")[1]
+    named = run(*words, "controls=[a=gate,b=gate]", "control.a.alpha=2", "control.b.alpha=0")
+    assert named[0] == 0 and named[1] == one, named[2]
+    code, _, err = run(*words, "controls=[a b=gate]")
+    assert code == 2 and "controls=a b=gate: name a control with letters" in err
+
+
+def test_numbers_as_python_prints_them(run: Run) -> None:
+    words = ["generate", "model=lm", "controls=[gate]", "prompt=in", "max_new_tokens=5"]
+    assert run(*words, "control.idea_gate.alpha=2e+00") == run(*words, "control.idea_gate.alpha=2")
+    assert run(*words, "control.idea_gate.alpha=1e-05")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "option", ["min_length=9", "encoder_repetition_penalty=0.05", "repetition_penalty=3.0", "no_repeat_ngram_size=1"]
+)
+def test_what_counts_padding_sees_none(run: Run, tmp_path: Path, option: str) -> None:
+    """The token of the padding is a text's end here, so what looks at the prompt's ids would see it."""
+    prompts = ["in", "the war began in 1914 .", "the acid", "a war", "good"]
+    content = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
+    (tmp_path / "in.jsonl").write_text(content, encoding="utf-8")
+    words = ["generate", "model=lm", "controls=[gate]", "prompts=in.jsonl", "max_new_tokens=9", f"generate.{option}"]
+    for size in (1, 5):
+        code, _, err = run(*words, f"out={size}.jsonl", f"batch_size={size}", "n=3")
+        assert code == 0, err
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "5.jsonl").read_bytes()
+
+
 def test_do_sample_by_either_name(run: Run) -> None:
     words = ["generate", "model=lm", "prompt=in", "n=2", "max_new_tokens=6"]
     greedy = run(*words, "do_sample=false")[1]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values, shares
+from lit_ctg.control.base import Control, Prefix, Stage, Values, generating, layer_named, row_values, shares
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
@@ -83,10 +83,12 @@ class NeuronCodes(_Codes):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         code_BC = values["strength"].unsqueeze(1) * (self.weights(values) @ self.codes_SC.double().cpu())
         off_B = self.off(values)
+        # our exported models (``portable.py``) move padding to the end of its row, where no token sees it
+        at_end = bool(getattr(generating(model), "padding_last", False))
         own = [model.register_forward_pre_hook(self._without_own, with_kwargs=True)] if _has_codes(model) else []
         return own + [
             layer_named(model, path, self.name).register_forward_hook(
-                _Added((code_BC @ weight.double().cpu().T), off_B, prefix)
+                _Added((code_BC @ weight.double().cpu().T), off_B, None if at_end else prefix)
             )
             for path, weight in self.layers.items()
         ]
@@ -118,9 +120,14 @@ class _Added:
     """A forward hook: adds a row's vector to a layer's output at all its positions but at padding.
 
     Attention masks padding anyway; a recurrent state and a convolution run over it.
+
+    Args:
+        added_BO: the vectors.
+        off_B: rows that get none.
+        prefix: tells where padding is; None: padding follows the text, and no token sees it.
     """
 
-    def __init__(self, added_BO: Tensor, off_B: Tensor, prefix: Prefix) -> None:
+    def __init__(self, added_BO: Tensor, off_B: Tensor, prefix: Prefix | None) -> None:
         self.added_BO, self.off_B, self.some_off = added_BO, off_B, bool(off_B.any())
         self.prefix = prefix
         # both expanded to the layer's rows: the same at every decoding step
@@ -135,7 +142,7 @@ class _Added:
             self._for_rows = like, added, row_values(self.off_B, len(output)).view(wide).to(output.device)
         _, added, off = self._for_rows
         # one newest position is never padding
-        if output.dim() == 3 and output.shape[1] > 1:
+        if self.prefix is not None and output.dim() == 3 and output.shape[1] > 1:
             real_Nt = self.prefix.real(len(output), output.shape[1])
             if real_Nt is not None and not bool(real_Nt.all()):
                 return torch.where(off | ~real_Nt.unsqueeze(2).to(output.device), output, output + added)

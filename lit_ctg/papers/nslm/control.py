@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, row_values
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -136,15 +136,17 @@ class MicroModels(Control):
         self.bind(tokenizer)
         assert self.reader is not None
         rule = DealtOut(self.reader, torch.ones(1, dtype=torch.float64))
+        start, _ = added_ids(tokenizer)
         most = getattr(model.config, "max_position_embeddings", None)
         pairs: list[list[float]] = []
         for text in texts:
-            ids = tokenizer(text, add_special_tokens=False).input_ids[:most]
+            # as in decoding, where the tokenizer begins a prompt (with ``<s>``, say)
+            ids = (start + list(tokenizer(text, add_special_tokens=False).input_ids))[:most]
             if len(ids) < 2:
                 continue
             ids_1T = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
             log_TV = model(input_ids=ids_1T).logits[0].double().log_softmax(-1)
-            for place in range(1, len(ids)):
+            for place in range(max(1, len(start)), len(ids)):
                 dealt_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])
                 both = [float(dealt_1V[0, ids[place]]), float(log_TV[place - 1, ids[place]])]
                 if abs(both[0] - both[1]) > 1e-9:

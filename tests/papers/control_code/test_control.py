@@ -46,6 +46,21 @@ def test_codes_of_a_run_steer_its_exported_model(module: Any) -> None:
     assert torch.allclose(made.scores[0], expected_BV, atol=1e-4)
 
 
+def test_on_the_exported_model_a_padded_row_is_the_row_alone(module: Any) -> None:
+    """That model moves padding to the end of its row: where the caller put it, there is text."""
+    model = portable(module, None).model
+    steered = Steered(model, [of_run(module, None, None)])
+    prompts = [[5, 9, 2, 7, 11], [3], [4, 8, 6]]
+    options = {"output_scores": True, "return_dict_in_generate": True, "use_cache": False, "pad_token_id": 0,
+               "max_new_tokens": 3, "do_sample": False}  # fmt: skip
+    settings = {"neuron_codes.news": 1, "neuron_codes.strength": [1.0, 2.0, 0.5]}
+    together = torch.stack(steered.generate(prompts, settings, **options).scores, dim=1)
+    for row, prompt in enumerate(prompts):
+        own = {"neuron_codes.news": 1, "neuron_codes.strength": settings["neuron_codes.strength"][row]}
+        alone = torch.stack(steered.generate([prompt], own, **options).scores, dim=1)[0]
+        assert torch.allclose(together[row], alone, atol=1e-4)
+
+
 def test_codes_that_are_part_of_the_network_are_not_carried(make_module: Callable[..., Any]) -> None:
     for options in ({"injection": "prompt"}, {"network": "gru"}):
         with pytest.raises(UserError, match="lit-ctg export-model exports it with them"):

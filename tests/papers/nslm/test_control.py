@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,31 @@ def test_strength_is_fitted_on_texts(tokenizer: Any) -> None:
     gain_G = (share_G[:, None] * dealt_N + (1 - share_G[:, None]) * own_N).log().mean(1) - own_N.log().mean()
     assert found["strength"] == pytest.approx(float(share_G[gain_G.argmax()]), abs=0.02) and len(pairs) > 5
     assert (found["nats"], found["places"]) == (pytest.approx(float(gain_G.max()), abs=1e-3), len(pairs))
+    # a tokenizer that begins a text does so here too, as in decoding: the first token has a place then
+    from tokenizers.processors import TemplateProcessing
+
+    begun = copy.deepcopy(tokenizer)
+    first = begun.convert_ids_to_tokens(3)
+    begun.backend_tokenizer.post_processor = TemplateProcessing(single=f"{first} $A", special_tokens=[(first, 3)])
+    text = f"1914 {text}"
+    ids = tokenizer(text).input_ids
+    assert begun(text).input_ids == [3, *ids]
+    found, pairs = control.fit_strength(model, begun, [text]), []
+    for place in range(1, len(ids) + 1):
+        before = torch.tensor([[3, *ids][:place]])
+        with torch.no_grad():
+            plain_V = model(before).logits[0, -1].double().log_softmax(0)
+        both = (
+            DealtOut(control.reader, torch.ones(1))(before, plain_V[None])[0, ids[place - 1]],
+            plain_V[ids[place - 1]],
+        )
+        if abs(both[0] - both[1]) > 1e-9:
+            pairs.append(torch.stack(both).exp())
+    dealt_N, own_N = torch.stack(pairs, 1)
+    mixed_N = found["strength"] * dealt_N + (1 - found["strength"]) * own_N
+    assert found["places"] == len(pairs)
+    assert found["nats"] == pytest.approx(float((mixed_N.log() - own_N.log()).mean()), abs=1e-4)
+    control.bind(tokenizer)
     # what is longer than the model's positions is cut off
     small = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**config.to_dict(), "n_positions": 20})).eval()
     cut = tokenizer.decode(ids[:20])
