@@ -20,7 +20,10 @@ _CONTINUE = (["train"], ["reproduce"], ["field"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code (0 done, 1 some sweep job failed, 2 bad input, 130 interrupted)."""
+    """Run one command; return the exit code.
+
+    0: done; 1: some job of a sweep failed; 2: bad input; 75: another process works on this run; 130: interrupted.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = any(word.replace(" ", "") == "debug=true" for word in words)
     try:
@@ -100,10 +103,11 @@ def _train(words: list[str]) -> int:
 
         print(OmegaConf.to_yaml(cfg, resolve=True).rstrip())
         return 0
+    from lit_ctg.run.jobs import BUSY
     from lit_ctg.run.train import train
 
     # a run that another process is working on is not done
-    return 1 if train(cfg).status == "BUSY" else 0
+    return BUSY if train(cfg).status == "BUSY" else 0
 
 
 def _evaluate(words: list[str]) -> int:

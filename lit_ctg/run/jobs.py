@@ -16,6 +16,8 @@ from pathlib import Path
 POLL = 0.05
 PATIENCE = 10.0
 JOURNAL_VARIABLE = "LIT_CTG_SWEEP_JOURNAL"
+# exit code of a single run that another process is working on; a Python that cannot start ends with 1
+BUSY = 75
 # tells a job how many share the cores
 SIDE_BY_SIDE = "LIT_CTG_SIDE_BY_SIDE"
 

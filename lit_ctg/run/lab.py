@@ -34,7 +34,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root
-from lit_ctg.run.jobs import COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
+from lit_ctg.run.jobs import BUSY, COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
 from lit_ctg.run.reproduce import Group, absent, check_local, estimate, planned
 
 ACTIONS = ("start", "stop", "status", "collect")
@@ -176,7 +176,7 @@ class Lab:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             raise
-        if child.returncode not in (0, 1):
+        if child.returncode not in (0, BUSY):
             lines = self.log(job).read_text(encoding="utf-8", errors="replace").split("\n")
             told = next((line for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
             self.give_up(job, told.strip())
@@ -232,7 +232,7 @@ def work(output_root: str, number: int) -> int:
                 code = lab.run(job)
                 if code == 0:
                     ended.add(job.key)
-                elif code == 1:
+                elif code == BUSY:
                     time.sleep(LONGEST)  # a foreign process is on it; it would be offered again at once
     except KeyboardInterrupt:
         return 130

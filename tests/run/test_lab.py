@@ -18,6 +18,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.files import try_lock
 from lit_ctg.results.spec import MANIFEST
 from lit_ctg.run import lab as module
+from lit_ctg.run.jobs import BUSY
 from lit_ctg.run.lab import Lab, last_line, main, status_lines
 
 TWO = """
@@ -88,7 +89,9 @@ def test_a_worker_takes_what_nobody_is_at_and_nothing_that_failed_or_lacks_its_d
     assert status_lines(make())[1:] == ["without data  1 runs need local/nowhere: local=<folder>", "0 runs left"]
 
 
-@pytest.mark.parametrize(("code", "failed"), [(0, None), (1, None), (2, "lit-ctg: the last line")])
+@pytest.mark.parametrize(
+    ("code", "failed"), [(0, None), (BUSY, None), (1, "lit-ctg: the last line"), (2, "lit-ctg: the last line")]
+)
 def test_what_a_failed_job_said_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, failed: str | None
 ) -> None:
@@ -109,7 +112,7 @@ def test_what_a_failed_job_said_is_kept(
 
 @pytest.mark.long
 def test_a_run_that_cannot_be_is_given_up_with_its_own_line(folder: Path) -> None:
-    """By the command that workers use, not by a stand-in: a code of 0 or 1 would offer it again for ever."""
+    """By the command that workers use, not by a stand-in: a code of 0 or 75 would offer it again for ever."""
     write_runs("- {experiment: main, regime: corrected, seed: [1], set: {backbone.heads: 7}}")
     lab = make()
     (job,) = lab.jobs()[0]

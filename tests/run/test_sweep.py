@@ -118,6 +118,6 @@ def test_a_job_that_another_process_is_at_is_not_done(run_cli, tmp_path):
     assert f"another process is at it in {record.parent.relative_to(tmp_path)}" in out
     assert "give the same command again" in out
     code, out, _ = run_cli("train", *words)
-    assert code == 1 and f"process {os.getpid()} on " in out
+    assert code == 75 and f"process {os.getpid()} on " in out
     held.release()
     assert run_cli("train", "-m", *words, "seed=0,1")[0] == 0
