@@ -79,7 +79,7 @@ def test_the_first_have_every_set_of_classes() -> None:
     assert not missing, f"built of classes that no experiment in FIRST is built of: {missing}"
 
 
-@pytest.mark.parametrize(("name", "regime"), cases())
+@pytest.mark.parametrize(("name", "regime"), list(cases()))
 def test_two_steps(name: str, regime: str, tmp_path: Path) -> None:
     words = [f"experiment={name}", f"regime={regime}", f"output_root={tmp_path}", *QUICK]
     # max_steps ends the run in the first epoch

@@ -356,8 +356,8 @@ def test_loss_is_equation_5_over_the_masked_positions(published, fusion, target,
     losses = module.losses(batch)
     assert set(losses) == {"loss", *parts}
     for name, value in parts.items():
-        assert float(losses[name]) == pytest.approx(float(value), rel=1e-5), name
-    assert float(losses["loss"]) == pytest.approx(float(expected), rel=1e-5)
+        assert losses[name].item() == pytest.approx(value.item(), rel=1e-5), name
+    assert losses["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_the_published_mask_counts_one_pad_target_a_sentence(make_module, model_batch):
