@@ -391,7 +391,8 @@ def _markdown(table: Table) -> str:
     rows = [header, align, *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     notes = "".join(f"\n{escape_markdown(visible(note))}\n" for note in table.notes)
-    return f"### {escape_markdown(table.title)}\n\n{text}\n{notes}"
+    caption = f"{escape_markdown(table.spec.caption.strip())}\n\n" if table.spec.caption else ""
+    return f"### {escape_markdown(table.title)}\n\n{caption}{text}\n{notes}"
 
 
 def _strong(word: str) -> str:

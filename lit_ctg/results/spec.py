@@ -432,7 +432,11 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
         values[key] = {regime: _quantity(value) for regime, value in _by_regime(raw.get(key)).items()}
     if raw.get("margin") is not None:
         _known(raw["margin"], ("relative", "absolute", "why"), f"{where}, margin")
-        values["margin"] = Margin(**raw["margin"])
+        try:  # a placeholder gives a word
+            parts: dict[str, Any] = {key: part if key == "why" else float(part) for key, part in raw["margin"].items()}
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{where} ({raw['label']}): a margin is a number: {error}") from error
+        values["margin"] = Margin(**parts)
         if not str(values["margin"].why).strip():
             raise UserError(f"{where} ({raw['label']}): a margin needs its reason, margin: {{..., why: ...}}")
     for key in ("seeds", "other", "untrained", "sign_only"):

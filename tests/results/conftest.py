@@ -138,9 +138,13 @@ def build_record(name: str, regime: str, seed: int, size: str = "paper") -> RunR
     )
 
 
-def table_of(*rows: Row, size: str = "paper", title: str = "T_1 & [x]", notes: tuple[str, ...] = ()) -> Table:
+def table_of(
+    *rows: Row, size: str = "paper", title: str = "T_1 & [x]", notes: tuple[str, ...] = (), caption: str = ""
+) -> Table:
     """Return a table made by hand."""
-    return Table(TableSpec("a_paper", "table_x", title, "", "", tuple(row.spec for row in rows)), size, rows, notes)
+    return Table(
+        TableSpec("a_paper", "table_x", title, caption, "", tuple(row.spec for row in rows)), size, rows, notes
+    )
 
 
 def row_of(

@@ -223,7 +223,7 @@ def hand_made() -> Table:
         row_of("C", "3", None, Cell(hole="not run: y", verdict=Verdict(NOT_RUN)), section="S_1"),
         *(row_of(f"g{n}", str(n), None, gone, section="G") for n in range(3)),
     )
-    return table_of(*rows, notes=("5% & more",))
+    return table_of(*rows, notes=("5% & more",), caption="Ours, *not* theirs.\n")
 
 
 def test_a_markdown_table_word_by_word() -> None:
@@ -231,6 +231,8 @@ def test_a_markdown_table_word_by_word() -> None:
     columns = " | n | 95% interval | CV* | Verdict"
     assert render_all([hand_made()], "md", ["one_note"]).split("\n") == [
         r"### T\_1 \& \[x\]",
+        "",
+        r"Ours, \*not\* theirs.",
         "",
         "|  | Printed | As published" + columns + " | Corrected" + columns + " |",
         "| --- | ---:" + " | ---: | ---: | :---: | ---: | ---" * 2 + " |",

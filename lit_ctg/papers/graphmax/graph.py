@@ -63,7 +63,12 @@ def _bigrams(
     sequences: Iterable[Sequence[int] | np.ndarray], vocab_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for number, sequence in enumerate(sequences):
-        ids = np.asarray(sequence, dtype=np.int64).reshape(-1)
+        given = np.asarray(sequence).reshape(-1)
+        ids = given.astype(np.int64)
+        if len(ids) and not np.array_equal(ids, given):
+            raise UserError(
+                f"sequence {number} of the scene corpus holds {given[ids != given][0]}: ids are whole numbers"
+            )
         if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
             wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
             raise UserError(

@@ -6,12 +6,13 @@ suffixes: B rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.papers.graphmax.graph import GraphOperator
 from lit_ctg.papers.graphmax.model_step import duality_gap
 from lit_ctg.papers.graphmax.solver import Solution
@@ -62,8 +63,10 @@ class AlgorithmOne:
     def __post_init__(self) -> None:
         if self.sort not in SORTS:
             raise UserError(f"Algorithm 1 cannot sort '{self.sort}'{did_you_mean(self.sort, SORTS)}: use {SORTS}")
-        if self.steps < 1 or self.step_size <= 0 or self.threshold < 0 or self.log_floor < 0:
-            raise UserError("Algorithm 1 needs steps >= 1, step_size > 0, threshold >= 0 and log_floor >= 0")
+        check_whole("Algorithm 1, steps", self.steps, 1)
+        numbers = (self.step_size, self.threshold, self.log_floor)
+        if not all(math.isfinite(number) for number in numbers) or self.step_size <= 0 or min(numbers) < 0:
+            raise UserError("Algorithm 1 needs step_size > 0, threshold >= 0 and log_floor >= 0")
 
     def solve(self, operator: GraphOperator, logits_BV: Tensor, strength_B1: Tensor) -> Solution:
         """Run Algorithm 1 on each row. The gap is NaN where the output is not a distribution."""

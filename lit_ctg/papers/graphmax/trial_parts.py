@@ -268,6 +268,7 @@ class ReviewGeneration:
         judge_order: n of the judge.
         samples_kept: texts kept per method, from the first fold.
         judge_path: a pretrained language model as a second judge, folder or hub name, or None.
+        prefix: a text that only the language model reads, before every prompt: CTRL's control code (sec. 5).
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
@@ -290,6 +291,7 @@ class ReviewGeneration:
         judge_order: int,
         samples_kept: int = 2,
         judge_path: str | None = None,
+        prefix: str = "",
     ) -> None:
         where = f"{PARTS}.generation"
         lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
@@ -298,25 +300,34 @@ class ReviewGeneration:
         check_softmax(f"{where}.sampler.methods", sampler.methods)
         if judge_path is not None and not isinstance(judge_path, str):
             raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
+        if not isinstance(prefix, str):
+            raise UserError(f"{where}.prefix={prefix}: give a text")
+        self.prefix = prefix
         self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
         self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
 
     def positions(self, vocabulary: Tokenizer) -> int:
         """Return how many positions of the language model are needed: the last token is not read again."""
-        return self.prompt_tokens + self.new_tokens - 1
+        return len(self._prefix(vocabulary)) + self.prompt_tokens + self.new_tokens - 1
+
+    def _prefix(self, vocabulary: Tokenizer) -> list[int]:
+        return list(vocabulary.encode(self.prefix)) if self.prefix else []
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:
         drawn, prompts = self._drawn(fold)
+        prefix = self._prefix(fold.vocabulary)
         references = [words_of(text) for text in fold.texts]
         protocols = {"bleu": References(references), "bleu_sampled": References([references[i] for i in drawn])}
         judge = NgramJudge((ids.tolist() for ids in fold.ids), len(fold.vocabulary), order=self.judge_order)
         numbers: dict[str, Measure] = {}
         samples: list[dict[str, Any]] = []
         for method in self.sampler.methods:
-            drawn_ids = self.sampler.continue_ids(fold, module, method, prompts, self.new_tokens)
+            begun = [prefix + prompt for prompt in prompts]
+            drawn_ids = self.sampler.continue_ids(fold, module, method, begun, self.new_tokens)
             found = [
-                without_end(row, len(p), fold.vocabulary.eos_id) for row, p in zip(drawn_ids, prompts, strict=True)
+                without_end(row[len(prefix) :], len(p), fold.vocabulary.eos_id)
+                for row, p in zip(drawn_ids, prompts, strict=True)
             ]
             texts = [fold.vocabulary.decode(row[len(p) :]) for row, p in zip(found, prompts, strict=True)]
             for protocol, known in protocols.items():
@@ -402,7 +413,8 @@ class ReviewGeneration:
     ) -> dict[str, Measure]:
         starts = [len(prompt) for prompt in prompts]
         judged = [judge.nll(row, start) for row, start in zip(found, starts, strict=True)]
-        own = [own_nll(module, row, start) for row, start in zip(found, starts, strict=True)]
+        prefix = self._prefix(fold.vocabulary)
+        own = [own_nll(module, [*prefix, *row], len(prefix) + start) for row, start in zip(found, starts, strict=True)]
         numbers = {}
         pairs_by_name = {"perplexity_lm": own, "perplexity_judge": judged}
         if self.pretrained_judge is not None:

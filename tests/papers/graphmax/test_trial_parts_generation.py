@@ -98,6 +98,41 @@ def test_the_judge_knows_the_held_out_reviews_and_each_perplexity_is_its_own(fol
     assert {start for _, start in scored} == {1} and len(scored) == 4 * 6
 
 
+def test_a_control_code_is_read_by_the_language_model_only(folds, module, monkeypatch):
+    """What it writes is kept the same here, so that every measure but its own must be, too."""
+    where, seen, own = "lit_ctg.papers.graphmax.trial_parts", [], []
+    code = "the food"
+    prefix = list(folds[0].vocabulary.encode(code))
+    assert prefix
+
+    def nll(_, ids, start):
+        own.append((tuple(ids), start))
+        return 1.0, 1
+
+    inner = Sampler.continue_ids
+
+    def continue_ids(self, fold, module, method, prompts, new_tokens):
+        seen.extend(prompts)
+        front = prefix if prompts[0][: len(prefix)] == prefix else []
+        bare = [prompt[len(front) :] for prompt in prompts]
+        return [[*front, *row] for row in inner(self, fold, module, method, bare, new_tokens)]
+
+    monkeypatch.setattr(f"{where}.own_nll", nll)
+    monkeypatch.setattr(Sampler, "continue_ids", continue_ids)
+    plain, samples = part(samples_kept=6).measure(folds[0], module)
+    bare = [ids for ids, _ in own]
+    own.clear()
+    numbers, coded = part(samples_kept=6, prefix=code).measure(folds[0], module)
+    assert {name: m.value for name, m in numbers.items()} == {name: m.value for name, m in plain.items()}
+    assert coded == samples and [ids for ids, _ in own] == [(*prefix, *ids) for ids in bare]
+    assert {start for _, start in own} == {len(prefix) + 1}
+    half = len(seen) // 2
+    assert seen[half:] == [prefix + prompt for prompt in seen[:half]]
+    assert part(prefix=code).positions(folds[0].vocabulary) == part().positions(folds[0].vocabulary) + len(prefix)
+    with pytest.raises(UserError, match=r"generation\.prefix=3: give a text"):
+        part(prefix=3)
+
+
 def test_copying_the_graph_has_more_of_its_bigrams(folds, module):
     numbers, samples = part(texts=30).measure(folds[0], module)
     precision = {name: numbers[f"bleu/shop/{name}/precision_2"].value for name in METHODS}
