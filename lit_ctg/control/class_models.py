@@ -1,8 +1,11 @@
 """One language model per class, as experts (DExperts) or as a generative classifier (GeDi).
 
-DExperts (Liu et al., 2021, Eq. 1): softmax(z + alpha (z+ - z-)); with more than two classes z- is the mean of the
-others. GeDi (Krause et al., 2021): p(x_t) p(c | x_1..x_t)^omega, where by Bayes' rule p(c | x_1..x_t) is proportional
-to p(x_1..x_t | c)^(1/t), with equal prior probabilities of the classes.
+DExperts (Liu et al., 2021, Eq. 1): softmax(z + alpha (z+ - z-)), of the tokens in the nucleus of z alone (sec. 2.2;
+``filter_p``); with more than two classes z- is the mean of the others.
+
+GeDi (Krause et al., 2021): p(x_t) p(c | x_1..x_t)^omega, where by Bayes' rule p(c | x_1..x_t) is proportional to
+p(x_1..x_t | c)^(1/t), with equal prior probabilities of the classes. Theirs is one model that a control code tells the
+class, trained with a discriminative loss beside, and drops tokens whose posterior is low; neither is done here.
 
 Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
 """
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, model_shape, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
+from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 
@@ -153,12 +157,37 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 class Experts(ClassModels):
-    """Adds strength times the difference between the expert of a class and the mean of the others (DExperts)."""
+    """Adds strength times the difference between the expert of a class and the mean of the others (DExperts).
+
+    Args:
+        models: see ``ClassModels``.
+        filter_p: only the nucleus of this mass of the scores before is kept (sec. 2.2; the authors' code: 0.9); 1:
+            all tokens.
+        name: see ``Control``.
+
+    Raises:
+        UserError: see ``ClassModels``; a mass that is none.
+    """
 
     kind = "experts"
 
+    def __init__(self, models: Mapping[str, Any], *, filter_p: float = 1.0, name: str | None = None) -> None:
+        super().__init__(models, name=name)
+        if isinstance(filter_p, bool) or not isinstance(filter_p, int | float) or not 0 < filter_p <= 1:
+            raise UserError(f"control {self.name}: filter_p={filter_p}: give a number above 0, at most 1")
+        self.filter_p = float(filter_p)
+
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:
-        return _Expert(self.models, class_shares(self.classes, values), values["strength"])
+        return _Expert(self.models, class_shares(self.classes, values), values["strength"], self.filter_p)
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "filter_p": self.filter_p}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Experts:
+        made = super().restore(config, tensors)
+        made.filter_p = float(config.get("filter_p", 1.0))  # bundles from before it existed keep all tokens
+        return made
 
 
 class GenerativeClassifier(ClassModels):
@@ -189,7 +218,13 @@ class _OfModels(ScoreRule):
 
 
 class _Expert(_OfModels):
+    def __init__(self, models: Mapping[str, Any], shares_BC: Tensor, strength_B: Tensor, filter_p: float) -> None:
+        super().__init__(models, shares_BC, strength_B)
+        self.filter_p = filter_p
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.filter_p < 1:
+            scores = nucleus(scores, self.filter_p, keep_crossing=True)
         log_p_NCV, _, shares_NC, strength_N1 = self.read(input_ids, scores)
         others_NC = (1 - shares_NC) / (shares_NC.shape[1] - 1)  # shares sum to 1, so these do too
         pull_NV = torch.einsum("nc,ncv->nv", shares_NC - others_NC, log_p_NCV.to(scores))

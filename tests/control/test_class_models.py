@@ -59,6 +59,24 @@ def test_experts_add_the_difference_of_the_scores() -> None:
     assert torch.allclose(found.log_softmax(-1), (scores_V + 1.5 * (bad - good)).log_softmax(-1), atol=1e-4)
 
 
+def test_experts_choose_among_the_nucleus_of_the_model() -> None:
+    models, scores_V = class_models(), torch.linspace(-1, 1, V, dtype=torch.float64)[torch.arange(V) * 5 % V]
+    good, bad = (log_probs(models[name], TEXTS[1])[-1] for name in ("good", "bad"))
+    order = scores_V.argsort(descending=True)
+    mass = scores_V.softmax(-1)[order].cumsum(0)
+    kept = order[: int((mass < 0.6).sum()) + 1]
+    assert 1 < len(kept) < V
+    expected = torch.full_like(scores_V, -torch.inf)
+    expected[kept] = (scores_V + 1.5 * (bad - good))[kept]
+    found = score(Experts(models, filter_p=0.6), TEXTS[1], scores_V, 1.5, "bad")
+    assert torch.allclose(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-4)
+    again = Experts.restore(Experts(models, filter_p=0.6).config(), Experts(models).tensors())
+    assert again.filter_p == 0.6
+    for wrong in (0, 1.5, True):
+        with pytest.raises(UserError, match="filter_p"):
+            Experts(models, filter_p=wrong)
+
+
 def test_models_of_classes_are_read_without_dropout() -> None:
     models, scores_V = class_models(), torch.zeros(V, dtype=torch.float64)
     expected = score(Experts(models), TEXTS[0], scores_V, 1.0, "good")

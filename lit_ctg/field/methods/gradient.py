@@ -50,8 +50,9 @@ class GradientSteering(Method):
 
     def fit(self, bench: Bench) -> None:
         targets, options = bench.task.targets, self.options
+        width = int(bench.model.get_output_embeddings().weight.shape[1])  # may train the base: before the seed
         torch.manual_seed(bench.seed)
-        classifier = nn.Linear(int(bench.model.get_output_embeddings().weight.shape[1]), len(targets))
+        classifier = nn.Linear(width, len(targets))
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             state_XD, label_X = states(bench, int(options["longest"]), int(options["places"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,14 +74,16 @@ class LoRA(Method):
 class OfClassModels(Method):
     """Base class of methods that steer by a fine-tuned model of every class."""
 
-    kind: type[ClassModels]
-
     def __init__(self, *, strengths: Sequence[float]) -> None:
         super().__init__(strengths=strengths)
         self.control: ClassModels | None = None
 
+    @abc.abstractmethod
+    def make(self, models: dict[str, Any]) -> ClassModels:
+        """Return the control of these models, class -> model."""
+
     def fit(self, bench: Bench) -> None:
-        self.control = self.kind({label: bench.tuned(label) for label in bench.task.targets})
+        self.control = self.make({label: bench.tuned(label) for label in bench.task.targets})
 
     def arm(self, bench: Bench, target: str) -> Arm:
         assert self.control is not None
@@ -92,12 +95,23 @@ class OfClassModels(Method):
 
 
 class DExperts(OfClassModels):
-    """The expert of the class against those of the others (Liu et al., 2021): ``control/class_models.py``."""
+    """The expert of the class against those of the others (Liu et al., 2021): ``control/class_models.py``.
 
-    kind = Experts
+    Args:
+        strengths: see ``Method``.
+        filter_p: of ``Experts``.
+    """
+
+    def __init__(self, *, strengths: Sequence[float], filter_p: float) -> None:
+        super().__init__(strengths=strengths)
+        self.filter_p = filter_p
+
+    def make(self, models: dict[str, Any]) -> ClassModels:
+        return Experts(models, filter_p=self.filter_p)
 
 
 class GeDi(OfClassModels):
     """The models of the classes as a generative classifier (Krause et al., 2021): ``control/class_models.py``."""
 
-    kind = GenerativeClassifier
+    def make(self, models: dict[str, Any]) -> ClassModels:
+        return GenerativeClassifier(models)
