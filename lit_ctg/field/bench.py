@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from lit_ctg.control import Steered
+from lit_ctg.control.base import added_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
     BagJudge,
     Judge,
@@ -184,6 +186,8 @@ class Bench:
     def _loaded(self) -> tuple[Any, Any]:
         where = self.model_name if self.base_folder is None else str(self.base_folder)
         tokenizer = load_tokenizer(str(where), None, "model")
+        if tokenizer.eos_token_id is None:
+            raise UserError(f"model={where}: its tokenizer names no end token (eos_token), which ends the texts here")
         model = load_model(str(where), where="model").eval().requires_grad_(False)
         if self.base_folder is None:
             self._decode_alone_decides(model)
@@ -208,6 +212,16 @@ class Bench:
     def tokenizer(self) -> Any:
         """The base model's tokenizer."""
         return self._loaded[1]
+
+    @cached_property
+    def start(self) -> list[int]:
+        """The ids that the tokenizer puts before a text; models of the Llama family expect one, ours none."""
+        return added_ids(self.tokenizer)[0]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the base model's ids of each text, after its start."""
+        rows = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        return [[*self.start, *row] for row in rows]
 
     @cached_property
     def weights(self) -> str:
@@ -252,6 +266,7 @@ class Bench:
             "texts": self._identity,
             "tune": self.tune_options,
             "seed": self.seed,
+            **({"start": self.start} if self.start else {}),
             **key,
         }
         folder = self.parts.get(name, whole, make)
@@ -287,7 +302,8 @@ class Bench:
         """Return the training texts (of one class) as a stream of the base model's ids."""
         texts = [example.text for example in self.task.examples("train", label)]
         length, positions = int(self.base_options["length"]), self._positions
-        return Stream(self.tokenizer, texts, length if positions is None else min(length, positions - 1))
+        length = length if positions is None else min(length, positions - 1)
+        return Stream(self.tokenizer, texts, length, start=self.start)
 
     @cached_property
     def word_lists(self) -> dict[str, list[str]]:
@@ -383,7 +399,7 @@ class Bench:
                 chosen = rows[first : first + batch]
                 prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
                 ids = [self.tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts]
-                ids = [self._cut(row, taken) for row in ids]
+                ids = [[*self.start, *self._cut(row, taken + len(self.start))] for row in ids]
                 made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **options)
                 new = made[:, max(map(len, ids)) :]
                 ends = (new == self.tokenizer.eos_token_id).int()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
-from lit_ctg.errors import UserError, did_you_mean, one_line
+from lit_ctg.errors import UserError, check_whole, did_you_mean, one_line
 
 ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")
@@ -124,7 +125,27 @@ def compose(words: Sequence[str]) -> DictConfig:
         GlobalHydra.instance().clear()
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
+    _check(cfg)
     return cfg
+
+
+def _check(cfg: DictConfig) -> None:
+    """Refuse numbers out of range, and a name under which no report would find the task.
+
+    Raises:
+        UserError: names the key.
+    """
+    task = str(cfg.task.name)
+    if not re.fullmatch(rf"{re.escape(task)}-[\w.+-]+", cfg.name):
+        raise UserError(f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'")
+    for key in ("decode.prompts", "decode.samples", "decode.new_tokens", "decode.batch", "base.length", "judges.each"):
+        check_whole(key, OmegaConf.select(cfg, key), 1)
+    for key, least in (("decode.top_p", 0.0), ("judges.least_accuracy", -1.0)):
+        value = OmegaConf.select(cfg, key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= 1:
+            raise UserError(f"{key}={value}: give a number {'above 0, ' if least == 0 else 'from 0, '}at most 1")
+    if cfg.base.length >= cfg.base.positions:
+        raise UserError(f"base.length={cfg.base.length}: give fewer than base.positions={cfg.base.positions}")
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:
@@ -183,8 +204,9 @@ def run_all(words: Sequence[str]) -> int:
             if len(configs) == 1 or cfg.debug:
                 raise
             benches.clear()  # whoever failed may have left the shared models changed
-            status, failed = f"FAILED: {one_line(error)}", failed + 1
+            status, failed = f"failed: {one_line(error)}", failed + 1
         if len(configs) > 1:
-            console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {status.lower()}", markup=False)
+            word = status.lower() if status.isupper() else status
+            console.print(f"[{number}/{len(configs)}] {cfg.name} seed {cfg.seed}: {word}", markup=False)
         failed += status == "BUSY"
     return 1 if failed else 0

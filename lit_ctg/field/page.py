@@ -305,7 +305,7 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
         ranked, found: see ``main_table``.
         words: the same texts, where success is to hold a held-out word of the class.
     """
-    (bare_words,) = curve(words[BARE])[1]
+    bare_words = curve(words[BARE])[1][0]  # its strengths are all the same
     drawn = "prompts, texts and seeds" if ranked.seeds > 1 else "prompts and texts"
     lines = [
         f"Every strength beside the bare model, [95% bootstrap over {drawn}]. With two classes, twice the "

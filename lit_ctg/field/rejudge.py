@@ -86,6 +86,9 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
         raise UserError(f"{task_of(first)}: the records are of different benches: give records= of one of them")
     if int(first.config["judges"]["seed"]) == seed:
         raise UserError(f"seed={seed}: the records' judges are of this seed; give another one")
+    methods = sorted(set(map(method_of, records)))
+    if BARE not in methods:
+        raise UserError(f"{task_of(first)}: areas are counted from the bare model: lit-ctg field run method=bare")
     config = copy.deepcopy(first.config)
     config["judges"]["seed"], config["output_root"] = seed, output_root
     if root is not None:
@@ -96,9 +99,8 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     judges, proofs = bench.judges
     known = {judge.name: round(proof.balanced, 4) for judge, proof in zip(judges, proofs, strict=True)}
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
-    methods = sorted(set(map(method_of, records)))
     anew = [_with_hits(record, bench) for record in records]
-    ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding and BARE in methods else ()
+    ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding else ()
     return {
         "task": task_of(first),
         "size": first.size,

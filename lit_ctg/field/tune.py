@@ -95,15 +95,21 @@ def optimise(
 class Stream:
     """Texts as one stream of ids, each followed by an end token, and random windows of it.
 
+    Args:
+        tokenizer: the model's.
+        texts: at least as long together as a window.
+        length: of a window, in tokens.
+        start: ids before every text.
+
     Raises:
         UserError: the texts are shorter than a window.
     """
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str], length: int) -> None:
+    def __init__(self, tokenizer: Any, texts: Sequence[str], length: int, *, start: Sequence[int] = ()) -> None:
         rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
         end = tokenizer.eos_token_id
         # an end token also comes first: a text may begin with it
-        self.ids = np.array([end, *(number for row in rows for number in (*row, end))], dtype=np.int64)
+        self.ids = np.array([end, *(number for row in rows for number in (*start, *row, end))], dtype=np.int64)
         self.length = length
         if len(self.ids) < length + 2:
             raise UserError(f"{len(self.ids)} tokens of text for windows of {length}: give more text")

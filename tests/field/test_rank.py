@@ -278,7 +278,7 @@ def test_records_of_one_bench_differ_in_method_name_and_seed_alone() -> None:
     assert bench_key(one) == bench_key(other)
     other.config["judges"] = {"steps": 4}
     assert bench_key(one) != bench_key(other)
-    for each, words in ((one, ["method=bare", "seed=0"]), (other, ["method=gedi", "name=b", "seed=1"])):
+    for each, words in ((one, ["method=bare", "seed=0"]), (other, ["method=gedi", "name=sentiment-b", "seed=1"])):
         each.config = plain(compose(["task=sentiment", *words]))
     assert bench_key(one) == bench_key(other)
     other.config["data"]["sample_size"] += 1

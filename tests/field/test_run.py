@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from lit_ctg.cli import main
+from lit_ctg.control import Steered
 from lit_ctg.errors import UserError
 from lit_ctg.field import run as field_run
 from lit_ctg.field.bench import Bench, Parts, facts
@@ -192,7 +193,50 @@ def test_runs_of_a_sweep_share_a_bench_unless_more_than_the_method_differs(monke
 def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
     assert compose(["task=topic", "++task.name=mine", "method=log_odds"]).name == "mine-log_odds"
     assert compose(["task=topic", "+task.name='mine'"]).name == "mine-bare"
-    assert compose(["task=topic", "++name=own"]).name == "own"
+    assert compose(["task=topic", "++name=topic-own"]).name == "topic-own"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("name=../topic-x", "name=../topic-x: give topic-<name>"),
+        ("name=sentiment-bare", "name=sentiment-bare: give topic-<name>"),
+        ("decode.prompts=0", "decode.prompts=0: give a whole number from 1"),
+        ("decode.top_p=1.5", "decode.top_p=1.5: give a number above 0, at most 1"),
+        ("judges.least_accuracy=abc", "judges.least_accuracy=abc: give a number from 0, at most 1"),
+        ("base.length=200", "base.length=200: give fewer than base.positions=96"),
+    ],
+)
+def test_settings_out_of_range_are_one_line(word: str, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        compose(["task=topic", "size=smoke", word])
+    assert line in str(error.value)
+
+
+def test_a_tokenizer_s_start_stands_before_every_text(swept: Path) -> None:
+    """Models of the Llama family expect one: in prompts, in training windows and where a classifier reads."""
+    (base, *_) = sorted((swept / "parts").glob("base-*"))
+    bench = field_run.build_bench(compose(["task=sentiment", "size=smoke", f"model={base}"]))
+    assert bench.start == [] and bench.ids(["good food"])[0] == bench.tokenizer("good food").input_ids
+    bench.__dict__["start"] = [5, 6]
+    assert bench.ids(["good food"])[0][:2] == [5, 6]
+    stream = bench.stream().ids.tolist()
+    end = bench.tokenizer.eos_token_id
+    begun = [place + 1 for place, number in enumerate(stream[:-1]) if number == end]
+    assert all(stream[place : place + 2] == [5, 6] for place in begun) and len(begun) > 1
+    seen = []
+    arm = Arm(bench.model)
+    inner = Steered.generate
+
+    def generate(self, prompts, *args, **options):
+        seen.extend(prompts)
+        return inner(self, prompts, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Steered, "generate", generate)
+        bench.write(arm, 1.0)
+    assert seen and all(row[:2] == [5, 6] for row in seen)
+    assert all(len(row) + int(bench.decode_options["new_tokens"]) <= bench.context + 1 for row in seen)
 
 
 def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(

@@ -97,7 +97,10 @@ class NeuronCodes(_Codes):
         model, targets = bench.copy().requires_grad_(False), bench.task.targets
         found = {path: layer for path, layer in model.named_modules() if path.endswith(self.layers)}
         if not found:
-            raise UserError(f"method.layers={list(self.layers)}: the model has no layer whose name ends so")
+            raise UserError(
+                f"method.layers={list(self.layers)}: the model has no layer whose name ends so; name linear layers of "
+                "its own, such as [mlp.up_proj]"
+            )
         torch.manual_seed(bench.seed)
         codes_CK = nn.Parameter(torch.randn(len(targets), self.code))
         sizes = {path: getattr(layer, "nf", None) or layer.out_features for path, layer in found.items()}

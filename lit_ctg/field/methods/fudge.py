@@ -52,7 +52,7 @@ class Fudge(Method):
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             examples = balanced(bench.task.examples("train"), bench.seed)
             texts = [example.text for example in examples]
-            rows = bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            rows = bench.ids(texts)
             labels = np.array([targets.index(str(example.label)) for example in examples])
 
             def loss_of(generator: np.random.Generator) -> Tensor:

@@ -93,7 +93,7 @@ def states(bench: Bench, longest: int, places: int) -> tuple[Tensor, Tensor]:
     """
     generator = np.random.default_rng(bench.seed)
     examples = balanced(bench.task.examples("train"), bench.seed)
-    rows = bench.tokenizer([example.text for example in examples], add_special_tokens=False, verbose=False)["input_ids"]
+    rows = bench.ids([example.text for example in examples])
     pairs = [
         (row[:longest], bench.task.targets.index(str(example.label)))
         for row, example in zip(rows, examples, strict=True)

@@ -46,8 +46,7 @@ class LogOdds(Method):
 
 def _training_ids(bench: Bench, label: str) -> list[list[int]]:
     """Return the base model's ids of each training text of a class."""
-    texts = [example.text for example in bench.task.examples("train", label)]
-    return list(bench.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+    return bench.ids([example.text for example in bench.task.examples("train", label)])
 
 
 class WordList(Method):
