@@ -89,11 +89,21 @@ def generating(model: Any) -> Any:
 
 def added_ids(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return the special tokens that a tokenizer puts before and after a text."""
-    text = "a"
-    bare, whole = list(tokenizer(text, add_special_tokens=False).input_ids), list(tokenizer(text).input_ids)
-    for first in range(len(whole) - len(bare) + 1):
-        if bare and whole[first : first + len(bare)] == bare:
-            return whole[:first], whole[first + len(bare) :]
+
+    def texts() -> Iterator[str]:
+        yield "a"
+        # a tokenizer of whole words may refuse the first
+        yield from (token for token in tokenizer.get_vocab() if token not in tokenizer.all_special_tokens)
+
+    for text in texts():
+        try:
+            bare = list(tokenizer(text, add_special_tokens=False).input_ids)
+            whole = list(tokenizer(text).input_ids)
+        except Exception:  # the library raises a bare Exception
+            continue
+        for first in range(len(whole) - len(bare) + 1):
+            if bare and whole[first : first + len(bare)] == bare:
+                return whole[:first], whole[first + len(bare) :]
     return [], []
 
 

@@ -377,12 +377,17 @@ def test_a_prompt_goes_on_where_a_tokenizer_would_end_it(model: Any) -> None:
 
 def test_a_word_that_a_tokenizer_refuses_is_named(model: Any) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
 
-    engine = Tokenizer(models.WordLevel({"the": 1, "war": 2, "a": 3}, unk_token="[UNK]"))
+    engine = Tokenizer(models.WordLevel({"the": 1, "war": 2, "<s>": 3}, unk_token="[UNK]"))
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     strict = transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
     with pytest.raises(UserError, match=r"prompt 'the peace war': the tokenizer refuses it .* it does not know peace"):
         Steered(model, [], tokenizer=strict).prompt_ids("the peace war")
+    assert Steered(model, [], tokenizer=strict).prompt_ids("the war") == [1, 2]
+    engine.post_processor = TemplateProcessing(single="<s> $A war", special_tokens=[("<s>", 3), ("war", 2)])
+    strict = transformers.PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="war", bos_token="<s>")
+    assert Steered(model, [], tokenizer=strict).prompt_ids("the") == [3, 1]
 
 
 def test_what_follows_an_end_is_the_model_s_padding(
