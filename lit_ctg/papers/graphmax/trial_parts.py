@@ -268,7 +268,8 @@ class ReviewGeneration:
         judge_order: n of the judge.
         samples_kept: texts kept per method, from the first fold.
         judge_path: a pretrained language model as a second judge, folder or hub name, or None.
-        prefix: a text that only the language model reads, before every prompt: CTRL's control code (sec. 5).
+        prefix: a text that only the language model reads, before every prompt: CTRL's control code (sec. 5);
+            or None.
 
     Names: ``bleu/<scene>/<method>/bleu_<n>`` and ``.../precision_<n>``, ``bleu_sampled/...``,
     ``perplexity_lm/<scene>/<method>`` (under the language model's own softmax), ``perplexity_judge/...``, and with a
@@ -291,7 +292,7 @@ class ReviewGeneration:
         judge_order: int,
         samples_kept: int = 2,
         judge_path: str | None = None,
-        prefix: str = "",
+        prefix: str | None = None,
     ) -> None:
         where = f"{PARTS}.generation"
         lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
@@ -300,8 +301,8 @@ class ReviewGeneration:
         check_softmax(f"{where}.sampler.methods", sampler.methods)
         if judge_path is not None and not isinstance(judge_path, str):
             raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
-        if not isinstance(prefix, str):
-            raise UserError(f"{where}.prefix={prefix}: give a text")
+        if prefix is not None and not isinstance(prefix, str):
+            raise UserError(f"{where}.prefix={prefix}: give a text, or null")
         self.prefix = prefix
         self.sampler, self.texts, self.judge_path = sampler, texts, judge_path
         self.prompt_tokens, self.new_tokens = prompt_tokens, new_tokens
