@@ -22,6 +22,8 @@ from lit_ctg.numbers import format_value
 Interval = tuple[float, float]
 
 WIDTH = 460
+# letters of a title beyond which it would be cut
+_SQUEEZED = 54
 # more dots on one line would touch; the line itself goes through every point
 MOST_DOTS = 26
 # width of the widest letters of the page's font at 12 px, so that labels never overlap
@@ -93,6 +95,14 @@ def text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> st
     if not words:
         return ""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def heading(title: str) -> str:
+    """Return a panel's title; one too long for the panel is squeezed into it."""
+    made = text(4, 16, title, "title")
+    if len(title) <= _SQUEEZED:
+        return made
+    return made.replace("<text ", f'<text textLength="{WIDTH - 8}" lengthAdjust="spacingAndGlyphs" ', 1)
 
 
 def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
@@ -274,7 +284,7 @@ def line_chart(
     px = Axis(first, last, left + edge, WIDTH - right - edge, log_x)
     py = Axis(low, high, height - bottom, top, log)
 
-    parts = [text(4, 16, title, "title"), text(4, 34, y + (" (log scale)" if log else ""), "tick")]
+    parts = [heading(title), text(4, 34, y + (" (log scale)" if log else ""), "tick")]
     for at, one in enumerate(named):
         parts.append(f'<rect class="{one.kind}" x="4" y="{42 + 16 * at}" width="11" height="11"/>')
         parts.append(text(20, 52 + 16 * at, one.name, "tick"))
