@@ -161,7 +161,7 @@ class Experts(ClassModels):
 
     Args:
         models: see ``ClassModels``.
-        filter_p: only the nucleus of this mass of the scores before is kept (sec. 2.2; the authors' code: 0.9); 1:
+        filter_p: only the nucleus of this mass of the scores before is kept (sec. 2.2; 0.9 in the authors' code); 1:
             all tokens.
         name: see ``Control``.
 
@@ -171,7 +171,7 @@ class Experts(ClassModels):
 
     kind = "experts"
 
-    def __init__(self, models: Mapping[str, Any], *, filter_p: float = 1.0, name: str | None = None) -> None:
+    def __init__(self, models: Mapping[str, Any], *, filter_p: float = 0.9, name: str | None = None) -> None:
         super().__init__(models, name=name)
         if isinstance(filter_p, bool) or not isinstance(filter_p, int | float) or not 0 < filter_p <= 1:
             raise UserError(f"control {self.name}: filter_p={filter_p}: give a number above 0, at most 1")

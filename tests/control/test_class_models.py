@@ -54,7 +54,7 @@ def score(control: Control, text: list[int], scores_V: torch.Tensor, strength: f
 
 def test_experts_add_the_difference_of_the_scores() -> None:
     models, scores_V = class_models(), torch.randn(V, dtype=torch.float64)
-    found = score(Experts(models), TEXTS[1], scores_V, 1.5, "bad")
+    found = score(Experts(models, filter_p=1), TEXTS[1], scores_V, 1.5, "bad")
     good, bad = (log_probs(models[name], TEXTS[1])[-1] for name in ("good", "bad"))
     assert torch.allclose(found.log_softmax(-1), (scores_V + 1.5 * (bad - good)).log_softmax(-1), atol=1e-4)
 
@@ -71,7 +71,9 @@ def test_experts_choose_among_the_nucleus_of_the_model() -> None:
     found = score(Experts(models, filter_p=0.6), TEXTS[1], scores_V, 1.5, "bad")
     assert torch.allclose(found.log_softmax(-1), expected.log_softmax(-1), atol=1e-4)
     again = Experts.restore(Experts(models, filter_p=0.6).config(), Experts(models).tensors())
-    assert again.filter_p == 0.6
+    assert again.filter_p == 0.6 and Experts(models).filter_p == 0.9
+    older = {key: value for key, value in Experts(models).config().items() if key != "filter_p"}
+    assert Experts.restore(older, Experts(models).tensors()).filter_p == 1, "a bundle from before it existed"
     for wrong in (0, 1.5, True):
         with pytest.raises(UserError, match="filter_p"):
             Experts(models, filter_p=wrong)
@@ -86,7 +88,7 @@ def test_models_of_classes_are_read_without_dropout() -> None:
 
 def test_of_three_experts_the_mean_of_the_others_is_taken_away() -> None:
     models = {**class_models(), "third": make_model(V, n_head=4)}
-    found = score(Experts(models), TEXTS[0], torch.zeros(V, dtype=torch.float64), 1.0, "good")
+    found = score(Experts(models, filter_p=1), TEXTS[0], torch.zeros(V, dtype=torch.float64), 1.0, "good")
     good, bad, third = (log_probs(model, TEXTS[0])[-1] for model in models.values())
     assert torch.allclose(found, good - (bad + third) / 2, atol=1e-4)
 
