@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,28 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
         assert record.git["commit"] and record.git["dirty"] is False, record.source
         named = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}.json"
         assert record.source.relative_to(folder.resolve() / "results").as_posix() == named
+
+
+def strings(node: object) -> Iterator[str]:
+    """Yield the texts in a JSON value."""
+    if isinstance(node, dict | list):
+        for part in node.values() if isinstance(node, dict) else node:
+            yield from strings(part)
+    elif isinstance(node, str):
+        yield node
+
+
+def test_records_name_no_place_of_a_machine() -> None:
+    """What lies elsewhere on another machine is given relative to where the command runs: ``local/...``."""
+    records = sorted((ROOT / "experiments").rglob("results/**/*.json"))
+    assert len(records) > 500
+    named = {
+        text: path.relative_to(ROOT)
+        for path in records
+        for text in strings(json.loads(path.read_text(encoding="utf-8")))
+        if Path(text).is_absolute() or text.startswith("~")
+    }
+    assert named == {}
 
 
 def without_loaders(config: object) -> object:
