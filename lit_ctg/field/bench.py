@@ -47,7 +47,7 @@ REMEDY = "set output_root=..."
 # settings of a model's own that stay: where a text ends, and whether it keeps keys and values
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
 # those that ``Bench.write`` sets
-OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens")
+OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens", "min_length", "min_new_tokens")
 # words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
 
@@ -114,7 +114,8 @@ class Bench:
         fluency: ``steps`` of the independent language model, which is otherwise like the base.
         judges: ``steps`` (of the neural one), ``each`` (snippets per passage), ``least_accuracy``, ``seed``.
         tune: ``steps``, ``batch``, ``learning_rate`` of the methods' fine-tuning.
-        decode: ``prompts``, ``samples`` (per prompt and class), ``new_tokens``, ``top_p``, ``batch``.
+        decode: ``prompts``, ``samples`` (per prompt and class), ``new_tokens``, ``min_new_tokens`` (a text does not end
+            before), ``top_p``, ``top_k`` (0: all tokens), ``batch``.
         seed: of the methods' training and of sampling.
         model: a Hugging Face model (folder or hub name) instead of the base model trained here.
     """
@@ -273,27 +274,37 @@ class Bench:
         self.training_seconds += float(facts(folder)["seconds"])
         return folder
 
-    def tuned(self, label: str, *, prepare: Callable[[Any], Any] | None = None, name: str = "tuned") -> Any:
+    def tuned(
+        self,
+        label: str,
+        *,
+        prepare: Callable[[Any], Any] | None = None,
+        name: str = "tuned",
+        learning_rate: float | None = None,
+    ) -> Any:
         """Return the base model fine-tuned on the training texts of one class.
 
         Args:
             label: the class.
             prepare: changes what is trained (LoRA) before training; the part stores what requires gradients.
             name: of the part; a different one for each ``prepare``.
+            learning_rate: None: that of ``tune``.
         """
         model = self.copy()
+        own = {} if learning_rate is None else {"learning_rate": learning_rate}
         if prepare is not None:
             torch.manual_seed(self.seed)  # an adapter starts from random numbers
             model = prepare(model)
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
             stream = self.stream(label)
-            told = train_model(model, stream, **self.tune_options, seed=self.seed, checkpoint=checkpoint)
+            options = {**self.tune_options, **own}
+            told = train_model(model, stream, **options, seed=self.seed, checkpoint=checkpoint)
             state = {key: value.detach() for key, value in model.named_parameters() if value.requires_grad}
             torch.save(state, folder / "weights.pt")
             return {**told, "tokens": len(stream.ids)}
 
-        folder = self.learned(name, {"label": label}, make)
+        folder = self.learned(name, {"label": label, **own}, make)
         state = torch.load(folder / "weights.pt", weights_only=True)
         model.load_state_dict(state, strict=False)
         return model.eval().requires_grad_(False)
@@ -386,8 +397,10 @@ class Bench:
         """
         samples, batch = int(self.decode_options["samples"]), int(self.decode_options["batch"])
         steered = Steered(arm.model, list(arm.controls), tokenizer=self.tokenizer)
-        options: dict[str, Any] = {"max_new_tokens": int(self.decode_options["new_tokens"]), "do_sample": True}
-        options |= {"top_p": float(self.decode_options["top_p"]), "top_k": 0}
+        decode = self.decode_options
+        options: dict[str, Any] = {"max_new_tokens": int(decode["new_tokens"]), "do_sample": True}
+        options |= {"min_new_tokens": int(decode["min_new_tokens"])}
+        options |= {"top_p": float(decode["top_p"]), "top_k": int(decode["top_k"])}
         rows = list(range(len(self.prompts) * samples))
         texts: list[str] = []
         tokens, began = 0, time.process_time()

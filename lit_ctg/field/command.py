@@ -140,6 +140,12 @@ def _check(cfg: DictConfig) -> None:
         raise UserError(f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'")
     for key in ("decode.prompts", "decode.samples", "decode.new_tokens", "decode.batch", "base.length", "judges.each"):
         check_whole(key, OmegaConf.select(cfg, key), 1)
+    check_whole("decode.top_k", cfg.decode.top_k, 0)
+    check_whole("decode.min_new_tokens", cfg.decode.min_new_tokens, 0)
+    if cfg.decode.min_new_tokens > cfg.decode.new_tokens:
+        raise UserError(
+            f"decode.min_new_tokens={cfg.decode.min_new_tokens}: give at most decode.new_tokens={cfg.decode.new_tokens}"
+        )
     for key, least in (("decode.top_p", 0.0), ("judges.least_accuracy", -1.0)):
         value = OmegaConf.select(cfg, key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= 1:

@@ -228,10 +228,14 @@ def area(cost: Any, success: Any, bare: tuple[Any, Any], most: float = COST) -> 
 
 
 def drawn_texts(generator: np.random.Generator, prompts: int, classes: int, samples: int) -> np.ndarray:
-    """Return how often each text [X] is in one resampling: prompts are drawn, and the texts of each and class."""
+    """Return how often each text [X] is in one resampling: prompts are drawn, and copies of each.
+
+    The copies of a prompt are the same for all of its classes, which share their random numbers: under the bare model
+    they are one text.
+    """
     prompt_P11 = generator.integers(0, prompts, size=(prompts, 1, 1))
-    sample_PCK = generator.integers(0, samples, size=(prompts, classes, samples))
-    text_PCK = (prompt_P11 * classes + np.arange(classes)[:, None]) * samples + sample_PCK
+    sample_P1K = generator.integers(0, samples, size=(prompts, 1, samples))
+    text_PCK = (prompt_P11 * classes + np.arange(classes)[:, None]) * samples + sample_P1K
     return np.bincount(text_PCK.ravel(), minlength=prompts * classes * samples)
 
 

@@ -93,13 +93,15 @@ def test_the_best_point_is_the_cheapest_of_the_best_that_are_affordable() -> Non
     assert best_point(found, "weak") == best_point(found, "bare") == (0.0, 0.5, 0.0)
 
 
-def test_the_samples_of_each_class_are_drawn_by_themselves() -> None:
-    """Of the first class the first text succeeds, of the second the second: alike draws would always give half."""
+@pytest.mark.parametrize(("second", "varies"), [((0.0, 1.0), False), ((1.0, 0.0), True)])
+def test_the_classes_of_a_prompt_have_the_same_copies(second: tuple[float, float], varies: bool) -> None:
+    """Of the first class the first text succeeds. Where the second class's other one does, any draw gives half, as
+    it must for the bare model, whose text is the same for both."""
     hits = np.zeros((1, 1, 3, 2, 2))
-    hits[..., 0, 0] = hits[..., 1, 1] = 1.0
+    hits[..., 0, :], hits[..., 1, :] = (1.0, 0.0), second
     found = {"bare": Sweep("bare", (0.0,), hits, hits, np.ones_like(hits), ())}
     own, drawn = areas(found, most=COST, resamples=30, generator=np.random.default_rng(0))
-    assert own.tolist() == [0.5] and len(set(drawn[:, 0].tolist())) > 2
+    assert own.tolist() == [0.5] and (len(set(drawn[:, 0].tolist())) > 2) == varies
 
 
 def test_a_curve_has_the_mean_over_all_texts_of_each_strength() -> None:
@@ -111,7 +113,7 @@ def test_a_curve_has_the_mean_over_all_texts_of_each_strength() -> None:
 
 
 def test_the_bootstrap_is_that_of_texts_drawn_one_by_one() -> None:
-    """The same prompts for all methods, samples within prompt and class, seeds of each method by itself."""
+    """The same prompts for all methods, copies within a prompt, seeds of each method by itself."""
     random = np.random.default_rng(0)
 
     def made(method: str, strengths: int) -> Sweep:
@@ -127,11 +129,7 @@ def test_the_bootstrap_is_that_of_texts_drawn_one_by_one() -> None:
     def slow(name: str, prompts: list[int], samples: np.ndarray) -> list[tuple[float, float]]:
         one, seeds = found[name], generator.integers(0, 3, size=3)
         at = [
-            (z, p, c, k)
-            for z in seeds
-            for number, p in enumerate(prompts)
-            for c in range(2)
-            for k in samples[number, c]
+            (z, p, c, k) for z in seeds for number, p in enumerate(prompts) for c in range(2) for k in samples[number]
         ]
         points = []
         for s in range(len(one.strengths)):
@@ -143,7 +141,7 @@ def test_the_bootstrap_is_that_of_texts_drawn_one_by_one() -> None:
         return points
 
     for row in drawn:
-        prompts, samples = generator.integers(0, 4, size=4).tolist(), generator.integers(0, 5, size=(4, 2, 5))
+        prompts, samples = generator.integers(0, 4, size=4).tolist(), generator.integers(0, 5, size=(4, 5))
         (bare,) = slow("bare", prompts, samples)
         good, fair = (slow(name, prompts, samples) for name in ("good", "fair"))
         expected = [float(area(*map(np.array, zip(*points, strict=True)), bare)) for points in (good, fair)]

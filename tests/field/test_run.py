@@ -196,6 +196,16 @@ def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
     assert compose(["task=topic", "++name=topic-own"]).name == "topic-own"
 
 
+@pytest.mark.parametrize("size", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("task", ["topic", "sentiment"])
+def test_what_reads_unfinished_texts_reads_whole_ones_and_no_text_may_end_early(size: str, task: str) -> None:
+    for method in ("fudge", "gradient"):
+        cfg = compose([f"task={task}", f"method={method}", f"size={size}", "data.source=sample"])
+        assert cfg.method.longest == cfg.base.length
+    assert cfg.decode.min_new_tokens == cfg.decode.new_tokens and cfg.decode.top_k == 200
+    assert cfg.base.length - cfg.decode.new_tokens >= 20, "room for a prompt, and for a soft one"
+
+
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -203,6 +213,8 @@ def test_a_run_is_named_after_its_task_however_that_was_named() -> None:
         ("name=sentiment-bare", "name=sentiment-bare: give topic-<name>"),
         ("decode.prompts=0", "decode.prompts=0: give a whole number from 1"),
         ("decode.top_p=1.5", "decode.top_p=1.5: give a number above 0, at most 1"),
+        ("decode.top_k=-1", "decode.top_k=-1: give a whole number from 0"),
+        ("decode.min_new_tokens=7", "decode.min_new_tokens=7: give at most decode.new_tokens=6"),
         ("judges.least_accuracy=abc", "judges.least_accuracy=abc: give a number from 0, at most 1"),
         ("base.length=200", "base.length=200: give fewer than base.positions=96"),
     ],

@@ -29,7 +29,7 @@ class IdeaGates(Method):
     Args:
         strengths: multiples of the gate: alpha and its bound beta are scaled together, so 1 is the module's own gate.
         module: makes the module that is trained, from ``vocabulary`` and ``backbone``.
-        learning_rate: of its training.
+        learning_rate: of its training; 0: nothing is trained, the head says the token rates of the class alone.
     """
 
     def __init__(self, *, strengths: Sequence[float], module: Callable[..., Any], learning_rate: float) -> None:
@@ -48,10 +48,12 @@ class IdeaGates(Method):
             module = self.module(vocabulary=vocabulary, backbone=backbone)
             stream = bench.stream(target)
             module.count_text(stream.ids, everything)
-            self._train(bench, module, stream, target)
+            if self.learning_rate:
+                self._train(bench, module, stream, target)
+                self.learned += sum(value.numel() for value in module.idea_head.parameters())
+            module.eval()
             self.controls[target] = _control(module)
             self.gate = (module.alpha, module.beta)
-            self.learned += sum(value.numel() for value in module.idea_head.parameters())
 
     def _train(self, bench: Bench, module: Any, stream: Stream, target: str) -> None:
         """Train the idea head on the texts of a class, as long as a model is fine-tuned on them."""
@@ -78,7 +80,6 @@ class IdeaGates(Method):
         options = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {})}
         folder = bench.learned("idea_head", {**options, "label": target}, make)
         module.idea_head.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-        module.eval()
 
     def arm(self, bench: Bench, target: str) -> Arm:
         alpha, beta = self.gate

@@ -35,11 +35,12 @@ class LoRA(Method):
     Args:
         rank: of the adapters.
         alpha: peft's ``lora_alpha``.
+        learning_rate: of their training.
     """
 
-    def __init__(self, *, strengths: Sequence[float], rank: int, alpha: float) -> None:
+    def __init__(self, *, strengths: Sequence[float], rank: int, alpha: float, learning_rate: float) -> None:
         super().__init__(strengths=strengths)
-        self.rank, self.alpha = rank, alpha
+        self.rank, self.alpha, self.learning_rate = rank, alpha, learning_rate
         self.models: dict[str, Any] = {}
 
     def fit(self, bench: Bench) -> None:
@@ -53,7 +54,10 @@ class LoRA(Method):
             return model
 
         name = f"lora{self.rank}-{self.alpha:g}"
-        self.models = {label: bench.tuned(label, prepare=prepare, name=name) for label in bench.task.targets}
+        rate = self.learning_rate
+        self.models = {
+            label: bench.tuned(label, prepare=prepare, name=name, learning_rate=rate) for label in bench.task.targets
+        }
 
     def arm(self, bench: Bench, target: str) -> Arm:
         # an adapter adds scale * B A: multiplying B by the strength multiplies the whole

@@ -125,6 +125,14 @@ def test_parameters_are_those_of_all_heads(make_bench: MakeBench) -> None:
     assert method.parameters() == len(bench.task.targets) * (dim * dim + dim + rows * dim + rows)
 
 
+def test_a_head_that_says_token_rates_alone_is_not_trained(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    method = build_method(compose(["size=smoke", "method=idea_gate_static"]))
+    before = bench.training_seconds
+    method.fit(bench)
+    assert method.parameters() == 0 and bench.training_seconds == before
+
+
 def test_the_training_seed_sets_first_values_and_draws(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
