@@ -23,6 +23,8 @@ from lit_ctg.files import replacing
 
 # steps between two checkpoints
 EVERY = 100
+# steps between two looks at held-out data
+LOOK = 50
 CLIP = 1.0
 WARM_UP = 0.05
 
@@ -36,6 +38,7 @@ def optimise(
     seed: int,
     weight_decay: float = 0.01,
     checkpoint: Path | None = None,
+    held_out: Callable[[], float] | None = None,
 ) -> dict[str, float]:
     """Minimise a loss by AdamW with a short warm-up and a cosine to zero.
 
@@ -48,25 +51,29 @@ def optimise(
         seed: of the batches and of dropout.
         weight_decay: AdamW's.
         checkpoint: file to resume from, written every ``EVERY`` steps; removed at the end.
+        held_out: the loss on data that is not trained on, read every ``LOOK`` steps and after the last; the parameters
+            of the least are kept.
 
     Returns:
         ``loss``, the mean of the last tenth of the steps, and ``seconds_before``, those that the calls took from whose
-        checkpoint this one went on.
+        checkpoint this one went on; with ``held_out`` also ``held_out_loss``, the least, and ``kept_step``.
 
     Raises:
-        UserError: no step, or a loss that is not finite.
+        UserError: no step, or a loss that is not finite, the held-out one at every look.
     """
     if steps < 1:
         raise UserError(f"steps={steps}: train for at least one")
     trained = list(parameters)
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay)
     first, losses, before, began = 0, [], 0.0, time.monotonic()
+    best: dict[str, Any] = {"loss": math.inf, "step": 0, "parameters": []}
     if checkpoint is not None and checkpoint.is_file():
         kept = torch.load(checkpoint, weights_only=True)
         for own, value in zip(trained, kept["parameters"], strict=True):
             own.data.copy_(value)
         optimizer.load_state_dict(kept["optimizer"])
         first, losses, before = int(kept["step"]), list(kept["losses"]), float(kept.get("seconds", 0.0))
+        best = kept.get("best", best)
     for step in range(first, steps):
         torch.manual_seed(seed * 1_000_003 + step)
         rate = min(1.0, (step + 1) / max(1.0, WARM_UP * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -81,15 +88,27 @@ def optimise(
         nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
         losses.append(cost)
+        if held_out is not None and ((step + 1) % LOOK == 0 or step + 1 == steps):
+            with torch.no_grad():
+                unseen = held_out()
+            if unseen < best["loss"]:
+                best = {"loss": unseen, "step": step + 1, "parameters": [value.detach().clone() for value in trained]}
         if checkpoint is not None and (step + 1) % EVERY == 0:
             with replacing(checkpoint) as temporary:
                 state = {"parameters": [value.detach() for value in trained], "optimizer": optimizer.state_dict()}
                 spent = before + time.monotonic() - began
-                torch.save({**state, "step": step + 1, "losses": losses, "seconds": spent}, temporary)
+                torch.save({**state, "step": step + 1, "losses": losses, "seconds": spent, "best": best}, temporary)
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     tail = losses[-max(1, steps // 10) :]
-    return {"loss": sum(tail) / len(tail), "seconds_before": before}
+    told = {"loss": sum(tail) / len(tail), "seconds_before": before}
+    if held_out is None:
+        return told
+    if not best["parameters"]:
+        raise UserError(f"training diverged within {steps} steps: lower the learning rate")
+    for own, value in zip(trained, best["parameters"], strict=True):
+        own.data.copy_(value)
+    return {**told, "held_out_loss": best["loss"], "kept_step": best["step"]}
 
 
 class Stream:

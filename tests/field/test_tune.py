@@ -76,6 +76,41 @@ def test_the_loop_is_adamw_restated() -> None:
     assert all(((part > 0) & (part < 1)).all() for part in rest) and (rest[0] != rest[1]).all()
 
 
+def test_the_parameters_of_the_least_held_out_loss_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight rises towards 9; the data held out like it best at 2. A run that is stopped keeps the same."""
+    seen: list[float] = []
+
+    def run(stop: int | None = None, steps: int = 530, **options: Any) -> tuple[float, dict[str, float]]:
+        weight, done = torch.nn.Parameter(torch.tensor([0.0])), [0]
+
+        def loss_of(generator: np.random.Generator) -> torch.Tensor:
+            done[0] += 1
+            if done[0] == stop:
+                raise KeyboardInterrupt
+            return (weight - 9).square().sum()
+
+        def held_out() -> float:
+            assert not torch.is_grad_enabled()
+            seen.append(float(weight))
+            return abs(seen[-1] - 2)
+
+        told = optimise([weight], loss_of, steps=steps, learning_rate=0.02, seed=0, held_out=held_out, **options)
+        return float(weight.detach()), told
+
+    weight, told = run()
+    best = min(seen, key=lambda value: abs(value - 2))
+    assert len(seen) == 11 and seen == sorted(seen) and best != seen[-1], "every 50 steps, and after the last"
+    assert weight == best and told["held_out_loss"] == abs(best - 2)
+    assert told["kept_step"] == 50 * (seen.index(best) + 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(stop=430, checkpoint=tmp_path / "kept")
+    again, same = run(checkpoint=tmp_path / "kept")
+    assert again == weight and {**same, "seconds_before": 0.0} == told
+    with pytest.raises(UserError, match="diverged within 2 steps"):
+        optimise([torch.nn.Parameter(torch.ones(1))], lambda _: torch.ones(1, requires_grad=True).sum(), steps=2,
+                 learning_rate=0.1, seed=0, held_out=lambda: math.nan)  # fmt: skip
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_the_weight_decay_is_the_one_asked_for(decay: float) -> None:
     weight = torch.nn.Parameter(torch.ones(2))

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from lit_ctg.control.future import Future, FutureClassifier
 from lit_ctg.field.bench import Bench
-from lit_ctg.field.judge import balanced
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
 
 
 class Fudge(Method):
-    """Trains p(class | prefix) on every prefix of the training passages, balanced by class.
+    """Trains p(class | prefix) on every prefix of the training passages, of every class as many.
+
+    The last tenth of each class's passages (whole documents but for one) is held out, and the classifier of the least
+    loss on them is kept, as the authors' code keeps that of the least validation loss: trained on, it knows the
+    passages by heart.
 
     Args:
         dim: of the classifier.
@@ -50,13 +53,19 @@ class Fudge(Method):
         classifier = FutureClassifier(size, len(targets), int(options["dim"]))
 
         def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-            examples = balanced(bench.task.examples("train"), bench.seed)
-            texts = [example.text for example in examples]
-            rows = bench.ids(texts)
-            labels = np.array([targets.index(str(example.label)) for example in examples])
+            longest = int(options["longest"])
+            rows = [bench.ids([one.text for one in bench.task.examples("train", target)]) for target in targets]
+            parts = [_split(own, longest) for own in rows]
 
             def loss_of(generator: np.random.Generator) -> Tensor:
-                return prefix_loss(classifier, *_batch(rows, labels, generator, options))
+                return prefix_loss(classifier, *_batch([own for own, _ in parts], generator, int(options["batch"])))
+
+            def held_out() -> float:
+                costs = [
+                    float(prefix_loss(classifier, tried, torch.full((len(tried),), label)))
+                    for label, (_, tried) in enumerate(parts)
+                ]
+                return sum(costs) / len(costs)
 
             told = optimise(
                 classifier.parameters(),
@@ -65,11 +74,13 @@ class Fudge(Method):
                 learning_rate=options["learning_rate"],
                 seed=bench.seed,
                 checkpoint=checkpoint,
+                held_out=held_out,
             )
             torch.save(classifier.state_dict(), folder / "weights.pt")
             return told
 
-        folder = bench.learned("fudge", {"classifier": options, "targets": list(targets)}, make)
+        key = {"classifier": options, "targets": list(targets), "kept": "least held-out loss"}
+        folder = bench.learned("fudge", key, make)
         classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         self.control = Future(classifier, targets, candidates=self.candidates)
 
@@ -81,17 +92,23 @@ class Fudge(Method):
         return 0 if self.control is None else sum(value.numel() for value in self.control.classifier.parameters())
 
 
-def _batch(
-    rows: Sequence[Sequence[int]], labels: np.ndarray, generator: np.random.Generator, options: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Return ids [B, T], -1 after the end of a text, and labels [B]."""
-    chosen = generator.integers(0, len(rows), size=int(options["batch"]))
-    longest = int(options["longest"])
-    ids = np.full((len(chosen), longest), -1, dtype=np.int64)
-    for place, number in enumerate(chosen):
-        part = rows[number][:longest]
-        ids[place, : len(part)] = part
-    return torch.from_numpy(ids), torch.from_numpy(labels[chosen])
+def _split(rows: Sequence[Sequence[int]], longest: int) -> tuple[Tensor, Tensor]:
+    """Return the ids [X, T] of passages to train on, -1 after the end of a text, and of the last tenth, held out.
+
+    A class of one passage trains on what it holds out.
+    """
+    ids = torch.full((len(rows), longest), -1)
+    for place, row in enumerate(rows):
+        ids[place, : min(len(row), longest)] = torch.tensor(row[:longest], dtype=torch.long)
+    tried = max(1, len(rows) // 10)
+    return ids[:-tried] if len(rows) > 1 else ids, ids[-tried:]
+
+
+def _batch(ids_XT: Sequence[Tensor], generator: np.random.Generator, size: int) -> tuple[Tensor, Tensor]:
+    """Return ids [B, T] of passages of random classes, each as likely, and their classes [B]."""
+    label_B = generator.integers(0, len(ids_XT), size=size)
+    rows = [ids_XT[label][generator.integers(0, len(ids_XT[label]))] for label in label_B]
+    return torch.stack(rows), torch.from_numpy(label_B)
 
 
 def prefix_loss(classifier: FutureClassifier, ids_BT: Tensor, label_B: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
@@ -16,7 +17,7 @@ from lit_ctg.field.bench import Bench
 from lit_ctg.field.command import complete, compose
 from lit_ctg.field.method import move_towards
 from lit_ctg.field.methods.combined import Combined
-from lit_ctg.field.methods.fudge import prefix_loss
+from lit_ctg.field.methods.fudge import _batch, _split, prefix_loss
 from lit_ctg.field.methods.plain import Bare, Prefix
 from lit_ctg.field.methods.tuned import FineTuned, LoRA
 from lit_ctg.field.methods.words import LogOdds
@@ -94,6 +95,19 @@ def test_the_classifier_s_loss_is_the_mean_over_real_prefixes() -> None:
     slow = [-classifier(torch.tensor([[1, 2, 3][: end + 1]]))[0, -1, 0] for end in range(3)]
     slow.append(-classifier(torch.tensor([[4]]))[0, -1, 1])
     assert torch.allclose(prefix_loss(classifier, ids, labels), torch.stack(slow).mean(), atol=1e-6)
+
+
+def test_the_classifier_holds_out_the_last_tenth_and_draws_classes_alike() -> None:
+    rows = [[number] * (1 + number % 3) for number in range(25)]
+    learned, tried = _split(rows, 2)
+    assert [row[0] for row in learned.tolist()] == list(range(23)) and tried[:, 0].tolist() == [23, 24]
+    assert learned[:3].tolist() == [[0, -1], [1, 1], [2, 2]], "a text is cut, and -1 follows its end"
+    one = _split([[7]], 2)
+    assert one[0].tolist() == one[1].tolist() == [[7, -1]], "a single text is both"
+    few = torch.full((2, 2), 50)
+    ids, labels = _batch([learned, few], np.random.default_rng(0), 400)
+    assert ((ids[:, 0] == 50) == (labels == 1)).all() and 160 < int(labels.sum()) < 240
+    assert set(ids[labels == 0][:, 0].tolist()) == set(range(23))
 
 
 def test_the_same_random_numbers_for_every_method(bench: Bench) -> None:
