@@ -227,9 +227,12 @@ def about(records: Sequence[RunRecord]) -> list[str]:
     model = record.config["model"] or (
         f"trained here ({base['layers']} layers of {base['dim']}, {base['vocabulary']} tokens, {base['steps']} steps)"
     )
+    # records from before ``min_new_tokens`` and ``top_k`` let a text end and drew from all tokens
+    most = "" if decode.get("min_new_tokens") == decode["new_tokens"] else "at most "
+    cut = f", each from the {decode['top_k']} likeliest" if decode.get("top_k") else ""
     return [
         f"Size {record.size}, texts: {source}, base model {model}; {decode['prompts']} prompts, {decode['samples']} "
-        f"texts of {decode['new_tokens']} tokens for each prompt, class and strength; training seeds "
+        f"texts of {most}{decode['new_tokens']} tokens{cut}, for each prompt, class and strength; training seeds "
         f"{', '.join(map(str, seeds))}."
     ]
 

@@ -212,7 +212,9 @@ def test_what_a_record_says_of_its_bench() -> None:
     made = record("bare")
     (line,) = about([made])
     assert "Size small, texts: sample, base model trained here (1 layers of 8, 99 tokens, 7 steps); 2 prompts" in line
-    assert "1 texts of 6 tokens for each prompt, class and strength" in line
+    assert "1 texts of at most 6 tokens, for each prompt, class and strength" in line, "as records from before have it"
+    made.config["decode"] |= {"min_new_tokens": 6, "top_k": 200}
+    assert "1 texts of 6 tokens, each from the 200 likeliest, for each prompt" in about([made])[0]
     made.config["model"] = "a/b"
     assert "base model a/b;" in about([made])[0]
     made.config["task"] = {"rules": {"bag": {}, "neural": {}}}
