@@ -130,8 +130,15 @@ def certify(
     """Recompute the certificate of any distribution, in float64 throughout: nats, in the leading shape of the logits.
 
     It is about the distribution normalised in float64, independent of how it was found.
+
+    Raises:
+        UserError: logits, strengths or log-probabilities that are no tensors of fitting shapes.
     """
-    flat_BV, strength_B1 = sound_inputs(logits_BV.double(), graph, strength)
+    given = logits_BV.double() if isinstance(logits_BV, Tensor) and logits_BV.is_floating_point() else logits_BV
+    flat_BV, strength_B1 = sound_inputs(given, graph, strength)
+    if not isinstance(log_probs_BV, Tensor) or log_probs_BV.shape != logits_BV.shape:
+        found = tuple(log_probs_BV.shape) if isinstance(log_probs_BV, Tensor) else type(log_probs_BV).__name__
+        raise UserError(f"log-probabilities are a tensor of the logits' shape {tuple(logits_BV.shape)}, not {found}")
     log_x_BV = log_probs_BV.detach().double().reshape(flat_BV.shape).log_softmax(dim=-1)
     with torch.autocast(flat_BV.device.type, enabled=False):
         y_BV = flat_BV - 2 * strength_B1 * graph.operator(flat_BV).product(log_x_BV.exp())

@@ -251,9 +251,14 @@ class VariantRule(ScoreRule):
 
     It sees the last token of each prefix (the decoder's, for an encoder-decoder model), so the variants that pull
     towards its successors also work. A row with strength 0 keeps its scores.
+
+    Raises:
+        UserError: something else than a variant.
     """
 
     def __init__(self, variant: Variant, strength: PerRow = 1.0):
+        if not callable(variant):
+            raise UserError(f"variant: give a function or layer of scores, last ids and strengths, not {variant!r}")
         self.variant, self.strength = variant, strength
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -347,6 +347,19 @@ def test_a_certificate_is_of_the_normalised_distribution_and_masked_tokens_have_
     assert certify(spread, logits, graph).isinf().tolist() == [False, True]
 
 
+def test_a_certificate_wants_tensors_that_fit() -> None:
+    graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
+    logits = torch.zeros(2, 3)
+    for log_probs, given, message in (
+        (logits, [[0.0] * 3] * 2, "torch tensor of floating-point numbers, not a list"),
+        (logits, logits.long(), "not a tensor of torch.int64"),
+        ([[0.0] * 3] * 2, logits, r"the logits' shape \(2, 3\), not list"),
+        (logits[:1], logits, r"the logits' shape \(2, 3\), not \(1, 3\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            certify(log_probs, given, graph)  # type: ignore[arg-type]
+
+
 def test_rows_that_are_no_optimum_are_counted_and_the_worst_is_told() -> None:
     graph = CooccurrenceGraph.from_matrix(np.eye(3)[[1, 2, 0]])
     logits, strength = torch.tensor([[3.0, 0.0, -3.0]] * 3), torch.tensor([0.0, 40.0, 0.0])

@@ -218,6 +218,11 @@ def test_the_pull_is_found_in_few_steps(zipf_graph, zipf_logits, strength, steps
     assert 0 < len(taken) <= steps
 
 
+def test_a_rule_wants_a_variant(zipf_graph) -> None:
+    with pytest.raises(UserError, match="give a function or layer of scores, last ids and strengths, not 'successor'"):
+        VariantRule("successor")  # type: ignore[arg-type]
+
+
 def test_a_rule_wants_prefixes_that_the_graph_knows(zipf_graph, zipf_logits) -> None:
     rule = VariantRule(variants(zipf_graph)["successor"], 0.5)
     for ids, message in (
