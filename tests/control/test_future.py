@@ -45,6 +45,22 @@ def test_prefixes_that_grow_and_padding_give_what_whole_ones_give() -> None:
             assert torch.allclose(made[row], rule_of(V)(torch.tensor([text]), scores[row : row + 1])[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_all_steps_in_one_call_are_the_steps_one_by_one(before: int) -> None:
+    """Values and gradients; texts of different lengths, one of none, with padding before them the slow way too."""
+    pad = [NO_TOKEN]
+    ids = torch.tensor([pad * before + row for row in (TEXT, TEXT[:3] + pad * 2, pad * 5)])
+    made, slow = classifier(), classifier()
+    found, states = made(ids), slow._states(ids)
+    expected = slow.head(states).log_softmax(-1)
+    torch.testing.assert_close(found, expected)
+    weight = torch.rand(found.shape, generator=torch.Generator().manual_seed(0))
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for own, other in zip(made.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
 def test_a_classifier_of_other_classes_is_refused() -> None:
     with pytest.raises(UserError, match="3 classes for a classifier of 2"):
         Future(classifier(), ["a", "b", "c"])
