@@ -271,12 +271,12 @@ def test_a_finished_run_is_skipped_and_a_stopped_one_goes_on(
     with pytest.raises(KeyboardInterrupt):
         field_run.run(compose([*words, "name=sentiment-stopped"]))
     written.clear()
-    (part,) = (swept / "sentiment-stopped").rglob("strength-1.json")
+    (part,) = (swept / "sentiment-stopped").rglob("strength-0.5.json")
     told = json.loads(part.read_text(encoding="utf-8"))
     part.write_text(json.dumps({**told, "corpus": {**told["corpus"], "weights": "of another training"}}))
     monkeypatch.setattr(field_run, "texts_of", lambda *given: (written.append(given[2]), whole(*given))[1])
     assert field_run.run(compose([*words, "name=sentiment-stopped"])).status == "DONE"
-    assert written == [1.0, 2.0, 4.0], "the first strength was there, the second of another model"
+    assert written == [0.5, 1.0, 2.0, 4.0], "the first strength was there, the second of another model"
     (again,) = load_records([swept / "sentiment-stopped"])
     assert [(row["strength"], row["target"], row["text"]) for row in again.samples] == texts
 
