@@ -47,7 +47,7 @@ REMEDY = "set output_root=..."
 # settings of a model's own that stay: where a text ends, and whether it keeps keys and values
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
 # those that ``Bench.write`` sets
-OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens", "min_length", "min_new_tokens")
+OURS = ("do_sample", "top_p", "top_k", "max_length", "max_new_tokens", "min_new_tokens")
 # words per class, for methods that steer by words and for the measure of attribute words
 WORDS = 50
 

@@ -20,8 +20,8 @@ class Fudge(Method):
     """Trains p(class | prefix) on every prefix of the training passages, of every class as many.
 
     The last tenth of each class's passages (whole documents but for one) is held out, and the classifier of the least
-    loss on them is kept, as the authors' code keeps that of the least validation loss: trained on, it knows the
-    passages by heart.
+    loss on them is kept, as the authors' code keeps that of the least validation loss: trained to the end it knows
+    its passages by heart.
 
     Args:
         dim: of the classifier.
