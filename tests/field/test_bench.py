@@ -288,8 +288,11 @@ def test_a_text_counts_to_its_end_token_and_a_long_prompt_loses_its_beginning(
     assert texts[0] == bench.tokenizer.decode([5]) and texts[1] == bench.tokenizer.decode([5] * new)
 
 
-def test_no_special_token_stands_before_a_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods train on text without any, and the independent model reads it so."""
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_the_tokenizer_begins_a_text_with_stands_before_a_prompt_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """As in what methods train on; nothing does where the tokenizer adds nothing."""
     end, given = bench.tokenizer.eos_token_id, []
 
     def generate(steered: Steered, ids: Any, *args: Any, **options: Any) -> torch.Tensor:
@@ -297,15 +300,18 @@ def test_no_special_token_stands_before_a_prompt(bench: Bench, monkeypatch: pyte
         return torch.full((len(ids), max(map(len, ids)) + 1), end)
 
     tokenizer = copy.deepcopy(bench.tokenizer)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{tokenizer.eos_token} $A", special_tokens=[(tokenizer.eos_token, end)]
-    )
-    assert tokenizer("word").input_ids[0] == end
+    if begins:
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{tokenizer.eos_token} $A", special_tokens=[(tokenizer.eos_token, end)]
+        )
+    assert (tokenizer("word").input_ids[0] == end) == begins
     made = copy.copy(bench)
+    made.__dict__.pop("start", None)  # of the other tokenizer
     made.__dict__["_loaded"] = bench.model, tokenizer
     monkeypatch.setattr(Steered, "generate", generate)
     texts, _, tokens = made.write(Arm(bench.model), 1.0)
-    assert given == [bench.tokenizer(prompt, add_special_tokens=False).input_ids for prompt, _ in bench.prompts]
+    start = [end] * begins
+    assert given == [start + bench.tokenizer(prompt, add_special_tokens=False).input_ids for prompt, _ in bench.prompts]
     assert texts == [""] * tokens
 
 
