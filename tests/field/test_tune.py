@@ -76,7 +76,7 @@ def test_the_loop_is_adamw_restated() -> None:
     assert all(((part > 0) & (part < 1)).all() for part in rest) and (rest[0] != rest[1]).all()
 
 
-def test_the_parameters_of_the_least_held_out_loss_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parameters_of_the_least_held_out_loss_are_kept(tmp_path: Path) -> None:
     """The weight rises towards 9; the data held out like it best at 2. A run that is stopped keeps the same."""
     seen: list[float] = []
 

@@ -15,6 +15,8 @@ from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
 
+AT_ONCE = 512  # held-out passages read at a time
+
 
 class Fudge(Method):
     """Trains p(class | prefix) on every prefix of the training passages, of every class as many.
@@ -61,10 +63,7 @@ class Fudge(Method):
                 return prefix_loss(classifier, *_batch([own for own, _ in parts], generator, int(options["batch"])))
 
             def held_out() -> float:
-                costs = [
-                    float(prefix_loss(classifier, tried, torch.full((len(tried),), label)))
-                    for label, (_, tried) in enumerate(parts)
-                ]
+                costs = [_loss_of_class(classifier, tried, label) for label, (_, tried) in enumerate(parts)]
                 return sum(costs) / len(costs)
 
             told = optimise(
@@ -109,6 +108,17 @@ def _batch(ids_XT: Sequence[Tensor], generator: np.random.Generator, size: int) 
     label_B = generator.integers(0, len(ids_XT), size=size)
     rows = [ids_XT[label][generator.integers(0, len(ids_XT[label]))] for label in label_B]
     return torch.stack(rows), torch.from_numpy(label_B)
+
+
+def _loss_of_class(classifier: FutureClassifier, ids_XT: Tensor, label: int) -> float:
+    """Return ``prefix_loss`` of many passages [X, T] of one class, read in parts."""
+    total, prefixes = 0.0, 0
+    for ids_BT in ids_XT.split(AT_ONCE):
+        count = int((ids_BT >= 0).sum())
+        if count:
+            total += count * float(prefix_loss(classifier, ids_BT, torch.full((len(ids_BT),), label)))
+            prefixes += count
+    return total / max(prefixes, 1)
 
 
 def prefix_loss(classifier: FutureClassifier, ids_BT: Tensor, label_B: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.command import complete, compose
 from lit_ctg.field.method import move_towards
+from lit_ctg.field.methods import fudge
 from lit_ctg.field.methods.combined import Combined
-from lit_ctg.field.methods.fudge import _batch, _split, prefix_loss
+from lit_ctg.field.methods.fudge import _batch, _loss_of_class, _split, prefix_loss
 from lit_ctg.field.methods.plain import Bare, Prefix
 from lit_ctg.field.methods.tuned import FineTuned, LoRA
 from lit_ctg.field.methods.words import LogOdds
@@ -108,6 +109,18 @@ def test_the_classifier_holds_out_the_last_tenth_and_draws_classes_alike() -> No
     ids, labels = _batch([learned, few], np.random.default_rng(0), 400)
     assert ((ids[:, 0] == 50) == (labels == 1)).all() and 160 < int(labels.sum()) < 240
     assert set(ids[labels == 0][:, 0].tolist()) == set(range(23))
+
+
+def test_the_loss_of_many_passages_is_that_of_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of different lengths, one empty; a part of none is left out."""
+    torch.manual_seed(0)
+    classifier = FutureClassifier(9, 2, 4)
+    ids = torch.tensor([[1, 2, 3], [4, -1, -1], [5, 6, -1], [7, 8, 1], [-1, -1, -1]])
+    monkeypatch.setattr(fudge, "AT_ONCE", 2)
+    with torch.no_grad():
+        whole = float(prefix_loss(classifier, ids, torch.ones(5, dtype=torch.long)))
+        assert _loss_of_class(classifier, ids, 1) == pytest.approx(whole, rel=1e-6)
+        assert _loss_of_class(classifier, ids, 0) != pytest.approx(whole, rel=1e-3)
 
 
 def test_the_same_random_numbers_for_every_method(bench: Bench) -> None:
