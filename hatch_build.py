@@ -7,6 +7,8 @@ the field stay in the checkout.
 
 from __future__ import annotations
 
+import io
+import lzma
 import re
 import shutil
 import tarfile
@@ -16,6 +18,8 @@ from typing import Any
 
 import yaml
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_TEXTS = re.compile(r"\.samples\.jsonl(\.xz)?$")
 
 
 class Experiments(BuildHookInterface):
@@ -46,11 +50,12 @@ class Experiments(BuildHookInterface):
         texts = _texts(paper)
         with tarfile.open(path, "w:xz", format=tarfile.PAX_FORMAT) as archive:
             for file in sorted(file for file in results.rglob("*") if file.is_file()):
-                if not file.name.endswith(".samples.jsonl") or file in texts:
-                    member = tarfile.TarInfo(file.relative_to(results).as_posix())
-                    member.size = file.stat().st_size
-                    with file.open("rb") as content:
-                        archive.addfile(member, content)
+                if not _TEXTS.search(file.name) or file in texts:
+                    # packed files are unpacked: packed together, they take less
+                    content = lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()
+                    member = tarfile.TarInfo(file.relative_to(results).as_posix().removesuffix(".xz"))
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
         return path
 
 
@@ -72,10 +77,11 @@ def _texts(paper: Path) -> set[Path]:
 def _of_seeds(folder: Path, *, every: bool) -> set[Path]:
     """Return the files of texts of every seed, or of the lowest one of each regime and size: the one that is shown."""
     lowest: dict[str, tuple[int, Path]] = {}
-    for path in folder.glob("*.samples.jsonl"):
-        group, seed = path.name.removesuffix(".samples.jsonl").split("-seed")
+    found = {path for path in folder.iterdir() if _TEXTS.search(path.name)}
+    for path in found:
+        group, seed = _TEXTS.sub("", path.name).split("-seed")
         lowest[group] = min(lowest.get(group, (int(seed), path)), (int(seed), path))
-    return set(folder.glob("*.samples.jsonl")) if every else {path for _, path in lowest.values()}
+    return found if every else {path for _, path in lowest.values()}
 
 
 def _names(experiment: str, variables: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import lzma
 import math
 import os
 import secrets
@@ -78,14 +79,18 @@ def write_atomic(path: str | Path, content: str | bytes, *, remedy: str = ELSEWH
     Raises:
         UserError: see ``replacing``; text that UTF-8 cannot encode (a lone surrogate).
     """
+    data = _encoded(content, path) if isinstance(content, str) else content
+    with replacing(path, remedy=remedy) as temporary:
+        temporary.write_bytes(data)
+
+
+def _encoded(text: str, path: str | Path) -> bytes:
     try:
-        data = content.encode() if isinstance(content, str) else content
+        return text.encode()
     except UnicodeEncodeError as error:
         raise UserError(
             f"cannot write {path}: its text is not valid Unicode ({error.reason}): clean the input"
         ) from error
-    with replacing(path, remedy=remedy) as temporary:
-        temporary.write_bytes(data)
 
 
 def leftovers(path: str | Path) -> list[Path]:
@@ -195,9 +200,24 @@ def check_regular(path: str | Path) -> None:
         raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
-def write_samples(samples: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write generated texts, one JSON object per line, whole or not at all."""
-    write_atomic(path, "".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples))
+def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_from: float = math.inf) -> None:
+    """Write generated texts, one JSON object per line, whole or not at all.
+
+    Args:
+        samples: plain values by name.
+        path: of the file; if there is a packed one (``packed_path``), it goes.
+        packed_from: bytes from which on only the packed one is written.
+    """
+    data = _encoded("".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples), path)
+    places = [path, packed_path(path)]
+    target = places.pop(len(data) >= packed_from)
+    write_atomic(target, data if target == path else lzma.compress(data))
+    places[0].unlink(missing_ok=True)
+
+
+def packed_path(samples: Path) -> Path:
+    """Return where texts lie that are packed."""
+    return samples.with_name(f"{samples.name}.xz")
 
 
 def named_floats(value: Any) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
+import math
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from lit_ctg.files import write_samples
 from lit_ctg.results.spec import load_specs, papers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +38,23 @@ def test_the_wheel_is_complete(tmp_path: Path) -> None:
     assert "lit_ctg/experiments/semantic_fusion/numbers.csv" in names
     assert {"lit_ctg/results/report.css", "lit_ctg/figure.css"} <= names
     assert not [name for name in names if name.startswith(("tests/", "outputs/", "conf/"))]
+
+
+def test_packed_texts_travel_as_if_they_were_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    hook = importlib.import_module("hatch_build").Experiments
+    builder = hook.__new__(hook)  # its own arguments are hatchling's
+    builder.archives, results = tmp_path, tmp_path / "paper" / "results" / "main"
+    (tmp_path / "paper" / "tables").mkdir(parents=True)
+    (tmp_path / "paper" / "tables" / "one.yaml").write_text("rows: [{samples: {show: 1}}]")
+    for seed, packed_from in ((0, 0), (1, math.inf)):
+        texts = results / f"corrected-small-seed{seed}.samples.jsonl"
+        write_samples([{"text": f"of seed {seed}"}], texts, packed_from=packed_from)
+    with tarfile.open(builder._archive(tmp_path / "paper")) as archive:
+        (name,) = archive.getnames()  # the lowest seed's is shown
+        member = archive.extractfile(name)
+        assert name == "main/corrected-small-seed0.samples.jsonl"
+        assert member is not None and member.read() == b'{"text": "of seed 0"}\n'
 
 
 @pytest.mark.long

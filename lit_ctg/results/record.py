@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import check_regular, named_floats, write_atomic, write_samples
+from lit_ctg.files import check_regular, named_floats, packed_path, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -32,6 +32,7 @@ SIZES = ("smoke", "small", "paper")
 STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 ARCHIVED = ".tar.xz"  # what hatch_build.py adds to a folder's name
+PACKED_FROM = 2**18  # bytes: committed texts of this size or more are packed, to a sixth or so
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
@@ -271,7 +272,7 @@ def check_no_input(out: Path | str) -> None:
         UserError: such a file is there.
     """
     path = Path(out)
-    name = path.name.removesuffix(".samples.jsonl") + ".json" if path.name.endswith(".samples.jsonl") else path.name
+    name = re.sub(r"\.samples\.jsonl(\.xz)?$", ".json", path.name)
     inputs = _RECORD_NAME.fullmatch(name) or name in ("samples.jsonl", "paper.yaml")
     if inputs and path.is_file():
         raise UserError(f"out={out} is a run's record or a paper's manifest, not written over: choose another file")
@@ -347,17 +348,22 @@ def _metric_to_json(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_path(record: Path) -> Path:
-    """Return ``samples.jsonl`` in a run directory, or the name of a committed record with ``.samples.jsonl``."""
+    """Return ``samples.jsonl`` in a run directory, or the name of a committed record with ``.samples.jsonl``.
+
+    Either may be packed (``packed_path``).
+    """
     return record.with_name("samples.jsonl") if record.name == "run.json" else record.with_suffix(".samples.jsonl")
 
 
 def _read_samples(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object per line; no file means no samples."""
+    """Read one JSON object per line, of the file or of its packed form; neither means no samples."""
+    packed = not path.is_file()
+    path = packed_path(path) if packed else path
     if not path.is_file():
         return []
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        text = (lzma.decompress(path.read_bytes()) if packed else path.read_bytes()).decode()
+    except (OSError, ValueError, lzma.LZMAError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete the file") from None
     return _parse_samples(text, path)
 
@@ -470,9 +476,10 @@ def read_points(points: Any, name: str, where: str) -> list[list[float]]:
 def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> list[Path]:
     """Copy finished runs into ``root``, for the repository's tables; return the new files.
 
-    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it; of
-    several runs with one such name, the last started. An existing record stays unless ``replace`` is set. Where the
-    run wrote (``output_root``) changes no result and may reveal somebody's folders: the copy says "outputs".
+    A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it, packed
+    (xz) from ``PACKED_FROM`` bytes; of several runs with one such name, the last started. An existing record stays
+    unless ``replace`` is set. Where the run wrote (``output_root``) changes no result and may reveal somebody's
+    folders: the copy says "outputs".
 
     Args:
         records: read from run directories.
@@ -504,9 +511,10 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         write_record(record, target)
         beside = folder / f"{name}.samples.jsonl"
         if samples:
-            write_samples(samples, beside)
+            write_samples(samples, beside, packed_from=PACKED_FROM)
         else:
-            beside.unlink(missing_ok=True)
+            for old in (beside, packed_path(beside)):
+                old.unlink(missing_ok=True)
         written.append(target)
     return written
 

@@ -279,7 +279,15 @@ def test_bad_input_is_one_line(words: dict, message: str) -> None:
         table_command(**words, console=Console(file=StringIO()))
 
 
-@pytest.mark.parametrize("name", ["run.json", "samples.jsonl", "corrected-small-seed0.samples.jsonl", "paper.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.json",
+        "samples.jsonl",
+        *(f"corrected-small-seed0.samples.jsonl{packed}" for packed in ("", ".xz")),
+        "paper.yaml",
+    ],
+)
 @pytest.mark.parametrize("command", [table_command, report])
 def test_what_the_tables_are_made_from_is_not_written_over(tmp_path: Path, command: Any, name: str) -> None:
     (tmp_path / name).write_text("kept")

@@ -16,6 +16,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
 from lit_ctg.results.record import (
     HASH_IGNORED,
+    PACKED_FROM,
     RunRecord,
     collect,
     config_hash,
@@ -385,6 +386,24 @@ def test_of_several_runs_the_last_started_is_copied_without_samples_of_another(
     assert collect(found[::order], tmp_path, replace=True) == [path]
     copied = load_record(path)
     assert copied.started_at == found[1].started_at and copied.samples == []
+
+
+def test_long_texts_are_committed_packed_and_read_the_same(make_record, tmp_path: Path) -> None:
+    record = make_record("main", "corrected", 7)
+    long = [{"text": f"{number} – the meal", "nats": 1.5, "target": "x" * 80} for number in range(PACKED_FROM // 100)]
+    short, beside = record.samples, tmp_path / record.paper / "results" / "main" / "corrected-paper-seed7.samples.jsonl"
+    packed = beside.with_name(beside.name + ".xz")
+    for samples, own, other in ((short, beside, packed), (long, packed, beside), (short, beside, packed)):
+        (path,) = collect([dataclasses.replace(record, samples=samples)], tmp_path, replace=True)
+        assert own.is_file() and not other.exists()
+        assert load_record(path).samples == samples
+    collect([dataclasses.replace(record, samples=long)], tmp_path, replace=True)
+    assert packed.stat().st_size < PACKED_FROM / 4
+    packed.write_bytes(packed.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"samples\.jsonl\.xz cannot be read"):
+        load_record(path)
+    collect([dataclasses.replace(record, samples=[])], tmp_path, replace=True)
+    assert not packed.exists() and load_record(path).samples == []
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])
