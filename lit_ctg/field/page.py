@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from lit_ctg.field.rank import (
     Ranking,
     Sweep,
     above_bare,
+    area,
     bench_key,
     curve,
     deciding_judges,
     describe,
     longest,
+    mean_ranks,
     method_of,
+    mixed_area,
     over_tasks,
     ranking,
     sweeps,
@@ -201,7 +205,37 @@ def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str,
               for each in places]  # fmt: skip
     title = f"Which control should I use? {len(tasks)} tasks"
     drawn = bar_chart(title, groups, measure="mean rank, 1 the best", low=0.0, high=float(len(places)))
-    return "\n".join([*lines, ""]), {"over_tasks.svg": sheet([drawn], (), "field, over tasks")}
+    lines += ["", *otherwise_table(tasks, {place.method: place.rank for place in places}), ""]
+    return "\n".join(lines), {"over_tasks.svg": sheet([drawn], (), "field, over tasks")}
+
+
+# how else the same texts could be ranked: how dear a control may be, and whether strengths may be mixed
+OTHERWISE: dict[str, Callable[[Any, Any, tuple[float, float]], Any]] = {
+    "within 0.25 nats": partial(area, most=0.25),
+    "within 1 nat": partial(area, most=1.0),
+    "mixtures of strengths": mixed_area,
+}
+
+
+def otherwise_table(tasks: Mapping[str, Mapping[str, Sweep]], ranks: Mapping[str, float]) -> list[str]:
+    """Return the mean ranks by other measures of the same texts beside ``ranks``, and how alike the orders are."""
+    other = {name: mean_ranks(tasks, measure) for name, measure in OTHERWISE.items()}
+    agree = [
+        f"{name} {kendalltau(list(ranks.values()), [found[method] for method in ranks]).statistic:.2f}"
+        for name, found in other.items()
+    ]
+    return [
+        f"Measured otherwise, mean ranks of the same texts: with other costs than {COST:g} nats a token allowed, and "
+        "where each text's strength may be drawn by lot, so that a coarse sweep is not worse for being coarse. "
+        f"Kendall's tau with the order above: {', '.join(agree)}.",
+        "",
+        f"| method | within {COST:g} nats | " + " | ".join(other) + " |",
+        "|---" * (2 + len(other)) + "|",
+        *(
+            f"| {method} | {rank:.2f} | " + " | ".join(f"{found[method]:.2f}" for found in other.values()) + " |"
+            for method, rank in ranks.items()
+        ),
+    ]
 
 
 def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:

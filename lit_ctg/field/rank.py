@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,6 +227,28 @@ def area(cost: Any, success: Any, bare: tuple[Any, Any], most: float = COST) -> 
     return bare_success[..., 0] + (gains * widths).sum(-1) / most
 
 
+def mixed_area(cost: Any, success: Any, bare: tuple[float, float], most: float = COST) -> float:
+    """Return the area where each text's strength may be drawn by lot: between two strengths their mixtures count.
+
+    A mixture has the mean success and the mean cost of its strengths (of texts that are equally long), so the best one
+    for each cost lies on the least concave curve above the strengths. A coarse sweep is not worse for being coarse.
+
+    Args:
+        cost, success, bare, most: see ``area``; of one method, [S] each.
+    """
+    above_N = np.append(np.maximum(np.asarray(cost) - bare[0], 0), 0.0)
+    gain_N = np.append(np.maximum(np.asarray(success) - bare[1], 0), 0.0)
+    # the best strength may also be paid more for than it costs
+    above_N, gain_N = np.append(above_N, max(most, above_N.max())), np.append(gain_N, gain_N.max())
+    # the curve bends at strengths only; there it is the best line between any two of them
+    bends_X = np.unique(np.minimum(above_N, most))
+    left_NN1, right_1N1 = above_N[:, None, None], above_N[None, :, None]
+    share = (bends_X - left_NN1) / np.where(right_1N1 > left_NN1, right_1N1 - left_NN1, 1)
+    line_NNX = gain_N[:, None, None] * (1 - share) + gain_N[None, :, None] * share
+    best_X = np.where((left_NN1 <= bends_X) & (bends_X <= right_1N1), line_NNX, 0).max((0, 1))
+    return float(bare[1] + np.trapezoid(best_X, bends_X) / most)
+
+
 def drawn_texts(generator: np.random.Generator, prompts: int, classes: int, samples: int) -> np.ndarray:
     """Return how often each text [X] is in one resampling: prompts are drawn, and copies of each.
 
@@ -401,7 +423,7 @@ def over_tasks(
     """
     if len(tasks) < 2:
         return ()
-    names = [name for name in next(iter(tasks.values())) if all(name in found for found in tasks.values())]
+    names = of_all_tasks(tasks)
     own_TM, drawn_TRM = [], []
     for number, found in enumerate(tasks.values()):
         shared, generator = {name: found[name] for name in names}, np.random.default_rng([seed, number])
@@ -414,6 +436,29 @@ def over_tasks(
         for m, name in enumerate(names)
     ]
     return tuple(sorted(places, key=lambda place: (place.rank, place.method)))
+
+
+def of_all_tasks(tasks: Mapping[str, Mapping[str, Sweep]]) -> list[str]:
+    """Return the methods that every task has."""
+    return [name for name in next(iter(tasks.values())) if all(name in found for found in tasks.values())]
+
+
+def mean_ranks(
+    tasks: Mapping[str, Mapping[str, Sweep]], measure: Callable[[np.ndarray, np.ndarray, tuple[float, float]], Any]
+) -> dict[str, float]:
+    """Return the mean rank over tasks of the methods that all have, by another measure than ``over_tasks``.
+
+    Args:
+        tasks: each with the bare model.
+        measure: of a method's costs and successes [S] and the bare model's, as ``area``; more is better.
+    """
+    names, ranks_TM = of_all_tasks(tasks), []
+    for found in tasks.values():
+        cost_S, success_S = curve(found[BARE])  # its strengths are all the same
+        bare = float(cost_S[0]), float(success_S[0])
+        own = [bare[1] if name == BARE else float(measure(*curve(found[name]), bare)) for name in names]
+        ranks_TM.append(rankdata(-np.array(own)))
+    return dict(zip(names, np.mean(ranks_TM, axis=0).tolist(), strict=True))
 
 
 def best_point(found: Mapping[str, Sweep], method: str, most: float = COST) -> tuple[float, float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from lit_ctg.config import plain
 from lit_ctg.errors import UserError
@@ -19,6 +20,8 @@ from lit_ctg.field.rank import (
     curve,
     deciding_judges,
     describe,
+    mean_ranks,
+    mixed_area,
     over_tasks,
     ranking,
     sweeps,
@@ -41,6 +44,36 @@ def test_the_area_is_that_of_steps_counted_by_hand() -> None:
 def test_what_is_cheaper_than_the_bare_model_costs_nothing_and_nothing_falls_below_it() -> None:
     assert area(np.array([3.0]), np.array([0.9]), BARE) == pytest.approx(0.9)
     assert area(np.array([4.0]), np.array([0.1]), BARE) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("cost", "success", "expected"),
+    [
+        # two lines: from the bare model up to 0.9 at 0.2, on to 1.0 at 0.5; 0.55 at 0.1 and 0.8 at 0.4 lie below
+        ((4.1, 4.2, 4.4, 4.5), (0.55, 0.9, 0.8, 1.0), 0.5 + (0.2 * 0.2 + 0.3 * 0.45) / 0.5),
+        # a strength beyond the cost counts in mixtures: half of its gain at half of its cost
+        ((5.0,), (0.9,), 0.5 + 0.1),
+        # the best strength is cheaper than the bare model, or than what is allowed: paid more for, it stays
+        ((3.9, 4.2), (0.8, 0.7), 0.8),
+        ((4.25,), (0.7,), 0.5 + 0.2 * 0.75),
+        ((4.2, 4.3), (0.4, 0.1), 0.5),
+    ],
+)
+def test_mixtures_of_strengths_lie_on_the_lines_between_them(cost, success, expected: float) -> None:
+    assert mixed_area(np.array(cost), np.array(success), BARE, 0.5) == pytest.approx(expected)
+
+
+def test_mixtures_are_the_best_that_drawing_by_lot_can_reach() -> None:
+    """Against linear programming: the shares of strengths that cost at most so much, for the most success."""
+    generator = np.random.default_rng(5)
+    for _ in range(20):
+        cost, success = generator.uniform(3.9, 4.9, 6), generator.uniform(0.3, 1.0, 6)
+        above, gain = np.append(np.maximum(cost - 4.0, 0), 0), np.append(success, 0.5)
+        grid = (np.arange(200) + 0.5) * 0.5 / 200
+        best = [-linprog(-gain, A_ub=[above], b_ub=[most], A_eq=[[1] * 7], b_eq=[1]).fun for most in grid]
+        mixed = mixed_area(cost, success, BARE, 0.5)
+        assert mixed == pytest.approx(np.mean(best), abs=1e-3)
+        assert mixed >= area(cost, success, BARE, 0.5) - 1e-12
 
 
 def sweep(method: str, success: float, cost: float = 0.0, prompts: int = 30, seed: int = 0) -> Sweep:
@@ -167,6 +200,8 @@ def test_over_tasks_ranks_are_averaged_among_the_methods_that_all_have() -> None
     extra = {**two, "best": sweep("best", 1.0)}
     found = {place.method: place for place in over_tasks({"one": one, "two": extra}, resamples=100)}
     assert set(found) == {"bare", "good", "fair"}, "best is of one task only"
+    assert mean_ranks({"one": one, "two": extra}, area) == {name: place.rank for name, place in found.items()}
+    assert mean_ranks({"one": one, "two": two}, lambda cost, success, bare: -success[0] - 1)["bare"] == 1
     assert found["bare"].rank == 3 and found["bare"].ranks == (3, 3) and found["bare"].interval == (3, 3)
     assert found["good"].ranks == (1, 2) and found["fair"].ranks == (2, 1) and found["good"].rank == 1.5
     assert found["good"].interval == (1.5, 1.5), "sure of being first in one task and second in the other"
