@@ -35,6 +35,7 @@ class Portable:
         options: further arguments of its ``forward`` with which ``ours`` was computed.
         about: what the model card says about it.
         tokenizer: its tokenizer; None takes the vocabulary's own.
+        generation: generation settings by the run's decoding, beside those that have one name in both.
     """
 
     model: Any
@@ -42,6 +43,7 @@ class Portable:
     options: Mapping[str, Tensor] = field(default_factory=dict)
     about: str = ""
     tokenizer: Any = None
+    generation: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda decoding: {}
 
 
 class PortableConfig(PretrainedConfig):

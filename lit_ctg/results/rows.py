@@ -19,6 +19,7 @@ from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     MIN_SEEDS,
+    TRUTH_SEEDS,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -314,7 +315,7 @@ class _Measured:
         of = mean_interval if difference and not number else next_interval
         self.interval = of(self.values, self.domain)
         enough = len(self.values) >= MIN_SEEDS
-        if enough and self.domain.truth and difference and not self._sure():
+        if enough and self.domain.truth and not (self._sure() if difference else len(self.values) >= TRUTH_SEEDS):
             self.interval, self.why_none = None, f"{len(self.values)} seeds of a yes-or-no quantity"
             return
         if row.claim is not None and len(self.values) > 1 and not self.domain.truth and self._one_value():

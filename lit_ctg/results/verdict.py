@@ -46,6 +46,7 @@ LABELS = tuple(dict.fromkeys((*NUMBER_LABELS, *CLAIM_LABELS)))
 CLAIMS = ("less", "greater", "equal", "not_less", "not_greater", "never_less")
 # Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
+TRUTH_SEEDS = 6  # of yes or no: as many as the exact sign test needs
 # cells that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
 MIN_CELLS = 6
 

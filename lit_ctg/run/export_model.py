@@ -32,6 +32,8 @@ FOLDER = "export"
 LISTING = "lit_ctg_export.json"
 # copied from the run's decoding to generation_config.json where they are plain numbers
 DECODING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_new_tokens")
+# where a run's decoding has no such cut; left out, transformers would draw from the 50 likeliest tokens
+UNCUT = {"top_k": 0, "top_p": 1.0}
 
 
 def main(run: str, out: str | None = None, console: Console | None = None) -> Path:
@@ -136,11 +138,8 @@ def write(
     settings = model.generation_config
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(settings, name, getattr(tokenizer, name))
-    for name in DECODING:
-        value = (config.get("decoding") or {}).get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            setattr(settings, name, value)
-    settings.do_sample = True
+    for name, value in generation(made, config.get("decoding") or {}).items():
+        setattr(settings, name, value)
     # a model with our own code reads the whole row at every step
     settings.use_cache = not own or hasattr(model, "transformer")
     model.save_pretrained(folder)
@@ -149,6 +148,15 @@ def write(
         source = standalone(type(model).__module__, names, f"{names[1]}: a language model of lit_ctg.")
         (folder / f"{code}.py").write_text(source, encoding="utf-8")
     (folder / "README.md").write_text(card(model, made.about, note, own, record), encoding="utf-8")
+
+
+def generation(made: Portable, decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the generation settings of a run's decoding, as transformers names them."""
+    named = {name: decoding.get(name) for name in DECODING}
+    numbers = {
+        name: value for name, value in named.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return {"do_sample": True, **UNCUT, **numbers, **made.generation(decoding)}
 
 
 def card(model: Any, about: str, note: str, own: bool, record: Mapping[str, Any] | None) -> str:

@@ -528,6 +528,15 @@ def test_a_yes_or_no_of_three_seeds_is_undecided(make_record, tmp_path) -> None:
     assert cell.interval == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(("value", "n", "interval"), [(1.0, 3, None), (0.0, 5, None), (1.0, 6, (1.0, 1.0))])
+def test_three_times_yes_is_no_interval_of_a_level_either(make_record, tmp_path, value, n, interval) -> None:
+    pool = pool_of(make_record, {"main": [value] * n})
+    for record in pool.seen:
+        record.metrics["m"]["unit"] = "truth value"
+    cell = row_of(tmp_path, "metric: m", pool).cells["corrected"]
+    assert cell.interval == interval and cell.mean == value
+
+
 def test_repeatability_stands_beside_a_printed_number(make_record, tmp_path) -> None:
     pool = pool_of(make_record, {"main": [2.0, 2.1, 1.9]})
     for record in pool.seen:

@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 
 from lit_ctg.config import compose, plain
 from lit_ctg.errors import UserError
+from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
-from lit_ctg.run.export_model import LISTING, TOLERANCE, check_target, compare, main, portable, write
+from lit_ctg.run.export_model import LISTING, TOLERANCE, check_target, compare, generation, main, portable, write
 
 SMALL = ("size=smoke", "data.sample_size=3000")
 # name -> words; those of stock=True need no code of ours
@@ -222,6 +223,60 @@ def test_no_folder_of_something_else_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is a file"):
         check_target(tmp_path / "config.json")
     check_target(tmp_path / "none")
+
+
+def test_an_export_writes_as_its_run_does() -> None:
+    """Left out, ``top_k`` would be transformers' 50; what ``CodeDecoding`` does not use does not count."""
+    made = Portable(None, lambda ids_BT: ids_BT)
+    assert generation(made, {}) == {"do_sample": True, "top_k": 0, "top_p": 1.0}
+    nslm = {"temperature": 0.8, "top_p": 0.95, "max_new_tokens": 60, "grammar": None}
+    assert generation(made, nslm) == {"do_sample": True, "top_k": 0, **{n: nslm[n] for n in nslm if n != "grammar"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        ((), {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}),
+        (("decoding.choice=sample",), {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 0.9}),
+        (("decoding.choice=uniform_top_k",), {"do_sample": True, "temperature": 1.0, "top_k": 10, "top_p": 1.0}),
+    ],
+)
+def test_an_exported_model_with_codes_writes_as_its_run_does(
+    words: tuple[str, ...], own: dict[str, Any], cache: None
+) -> None:
+    cfg, datamodule, module = built(("experiment=control_code/transformer", *SMALL, *words))
+    made = portable(cfg.paper, module, datamodule)
+    unknown = module.vocabulary.unknown_id
+    assert generation(made, plain(cfg)["decoding"]) == {**own, "max_new_tokens": 50, "suppress_tokens": [unknown]}
+    for name, value in generation(made, plain(cfg)["decoding"]).items():
+        setattr(made.model.generation_config, name, value)
+    made.model.generation_config.validate(strict=True)
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    with torch.no_grad():
+        made.model.output.bias[unknown] = 100.0
+        options = {"control_code": torch.tensor([0, 1]), "use_cache": False}
+        written = made.model.generate(ids, max_new_tokens=4, pad_token_id=0, **options)
+    assert not (written[:, 3:] == unknown).any()
+
+
+def test_codes_of_an_exported_model_are_checked(cache: None) -> None:
+    cfg, datamodule, module = built(("experiment=control_code/transformer", *SMALL))
+    model = portable(cfg.paper, module, datamodule).model
+    ids, count = torch.tensor([[1, 2, 3], [4, 5, 6]]), len(module.sources)
+    with torch.no_grad():
+        one = model(ids, control_code=1).logits
+        for same in (torch.tensor([1, 1]), [1, 1], [1]):
+            assert torch.equal(model(ids, control_code=same).logits, one)
+        weights = torch.eye(count)[[1]]
+        for mixed in (weights, weights[0], weights.expand(2, -1), weights[0].tolist()):
+            assert torch.allclose(model(ids, control_weights=mixed).logits, one, atol=1e-6)
+        for code in (-1, count, 0.5, [0, count]):
+            with pytest.raises(ValueError, match=rf"control_code=.*: the codes are \(0: {module.sources[0]}"):
+                model(ids, control_code=code)
+        with pytest.raises(ValueError, match="3 codes for 2 rows"):
+            model(ids, control_code=[0, 1, 0])
+        with pytest.raises(ValueError, match=r"shape \(3, 2\): give 2 weights"):
+            model(ids, control_weights=torch.ones(3, 2))
 
 
 def test_a_missing_run_is_one_line(tmp_path: Path) -> None:

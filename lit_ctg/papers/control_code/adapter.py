@@ -200,7 +200,7 @@ class CodeAdapterModule(SourceModel):
 # suffixes of the names of both feed-forward matrices (and of a gate's) in common models
 FEED_FORWARD = (
     *("c_fc", "mlp.c_proj", "up_proj", "down_proj", "dense_h_to_4h", "dense_4h_to_h"),
-    *("fc1", "fc2", "fc_in", "fc_out"),
+    *("fc1", "fc2", "fc_in", "fc_out", "gate_up_proj"),
 )
 
 
@@ -213,19 +213,22 @@ def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[st
         output: include the output layer.
 
     Raises:
-        UserError: there are none, or one is not a linear layer.
+        UserError: a name has none (of ``FEED_FORWARD``: none of them has), or one is not a linear layer.
     """
     wanted = FEED_FORWARD if ends is None else tuple(ends)
-    found = {
-        path: output_size(layer)
-        for path, layer in model.named_modules()
-        if any(path == end or path.endswith(f".{end}") for end in wanted)
-    }
+    found, used = {}, set()
+    for path, layer in model.named_modules():
+        matching = {end for end in wanted if path == end or path.endswith(f".{end}")}
+        if matching:
+            found[path] = output_size(layer)
+        used |= matching
+    if missing := [end for end in wanted if end not in used and (ends is not None or not found)]:
+        raise UserError(
+            f"model.layers={missing}: the backbone has no layer whose name ends so; give the ends of its own names"
+        )
     if output:
         head = model.get_output_embeddings()
         found |= {path: output_size(head) for path, layer in model.named_modules() if layer is head}
     if not found:
-        raise UserError(
-            f"model.layers={list(wanted)}: the backbone has no layer whose name ends so; give the ends of its own names"
-        )
+        raise UserError("model.layers=[] and model.output=false: no layer takes a code; name one")
     return found

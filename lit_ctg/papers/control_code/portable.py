@@ -5,6 +5,8 @@ Shape letters: B rows, T positions, S sources, C code size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +62,7 @@ class ControlCodeForCausalLM(PortableLM):
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        control_code: Tensor | int | None = None,
+        control_code: Tensor | Sequence[int] | int | None = None,
         control_weights: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
@@ -68,18 +70,32 @@ class ControlCodeForCausalLM(PortableLM):
         code_BC = self.codes(len(input_ids), control_code, control_weights)
         return self.aligned(input_ids, attention_mask, lambda ids_BT: self.scores(ids_BT, code_BC), labels)
 
-    def codes(self, rows: int, control_code: Tensor | int | None, control_weights: Tensor | None) -> Tensor | None:
-        """Return the code [B, C] of every row; None for a model without codes."""
+    def codes(
+        self, rows: int, control_code: Tensor | Sequence[int] | int | None, control_weights: Tensor | None
+    ) -> Tensor | None:
+        """Return the code [B, C] of every row; None for a model without codes.
+
+        Raises:
+            ValueError: no code, an unknown one, or neither one nor ``rows`` of them; weights of another shape.
+        """
         if self.code is None:
             return None
-        table_SC = self.code.weight
+        table_SC, sources = self.code.weight, self.config.sources
         if control_weights is not None:
-            return control_weights.to(table_SC) @ table_SC * self.config.sizes["code_scale"]
+            weights_BS = torch.as_tensor(control_weights).to(table_SC)
+            if weights_BS.shape not in ((rows, len(sources)), (1, len(sources)), (len(sources),)):
+                raise ValueError(f"control_weights has shape {tuple(weights_BS.shape)}: give {len(sources)} weights, "
+                                 f"or as many for each of the {rows} rows")  # fmt: skip
+            return (weights_BS @ table_SC).expand(rows, -1) * self.config.sizes["code_scale"]
+        named = f"({', '.join(f'{number}: {name}' for number, name in enumerate(sources))})"
         if control_code is None:
-            named = ", ".join(f"{number}: {name}" for number, name in enumerate(self.config.sources))
-            raise ValueError(f"this model needs a code: give control_code=<number> ({named}), one or one a row")
-        code_B = torch.as_tensor(control_code, device=table_SC.device).reshape(-1).expand(rows)
-        return table_SC[code_B] * self.config.sizes["code_scale"]
+            raise ValueError(f"this model needs a code: give control_code=<number> {named}, one or one a row")
+        code_B = torch.as_tensor(control_code, device=table_SC.device).reshape(-1)
+        if code_B.is_floating_point() or not ((code_B >= 0) & (code_B < len(sources))).all():
+            raise ValueError(f"control_code={code_B.tolist()}: the codes are {named}")
+        if len(code_B) not in (1, rows):
+            raise ValueError(f"control_code has {len(code_B)} codes for {rows} rows: give one, or one a row")
+        return table_SC[code_B.expand(rows)] * self.config.sizes["code_scale"]
 
     def scores(self, ids_BT: Tensor, code_BC: Tensor | None) -> Tensor:
         """Return the logits of rows without padding on the left."""
@@ -154,4 +170,22 @@ def portable(module: Any, datamodule: Any) -> Portable:
 
     named = ", ".join(f"{number} {name}" for number, name in enumerate(module.sources))
     about = f"`model.generate(ids, control_code=torch.tensor([0]))`; the codes: {named}." if options else ""
-    return Portable(model, ours, options, about)
+    never = [number for number in (module.vocabulary.unknown_id,) if number is not None]
+    return Portable(model, ours, options, about, generation=partial(generation, never=never))
+
+
+def generation(decoding: Mapping[str, Any], *, never: Sequence[int]) -> dict[str, Any]:
+    """Return how ``CodeDecoding`` of these settings writes, as transformers names it.
+
+    Of the authors' uniform draws it has the cut, not that the tokens left are equally likely.
+
+    Args:
+        decoding: ``choice``, ``top_k``, ``top_p``, ``new_tokens`` (see ``CodeDecoding``).
+        never: ids that are never written.
+    """
+    told: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None}
+    if decoding["choice"] == "greedy":
+        return {**told, "do_sample": False, "temperature": None, "top_k": None, "top_p": None}
+    if decoding["choice"] == "sample":
+        return {**told, "top_k": 0}
+    return {**told, "temperature": 1.0, "top_p": 1.0}

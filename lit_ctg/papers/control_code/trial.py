@@ -85,9 +85,7 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
     Raises:
         UserError: unknown ``prompts_from``, or a source is shorter than one prompt with its reference.
     """
-    if prompts_from not in FROM:
-        hint = did_you_mean(prompts_from, FROM)
-        raise UserError(f"callback.code_trial.prompts_from={prompts_from}: use one of {', '.join(FROM)}{hint}")
+    _check_from(prompts_from)
     texts = source_texts(datamodule, "val")
     if prompts_from == "whole_text":
         training = source_texts(datamodule, "train")
@@ -102,6 +100,12 @@ def prompts_of(datamodule: Any, *, n: int, prompt_tokens: int, new_tokens: int, 
             )
         prompts += [Prompt(w[:prompt_tokens].tolist(), w[prompt_tokens:].tolist(), source) for w in windows]
     return prompts
+
+
+def _check_from(prompts_from: str) -> None:
+    if prompts_from not in FROM:
+        hint = did_you_mean(prompts_from, FROM)
+        raise UserError(f"callback.code_trial.prompts_from={prompts_from}: use one of {', '.join(FROM)}{hint}")
 
 
 def train_judge(datamodule: Any, *, chunks: int, length: int) -> tuple[SourceClassifier, ControlSuccess]:
@@ -223,7 +227,8 @@ class CodeTrial(Callback):
         samples: dicts with mode, source, code, prompt and text; mode "note" lists what was not measured.
 
     Raises:
-        UserError: batches without control codes.
+        UserError: a number that is not positive, an unknown ``prompts_from`` or ``bleu_references``; later, batches
+            without control codes.
     """
 
     def __init__(
@@ -243,6 +248,11 @@ class CodeTrial(Callback):
         test: bool = False,
     ) -> None:
         super().__init__()
+        _check_from(prompts_from)
+        counts = {"prompts": prompts, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+        for name, value in (counts | {"judge_chunks": judge_chunks}).items():
+            if not isinstance(value, int) or value < 1:
+                raise UserError(f"callback.code_trial.{name}={value}: give a whole number from 1 on")
         self.prompts, self.prompt_tokens, self.new_tokens = prompts, prompt_tokens, new_tokens
         self.prompts_from, self.bleu = prompts_from, Bleu(references=bleu_references)
         self.decoding, self.seed, self.epochs = decoding, seed, frozenset(epochs)

@@ -118,8 +118,18 @@ def test_layers_and_options_are_checked(make: Callable[..., CodeAdapterModule], 
     assert code_layers(word_model, None, True) == {
         "transformer.h.0.mlp.c_fc": 64, "transformer.h.0.mlp.c_proj": 16, "lm_head": 14,
     }  # fmt: skip
-    with pytest.raises(UserError, match="no layer whose name ends so"):
-        code_layers(word_model, ["nowhere"], False)
+    for ends, missing in ((["nowhere"], "'nowhere'"), (["c_fc", "c_prj"], "'c_prj'")):
+        for output in (False, True):  # the output layer alone would be another comparison
+            with pytest.raises(UserError, match=rf"model\.layers=\[{missing}\]: .* no layer whose name ends so"):
+                code_layers(word_model, ends, output)
+    assert list(code_layers(word_model, [], True)) == ["lm_head"]
+    with pytest.raises(UserError, match="no layer takes a code"):
+        code_layers(word_model, [], False)
+    headed = torch.nn.Module()
+    headed.head = torch.nn.Linear(2, 3)
+    headed.get_output_embeddings = lambda: headed.head  # type: ignore[assignment]
+    with pytest.raises(UserError, match="give the ends of its own names"):
+        code_layers(headed, None, True)
     with pytest.raises(UserError, match="no layer whose name ends so"):
         code_layers(word_model, ["proj"], False)  # the end of a word is not that of a name
     with pytest.raises(UserError, match="a Dropout is not a linear layer"):
