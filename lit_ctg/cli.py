@@ -401,7 +401,10 @@ COMMANDS = {
             "verify",
             "recompute what the committed texts allow, and report every difference",
             _verify,
-            (Setting("paper", "a paper, field, or all (default)"), _RECORDS),
+            (
+                Setting("paper", "a paper, field, or all (default)"),
+                Setting("records", "comma-separated folders of records; default: the committed ones"),
+            ),
             examples=("verify paper=idea_gate",),
         ),
         Command(
@@ -425,7 +428,10 @@ COMMANDS = {
                 Setting("local", "folder with the real corpora"),
                 Setting("output_root", "where runs go"),
                 Setting("dry_run", "true: only list what would run", lambda: ("true", "false")),
-                _RECORDS,
+                Setting(
+                    "records",
+                    "comma-separated folders of records; default: your own in outputs/ and the committed ones",
+                ),
             ),
             examples=("reproduce paper=all size=small dry_run=true",),
         ),

@@ -18,7 +18,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
 
@@ -366,7 +366,13 @@ def explain(error: BaseException) -> str:
             f"configuration: {error.full_key} is taken from {absent[1]}, which this experiment does not have; choose "
             f"another {group}=, or pass {error.full_key}=..."
         )
+    if isinstance(error, MissingMandatoryValue) and error.full_key:
+        return f"{error.full_key} has no value: pass {error.full_key}=..."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Ambiguous value for argument"):
+        return (
+            f"{lines[0].removesuffix('1.').strip()}: several values are a sweep, lit-ctg train -m ...; a list is [a,b]"
+        )
     text = " ".join(lines[:3])
     text = re.sub(r"\s*(To append to your config use|object_type=|reference_type=).*", "", text)
     text = re.sub(r"\s*See https://\S+.*", "", text)

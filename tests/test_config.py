@@ -166,6 +166,7 @@ def test_no_option_is_chosen_by_regime_or_size() -> None:
             "sgd.learning_rate=-5: pass",
         ),
         ([MAIN, "n=0"], "at least 1"),
+        ([MAIN, "seed=0,1"], "seed=0,1': several values are a sweep, lit-ctg train -m ...; a list is"),
         ([MAIN, "backbone=huggingface"], "backbone.path has no value: pass backbone.path=..."),
         (
             ["experiment=idea_gate/main", "backbone=transformer"],

@@ -258,6 +258,7 @@ class Writer(abc.ABC, Generic[TextT]):
         """
         if routes is None:
             return self.routes
+        routes = [routes] if isinstance(routes, str) else routes
         for name in routes:
             if name not in self.routes:
                 known = ", ".join(self.routes) or "none: the controls of this paper have only one route"

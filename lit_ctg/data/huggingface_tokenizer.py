@@ -97,6 +97,10 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.encode_many([chunk.decode() for chunk in chunks])
 
 
+# one of these is in every folder that a tokenizer was saved to
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
+
+
 def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path") -> Any:
     """Return the tokenizer; every way in which it can be missing gives one line that names the setting ``key``.
 
@@ -108,6 +112,8 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
     try:
         folder = Path(path).expanduser()
         place = str(folder) if folder.is_dir() else path
+        if folder.is_dir() and not any((folder / name).is_file() for name in FILES):
+            raise FileNotFoundError(f"none of {', '.join(FILES)} there")  # transformers would make up an empty one
         found = AutoTokenizer.from_pretrained(place, revision=revision, trust_remote_code=False)
     except Exception as error:
         # the libraries raise all kinds of errors: OSError, ValueError, KeyError, errors of the hub and of tokenizers

@@ -197,6 +197,11 @@ def run_all(words: Sequence[str]) -> int:
     from lit_ctg.field.bench import Bench
     from lit_ctg.field.run import run
 
+    if not any(word.partition("=")[0] in GROUPS for word in words):
+        known = "; ".join(f"{group}s: {', '.join(options(group))}" for group in GROUPS)
+        raise UserError(
+            f"give task= and method= (all: every one), as in task=keywords method=dexperts size=smoke; {known}"
+        )
     words = [f"{key}={','.join(complete(key))}" if value == "all" and key in GROUPS else word
              for word in words for key, _, value in [word.partition("=")]]  # fmt: skip
     jobs = combinations(words)

@@ -41,6 +41,7 @@ from lit_ctg.numbers import format_value
 from lit_ctg.results.record import SIZES, RunRecord, load_records
 
 PAPER, TABLES, JUDGES = "field", "tables.md", "judges"
+LEAST_PROMPTS = 6  # that agree say something by the exact sign test, too; of fewer the bootstrap is sure too soon
 CURVES = 6  # classes of lines that the drawing library has
 LONGEST = 160  # letters of a sample
 
@@ -413,6 +414,8 @@ def pair_lines(ranked: Ranking) -> list[str]:
     for (better, worse), p in ranked.p_values.items():
         if p < 0.05:
             sure.setdefault(better, {}).setdefault(f"{p:.3f}", []).append(worse)
+    if ranked.prompts < LEAST_PROMPTS:
+        return [f"{ranked.prompts} prompts decide nothing: no p-values below {LEAST_PROMPTS}."]
     told = f"{len(ranked.p_values)} pairs, p-values by bootstrap, Holm-adjusted for all of them. Below 0.05: "
     if not sure:
         return [f"{told}none."]
@@ -457,7 +460,8 @@ def curve_picture(task: str, ranked: Ranking, found: dict[str, Sweep]) -> str:
     lines = []
     for place, method in enumerate([*best, BARE]):
         costs, successes = curve(found[method])
-        points = sorted(zip(map(float, map(math.exp, costs)), map(float, successes), strict=True))
-        lines.append(Line(f"series{place}", [(x, y) for x, y in points], name=method))
+        # in the order of the strengths: the way that the method goes
+        points = list(zip(map(float, map(math.exp, costs)), map(float, successes), strict=True))
+        lines.append(Line(f"series{place}", points, name=method))
     drawn = line_chart(f"{task}: strength sweeps", lines, x="perplexity, independent model", y="success", limits=(0, 1))
     return sheet([drawn], (), f"field, {task}: success over perplexity")

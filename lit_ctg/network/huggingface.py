@@ -44,6 +44,7 @@ class HuggingFaceBackbone(nn.Module):
         lora: Mapping[str, Any] | None = None,
         revision: str | None = None,
         plain_head: bool = True,
+        where: str = "backbone.path",
     ) -> None:
         """Load the model in float32 and check that it has the parts that the papers need.
 
@@ -55,6 +56,7 @@ class HuggingFaceBackbone(nn.Module):
             revision: commit on the hub.
             plain_head: require that logits are ``head_weight`` times the last hidden state, as the idea gate needs;
             otherwise ``head`` may do more, e.g. add CTRL's bias.
+            where: the setting that messages about ``path`` name.
 
         Raises:
             UserError: no such folder or model, not a causal LM, a head that is not a matrix product of the last hidden
@@ -64,14 +66,14 @@ class HuggingFaceBackbone(nn.Module):
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
         self.frozen, self.plain_head = frozen, plain_head
-        self.model = load_model(path, revision=revision, where="backbone.path")
+        self.model = load_model(path, revision=revision, where=where)
         self.given_weights = weights_digest(self.model)
         head = self.model.get_output_embeddings()
         if head is None:
-            raise UserError(f"backbone.path={path}: the model has no output head, so it gives no next token")
+            raise UserError(f"{where}={path}: the model has no output head, so it gives no next token")
         self.vocabulary_size, self.dim = head.weight.shape
         self.context = getattr(self.model.config, "max_position_embeddings", None)
-        self._check(path)
+        self._check(f"{where}={path}")
         if frozen:
             self.model.requires_grad_(False)
         if lora is not None:
@@ -79,18 +81,18 @@ class HuggingFaceBackbone(nn.Module):
         self.model.train(not frozen)
 
     @torch.no_grad()
-    def _check(self, path: str) -> None:
+    def _check(self, named: str) -> None:
         """Compare the model's own logits with ours, and check that earlier positions do not see later ones."""
         ids_BT = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]]) % self.vocabulary_size
         self.model.eval()
         hidden_BTD = self(self.embed(ids_BT))
         if not torch.allclose(hidden_BTD[0, :3], hidden_BTD[1, :3], atol=1e-4, rtol=1e-3):
-            raise UserError(f"backbone.path={path}: earlier positions see later ones, so it is not a causal model")
+            raise UserError(f"{named}: earlier positions see later ones, so it is not a causal model")
         theirs_BTV = self.model(input_ids=ids_BT).logits
         ours_BTV = hidden_BTD @ self.head_weight.T if self.plain_head else self.head(hidden_BTD)
         if (theirs_BTV - ours_BTV).abs().max() > TOLERANCE * theirs_BTV.abs().max().clamp(min=1e-3):
             raise UserError(
-                f"backbone.path={path}: its logits are not its output embedding times its last hidden state "
+                f"{named}: its logits are not its output embedding times its last hidden state "
                 "(a bias, a scale or a cap on logits): such models cannot be gated"
             )
 

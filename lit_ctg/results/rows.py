@@ -19,7 +19,6 @@ from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     MIN_SEEDS,
-    TRUTH_SEEDS,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
     NOT_RUN,
@@ -27,6 +26,7 @@ from lit_ctg.results.verdict import (
     OTHER_SIZE,
     RANGE_RUNS,
     TOO_SMALL,
+    TRUTH_SEEDS,
     UNDECIDED,
     Domain,
     Verdict,

@@ -211,6 +211,8 @@ def main(paper: str | None = None, records: Sequence[str | Path] | None = None, 
     for name in [*papers(root), *([FIELD] if measured else [])] if every else [str(paper)]:
         found = load_records(records if records is not None else folders_of(root, name))
         done = [record for record in found if record.paper == name and record.status == "DONE"]
+        if records is not None and not every and not done:
+            raise UserError(f"no finished record of {name} at {', '.join(map(str, records))}: give another records=")
         outcome = verify(done, recompute_of(name))
         counts = f"{outcome.recomputed:,} numbers recomputed, {outcome.bounded:,} more bounded by their texts"
         told = f"{len(outcome.differences)} differ; {outcome.left:,} numbers need the model or the corpus"

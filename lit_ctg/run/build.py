@@ -20,9 +20,12 @@ from lit_ctg.callback.metric import MetricCallback
 from lit_ctg.callback.run_record import RunRecordCallback
 from lit_ctg.callback.wandb_tables import WandbGenerations
 from lit_ctg.config import check_given, plain
+from lit_ctg.control.bundle import fingerprint as tokens_fingerprint
 from lit_ctg.core.batch import Corpus
 from lit_ctg.data.corpus import CorpusDataModule
+from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint, given_weights
 from lit_ctg.run.directory import CHECKPOINT
@@ -118,11 +121,34 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningMo
         extra["corpus"] = datamodule
     if cfg.backbone is not None:
         extra["backbone"] = instantiate(cfg.backbone, "backbone")
+        if isinstance(extra["backbone"], HuggingFaceBackbone):
+            check_tokenizer(cfg.backbone.path, cfg.backbone.revision, extra["vocabulary"])
     module = instantiate(cfg.model, "model", **extra)
     # the paper computes features and the like once for the whole corpus
     if hasattr(module, "corpus_transform") and hasattr(datamodule, "corpus_transform"):
         datamodule.corpus_transform = module.corpus_transform
     return module
+
+
+def check_tokenizer(path: str, revision: str | None, vocabulary: Any) -> None:
+    """Refuse a corpus whose ids mean other tokens to a pretrained model: it would train on them without a word.
+
+    Args:
+        path, revision: of the model. A folder without a tokenizer has nothing to compare with.
+        vocabulary: the corpus' tokenizer.
+
+    Raises:
+        UserError: the model has another tokenizer.
+    """
+    try:
+        own = load_tokenizer(path, revision)
+    except UserError:
+        return
+    if tokens_fingerprint(own) != tokens_fingerprint(vocabulary.tokens):
+        raise UserError(
+            f"backbone.path={path}: the model has another tokenizer than the corpus, so the corpus' ids are other "
+            f"tokens to it: give data/tokenizer=huggingface data.tokenizer.path={path}"
+        )
 
 
 def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:

@@ -24,8 +24,10 @@ def main(words: list[str]) -> None:
     """
     if is_steering(words):
         steer(words)
-    else:
-        generate(words)
+        return
+    if any(word.startswith("controls=") for word in words):
+        raise UserError("controls= are for a model: give model=<folder or hub name> with them, and no run")
+    generate(words)
 
 
 def load(words: list[str]) -> tuple[DictConfig, Generator[Any]]:

@@ -55,15 +55,15 @@ def sweep(words: list[str]) -> int:
         (word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")),
         "outputs",
     )
-    folder = _new_folder(Path(root) / "sweeps")
-    journal = folder / "jobs.jsonl"
-    os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     try:
         jobs, limit = plan(overrides)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
+    folder = _new_folder(Path(root) / "sweeps")
+    journal = folder / "jobs.jsonl"
+    os.environ[JOURNAL_VARIABLE] = str(journal.resolve())
     began = time.monotonic()
     run = hydra.main(config_path=str(config_folder()), config_name="config", version_base="1.3")(_job)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
@@ -97,7 +97,7 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
 
     Raises:
         HydraException, OmegaConfBaseException: the overrides cannot be composed.
-        UserError: ``jobs`` is below 1.
+        UserError: ``jobs`` is below 1, or no experiment.
     """
     parser = OverridesParser.create()
     given = parser.parse_overrides(list(overrides))
@@ -105,6 +105,8 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
+    if not any(override.get_key_element() == "experiment" for override in given):
+        check(cfg)  # no job could find an experiment of its own
     params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
     GlobalHydra.instance().clear()
     own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])

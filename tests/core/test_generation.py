@@ -151,6 +151,7 @@ def test_what_a_user_leaves_out_has_its_default_or_is_left_out(generator: Pushin
     }  # fmt: skip
     assert generator.checked_routes(["none", "rule"]) == generator.checked_routes(None) == ("rule", "none")
     assert generator.checked_routes([]) == ()
+    assert generator.checked_routes("none") == ("none",), "one route needs no brackets"
 
     class Weighted(Pushing):
         controls = (ControlSetting("weight", "", 0.25, off=0.0), ControlSetting("prior", "", 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from io import StringIO
 from pathlib import Path
@@ -174,10 +175,14 @@ def test_judges_that_decide_nothing_leave_a_table_without_ranks(records: list[Ru
 
 
 def test_only_sure_differences_are_told(ranked: Ranking) -> None:
-    told = pair_lines(Ranking((), {("a", "b"): 0.01, ("a", "c"): 0.049, ("b", "c"): 0.05, ("a", "d"): 0.01}, 2, 1))
+    told = pair_lines(Ranking((), {("a", "b"): 0.01, ("a", "c"): 0.049, ("b", "c"): 0.05, ("a", "d"): 0.01}, 6, 1))
     assert told[0].startswith("4 pairs, ") and told[2:] == ["- a above b, d (0.010); c (0.049)"]
-    (none,) = pair_lines(Ranking((), {("a", "b"): 0.05}, 2, 1))
+    (none,) = pair_lines(Ranking((), {("a", "b"): 0.05}, 6, 1))
     assert none.endswith("Below 0.05: none.")
+    few = pair_lines(Ranking((), {("a", "b"): 0.01}, 5, 3))
+    assert few == ["5 prompts decide nothing: no p-values below 6."], (
+        "all resamplings of a few prompts agree too easily"
+    )
 
 
 def test_the_texts_shown_are_the_first_prompts_at_the_best_strength(ranked: Ranking, found: dict[str, Sweep]) -> None:
@@ -255,6 +260,11 @@ def test_pictures_show_areas_with_intervals_and_curves_over_perplexity(
     assert lines["good"] == [
         pytest.approx((math.exp(4 + cost), share)) for cost, share in ((0.2, 0.5), (0.4, 1), (1, 1))
     ]
+    # a second strength that costs less than the first: the line goes by strength, not by cost
+    back = dataclasses.replace(found["good"], nats_ZSPCK=found["good"].nats_ZSPCK[:, ::-1])
+    curve_picture("pets", ranked, {**found, "good": back})
+    (way,) = (line.points for line in drawn["lines"] if line.name == "good")
+    assert [x for x, _ in way] == [x for x, _ in lines["good"]][::-1] and way[-1][1] == 1
 
 
 def test_the_report_is_of_the_largest_size_and_of_finished_runs_of_the_field(

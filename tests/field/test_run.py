@@ -331,6 +331,10 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
         return SimpleNamespace(status="DONE")
 
     monkeypatch.setattr(field_run, "run", fake)
+    code, _, err = run_cli("field", "run", "size=smoke")
+    assert code == 2 and "give task= and method=" in err and "tasks: folder, keywords," in err, (
+        "not minutes of training"
+    )
     code, out, _ = run_cli("field", "run", "method=bare,prefix,log_odds", "size=smoke")
     assert code == 1 and "[2/3] sentiment-prefix seed 0: failed: runtimeerror: the model broke" in out.lower()
     assert "[3/3] sentiment-log_odds seed 0: done" in out
@@ -349,8 +353,8 @@ def test_a_failure_of_any_kind_does_not_end_a_sweep(monkeypatch: pytest.MonkeyPa
         (["frun"], "lit-ctg field frun; did you mean 'run'"),
         (["run", "method=dexpert"], "no method 'dexpert'; did you mean 'dexperts'"),
         (["run", "task=weather"], "no task 'weather'"),
-        (["run", "decode.promts=3"], "decode.promts"),
-        (["run", "seed=-1"], "seed=-1 is negative"),
+        (["run", "method=bare", "decode.promts=3"], "decode.promts"),
+        (["run", "method=bare", "seed=-1"], "seed=-1 is negative"),
         (["report", "records=nowhere"], "no records at nowhere"),
         (["rejudge"], "give the seed of the judges"),
         (["rejudge", "seed=1", "root=x"], "give task=, too"),

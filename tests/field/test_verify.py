@@ -117,6 +117,8 @@ def test_the_command_names_the_field(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no records of the field"):
         main("field", console=console)
+    with pytest.raises(UserError, match=r"no finished record of graphmax at .*: give another records="):
+        main("graphmax", records=[folder], console=console)
 
 
 def test_the_command_reads_every_folder_of_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

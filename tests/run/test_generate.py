@@ -54,3 +54,8 @@ def test_a_text_stands_alone_and_markup_is_text(printed) -> None:
 
 def test_what_a_text_says_of_itself_stands_below_it(printed) -> None:
     assert printed(NotedText("in 1985", (1, 2)), GeneratedText("in", (1,))) == "in 1985\n    2 tokens\nin\n"
+
+
+def test_controls_are_for_a_model(run_cli) -> None:
+    code, out, err = run_cli("generate", "controls=[somewhere]", "prompt=a")
+    assert (code, out) == (2, "") and "controls= are for a model: give model=" in err and err.count("\n") == 1

@@ -41,6 +41,15 @@ def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
     assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
 
 
+@pytest.mark.parametrize(
+    "words", [[], ["seed=0,1"], ["experiment=semantic_fusion/non", "seed=0,1"], [RUN, "n=0,1", "no=2"]]
+)
+def test_a_sweep_that_cannot_begin_is_one_line_and_leaves_no_folder(words, run_cli, tmp_path):
+    code, out, err = run_cli("train", "-m", *words, f"output_root={tmp_path / 'outputs'}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_the_folder_of_a_sweep_lies_in_the_output_root_whatever_its_name(monkeypatch):
     asked = []
 

@@ -63,7 +63,7 @@ class FeatureChannel(Method):
 
     def fit(self, bench: Bench) -> None:
         where = str(bench.model_name or bench.base_folder)
-        backbone = HuggingFaceBackbone(path=where, frozen=self.frozen)
+        backbone = HuggingFaceBackbone(path=where, frozen=self.frozen, where="model")
         features = _features(bench.task.targets)
         config = {"lexicon": _lexicon(bench), "features": features, "centres": CENTRES, "temperature": TEMPERATURE}
         kind: Any = kind_named("feature_channel")

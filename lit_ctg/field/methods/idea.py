@@ -40,7 +40,7 @@ class IdeaGates(Method):
         self.learned = 0
 
     def fit(self, bench: Bench) -> None:
-        backbone = HuggingFaceBackbone(path=str(bench.model_name or bench.base_folder), frozen=True)
+        backbone = HuggingFaceBackbone(path=str(bench.model_name or bench.base_folder), frozen=True, where="model")
         vocabulary = HuggingFaceTokenizer.of(bench.tokenizer)
         everything = bench.stream().ids
         for target in bench.task.targets:

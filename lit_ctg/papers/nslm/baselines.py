@@ -264,11 +264,20 @@ class NeuralCache:
         window: cached positions (paper: 500).
         weight: of the cache in the mixture (paper: 0.25); an empty cache has weight 0.
         temperature: factor of the product of hidden states (paper: 0.75), as in Grave et al., eq. 5.
+
+    Raises:
+        UserError: no position is cached, or a weight outside [0, 1].
     """
 
     window: int
     weight: float
     temperature: float
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise UserError(f"model.cache.window={self.window} keeps no position: give at least 1 (weight 0: no cache)")
+        if not 0 <= self.weight <= 1:
+            raise UserError(f"model.cache.weight={self.weight} is outside [0, 1]: 0 is the model without its cache")
 
     def start(self, hidden_BTD: Tensor) -> CacheState:
         """Return an empty cache for such streams."""

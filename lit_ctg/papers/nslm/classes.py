@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import abc
 import importlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -161,6 +163,9 @@ class Recogniser(abc.ABC):
         context: the left context that the class is bound to; None: the class exists wherever no bound class takes its
             tokens.
         unit: of errors of guesses; None: km where members have coordinates, else a difference of values.
+
+    Raises:
+        UserError: metrics or densities that are no list of names, or a context that is no name.
     """
 
     def __init__(
@@ -172,8 +177,17 @@ class Recogniser(abc.ABC):
         context: str | None = None,
         unit: str | None = None,
     ) -> None:
-        self.name, self.metrics, self.densities = name, tuple(metrics), tuple(densities)
-        self.context, self.unit = context, unit
+        self.name, self.context, self.unit = name, context, unit
+        self.metrics = self._names("metrics", metrics, "[difference, frequency]")
+        self.densities = self._names("densities", densities, "[gaussian, unigram]")
+        if context is not None and not isinstance(context, str):
+            raise UserError(f"class '{name}': context is {context!r}; give a name: {', '.join(CONTEXTS)}")
+
+    def _names(self, key: str, names: Any, such_as: str) -> tuple[str, ...]:
+        told = isinstance(names, Sequence) and not isinstance(names, str)
+        if not told or not all(isinstance(one, str) for one in names):
+            raise UserError(f"class '{self.name}': {key} is {names!r}; give a list of names, such as {such_as}")
+        return tuple(names)
 
     @abc.abstractmethod
     def attributes(self, token: str) -> Attributes | None:
@@ -205,17 +219,30 @@ class ListRecogniser(Recogniser):
     """Tokens of a list, each with a number or a tuple of numbers, e.g. the stage of cooking of a verb.
 
     Raises:
-        UserError: members with different numbers of values.
+        UserError: members without numbers, or with different numbers of values.
     """
 
     def __init__(self, *, members: Mapping[str, float | Sequence[float]], **options: Any) -> None:
         super().__init__(**options)
-        self.members: dict[str, Attributes] = {
-            str(token): tuple(map(float, value)) if isinstance(value, Sequence) else (float(value),)
-            for token, value in members.items()
-        }
+        if not isinstance(members, Mapping):
+            raise UserError(
+                f"class '{self.name}': members is {members!r}; give each token its number, such as {{first: 1, "
+                "second: 2}, or use pattern for tokens without numbers"
+            )
+        self.members = {str(token): self._values(token, value) for token, value in members.items()}
         if len({len(value) for value in self.members.values()}) != 1:
             raise UserError(f"class '{self.name}': all members need the same number of values")
+
+    def _values(self, token: Any, value: Any) -> Attributes:
+        # the digits of a quoted number would each be a value
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        numbers = tuple(value) if several else (value,)
+        if any(not isinstance(number, Real) or math.isinf(number) for number in numbers):
+            raise UserError(
+                f"class '{self.name}': members: {token} has {value!r}; give a number without quotes, or a list of "
+                "numbers"
+            )
+        return tuple(map(float, numbers))
 
     def attributes(self, token: str) -> Attributes | None:
         return self.members.get(token)
@@ -536,6 +563,8 @@ def candidate(known: Mapping[str, type[Kind]], name: str, base: type[Kind]) -> t
     Raises:
         UserError: there is none, or it is not derived from ``base``.
     """
+    if not isinstance(name, str):
+        raise UserError(f"{name!r} is no {base.__name__}: give a name, such as {', '.join(known)}")
     if name in known:
         return known[name]
     module, _, attribute = name.rpartition(".")

@@ -5,6 +5,9 @@ class's members is redistributed among them by the micro-model (Eq. 4); after su
 tokens and, where a member is complete, on ending it, is redistributed among the remaining members. The product over the
 tokens of a member is then exactly the micro-model's probability of it.
 
+Other words may begin with the same token (" North" of "North Korea"). Of the mass of a first token only the share that
+members had among the words of the training text that begin with it is redistributed, where that is known.
+
 Shape letters: N rows, T prefix tokens, V tokens, W members of all classes, K members of one class, D attributes of a
 member, C classes, S left-context states.
 """
@@ -82,6 +85,8 @@ class MicroModels(Control):
     Args:
         classes: with their fitted micro-models.
         weight: of the micro-models, the default strength.
+        others: how often each other word occurred in training, of those that begin with the same character as some
+            member; None: not known, then no other word is taken to begin with a member's first token.
         name: see ``Control``.
 
     Raises:
@@ -92,11 +97,18 @@ class MicroModels(Control):
     of_ids = False
     excludes = frozenset({"micro_models"})
 
-    def __init__(self, classes: Sequence[CarriedClass], *, weight: float = 1.0, name: str | None = None) -> None:
+    def __init__(
+        self,
+        classes: Sequence[CarriedClass],
+        *,
+        weight: float = 1.0,
+        others: Mapping[str, int] | None = None,
+        name: str | None = None,
+    ) -> None:
         super().__init__(name=name)
         if not classes:
             raise UserError("micro-models without a class: give at least one")
-        self.classes, self.weight = tuple(classes), weight
+        self.classes, self.weight, self.others = tuple(classes), weight, dict(others or {})
         self.states = tuple(dict.fromkeys(["plain", *(state for each in classes for state in each.states)]))
         self.reader: WordReader | None = None
         self._tokenizer: Any = None
@@ -163,8 +175,10 @@ class MicroModels(Control):
         return {"strength": self.weight, "nats": float((mixed_N - log_N2[:, 1]).mean()), "places": float(len(pairs))}
 
     def config(self) -> dict[str, Any]:
+        others = {"others": self.others} if self.others else {}
         return {
             "weight": self.weight,
+            **others,
             "classes": [
                 {
                     "name": each.name,
@@ -203,7 +217,9 @@ class MicroModels(Control):
             model = _restored(told["model"], members, own)
             states = tuple(told["states"])
             classes.append(CarriedClass(told["name"], texts, attributes_KD, states, told["count"], model))
-        return cls(classes, weight=config["weight"])
+        # older bundles have no other words
+        others = {str(word): int(count) for word, count in config.get("others", {}).items()}
+        return cls(classes, weight=config["weight"], others=others)
 
 
 # micro-models as plain values -----------------------------------------------------------------------------------------
@@ -331,7 +347,9 @@ class Below:
 class WordReader:
     """The classes over a tokenizer: spellings of their members, and the contexts of the next word of a prefix.
 
-    Members have two forms in a tokenizer with spaces: with a space before them, and without (after a bracket).
+    Members have two forms in a tokenizer with spaces: with a space before them, and without (after a bracket). A member
+    of several words is written as in the training text ("New_York") where that is one token, else with spaces; in a
+    prefix either is read.
 
     Args:
         control: the classes.
@@ -351,29 +369,54 @@ class WordReader:
         begins = [self.by_word or mark or not text[:1].isalnum() for mark, text in zip(marked, texts, strict=True)]
         open_ = [not self.by_word and text[-1:].isalnum() for text in texts]
         self.table, self.word_of = _table(control)
+        self.unknown = self.table.index_CV.shape[1] - 1
         self.tracker = ContextTracker(self.table)
         self.class_W = np.repeat(np.arange(len(self.classes)), [len(each.texts) for each in self.classes])
         self.first_W = np.cumsum([0, *(len(each.texts) for each in self.classes)])
         forms = ("",) if self.by_word else (" ", "")
         spelled = [[self._spell(blank, text) for each in self.classes for text in each.texts] for blank in forms]
-        if not any(way for form in spelled for way in form):
+        if not any(ways for form in spelled for ways in form):
             names = ", ".join(each.name for each in self.classes)
             raise UserError(f"control {control.name}: the tokenizer spells no member of its classes ({names})")
         begins_V, open_V = torch.tensor(begins), torch.tensor(open_)
-        self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in spelled]
+        # behind the members their other spellings, which are read and never dealt out: the second of a member's two
+        # would double its share
+        paths = [[ways[:1] for ways in form] + [ways[1:] for ways in form] for form in spelled]
+        self.tries = [TokenTrie.of(form, None if self.by_word else begins_V, open_V) for form in paths]
         self._below: dict[tuple[int, int], Below] = {}
+        self.own = [self._own(form, blank, control.others) for form, blank in enumerate(forms)]
         self._groups: dict[tuple[int, int], list[np.ndarray]] = {}
         self._asked: tuple[Contexts | None, dict[int, np.ndarray]] = None, {}
         start = self.tracker.start(1)
-        contexts, _ = self.tracker.read(np.array([[len(self.word_of)]]), None, start)
+        contexts, _ = self.tracker.read(np.array([[self.unknown]]), None, start)
         self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
 
     def _spell(self, blank: str, text: str) -> list[tuple[int, ...]]:
-        written = text.replace(JOINER, " ")
-        ids = tuple(self.vocabulary.encode(blank + written))
-        # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
-        known = bool(ids) and self.vocabulary.unknown_id not in ids
-        return [ids] if known and self.vocabulary.decode(ids).strip() == written else []
+        """Return the spellings of a member, that in which the model writes it first."""
+        ways = []
+        for written in dict.fromkeys((text, text.replace(JOINER, " "))):
+            ids = tuple(self.vocabulary.encode(blank + written))
+            # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
+            known = bool(ids) and self.vocabulary.unknown_id not in ids
+            # bytes spell any text: only a token of its own shows that the model writes members as the training text did
+            if known and (len(ids) == 1 or JOINER not in written) and self.vocabulary.decode(ids).strip() == written:
+                ways.append(ids)
+        return ways
+
+    def _own(self, form: int, blank: str, others: Mapping[str, int]) -> np.ndarray:
+        """Return the share of members among the training words that begin with each first token of members, [J]."""
+        begun = self.below(form, 0)
+        if not others:
+            return np.ones(len(begun.ids_J))
+        counts = [each.count * np.exp(_parts(each.model)[0].fallback_K) for each in self.classes]
+        # a member that training text lacks still has its token where no other word begins with it
+        own_J = np.maximum(begun.mass(np.concatenate(counts)), 1e-9)
+        ids_T, length_O = self.vocabulary.encode_many([blank + word for word in others])
+        filled_O = length_O > 0
+        first_O = ids_T[(np.cumsum(length_O) - length_O)[filled_O]]
+        count_V = np.bincount(first_O, np.array(list(others.values()))[filled_O], len(self.vocabulary.tokens))
+        share_J: np.ndarray = own_J / (own_J + count_V[begun.ids_J])
+        return share_J
 
     def read(self, ids_NT: Tensor) -> list[Reading]:
         """Return the reading of each prefix, reading only its new part."""
@@ -408,10 +451,10 @@ class WordReader:
 
     def _words(self, pending: Sequence[int]) -> list[int]:
         """Return the words in some tokens, as indices into the table; unknown words share one more index."""
-        text, unknown = self.vocabulary.decode(pending).strip(), len(self.word_of)
+        text = self.vocabulary.decode(pending).strip()
         if text in self.word_of:
             return [self.word_of[text]]
-        return [self.word_of.get(piece, unknown) for piece in PIECES.findall(text)]
+        return [self.word_of.get(piece, self.unknown) for piece in PIECES.findall(text)]
 
     def below(self, form: int, node: int) -> Below:
         """Return the continuations of a node."""
@@ -420,20 +463,25 @@ class WordReader:
             trie = self.tries[form]
             ids, following = trie.children(node)
             reached = [sorted(self._members(form, int(child))) for child in following]
+            ids_J = ids.numpy()[[bool(members) for members in reached]]
+            reached = [members for members in reached if members]
             owner = np.repeat(np.arange(len(reached)), [len(members) for members in reached])
             members = np.array([member for each in reached for member in each], dtype=np.int64)
-            self._below[key] = Below(
-                ids.numpy(), owner, members, np.array(trie.ends[node] if node else [], dtype=np.int64)
-            )
+            here = sorted(self._dealt(trie.ends[node])) if node else []
+            self._below[key] = Below(ids_J, owner, members, np.array(here, dtype=np.int64))
         return self._below[key]
 
     def _members(self, form: int, node: int) -> set[int]:
         trie, found, waiting = self.tries[form], set[int](), [node]
         while waiting:
             at = waiting.pop()
-            found |= set(trie.ends[at])
+            found |= self._dealt(trie.ends[at])
             waiting += trie.children(at)[1].tolist()
         return found
+
+    def _dealt(self, ends: Iterable[int]) -> set[int]:
+        """Return the members whose first spelling ends here."""
+        return {number for number in ends if number < len(self.class_W)}
 
     def groups(self, form: int, state: int) -> list[np.ndarray]:
         """Return the classes available in a left-context state, grouped if their members begin with the same tokens."""
@@ -483,7 +531,10 @@ class WordReader:
 
 
 def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
-    """Return the classes over a vocabulary of words: their members, the words of left contexts, one unknown word."""
+    """Return the classes over a vocabulary of words: their members, the words of left contexts, one unknown word.
+
+    The second part finds a word's index; members of several words are found in both ways of writing them.
+    """
     units = sorted({word for unit in UnitTable().units for phrase in unit.written for word in phrase.split()})
     known = [*MONTHS, *RANGE_MARKS, *FILLERS, "(", ")", *units]
     members = [text.replace(JOINER, " ") for each in control.classes for text in each.texts]
@@ -507,7 +558,8 @@ def _table(control: MicroModels) -> tuple[ClassTable, dict[str, int]]:
         for state, name in enumerate(states):
             if name in each.states:
                 class_of_SV[state, ids_K], available_SC[state, number] = number, True
-    return ClassTable(tuple(classes), tuple(contexts), class_of_SV, index_CV, available_SC), place
+    stored = {text: place[text.replace(JOINER, " ")] for each in control.classes for text in each.texts}
+    return ClassTable(tuple(classes), tuple(contexts), class_of_SV, index_CV, available_SC), stored | place
 
 
 # the rule -------------------------------------------------------------------------------------------------------------
@@ -551,11 +603,11 @@ class DealtOut(ScoreRule):
             if form == 1 and reading.open:
                 continue
             begun = reader.below(form, 0)
-            fresh_J = ~np.isin(begun.ids_J, going_on)
+            fresh_J, own_J = ~np.isin(begun.ids_J, going_on), reader.own[form]
             for share_W in reader.shares(form, reading.next_contexts):
                 mass_J = begun.mass(share_W)
                 chosen_J = fresh_J & (mass_J > 0)
-                _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J])
+                _share(log_V, begun.ids_J[chosen_J], mass_J[chosen_J], own_J[chosen_J])
 
     def _inside(self, log_V: np.ndarray, reading: Reading, inside: Below, share_W: np.ndarray) -> None:
         """After the first tokens of a member: redistribute continuing and, where one is complete, ending it."""
@@ -563,7 +615,7 @@ class DealtOut(ScoreRule):
         chosen_J = (mass_J > 0) & np.isfinite(log_V[inside.ids_J])  # what is forbidden stays so
         ids, mass_J = inside.ids_J[chosen_J], mass_J[chosen_J]
         if not ended or not len(ids):
-            _share(log_V, ids, mass_J)
+            _share(log_V, ids, mass_J, np.ones(len(ids)))
             return
         ends_V = np.ones(len(log_V), dtype=bool)
         if reading.open:
@@ -579,15 +631,24 @@ class DealtOut(ScoreRule):
             log_V[ends_V] += whole + np.log(ended / total) - log_end
 
 
-def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray) -> None:
-    """Redistribute the total of some tokens, in place, in proportion to given masses; what is forbidden stays so."""
+def _share(log_V: np.ndarray, ids: np.ndarray, mass_K: np.ndarray, own_K: np.ndarray) -> None:
+    """Redistribute shares of some tokens, in place, in proportion to given masses; what is forbidden stays so.
+
+    Args:
+        log_V: log-probabilities.
+        ids: the tokens.
+        mass_K: what each is to have of the redistributed total, relative to the others.
+        own_K: the share of each token's probability that is redistributed; the rest stays.
+    """
     allowed_K = np.isfinite(log_V[ids])
-    ids, mass_K = ids[allowed_K], mass_K[allowed_K]
+    ids, mass_K, own_K = ids[allowed_K], mass_K[allowed_K], own_K[allowed_K]
     if len(ids) == 0:
         return
-    whole = np.logaddexp.reduce(log_V[ids])
+    whole = np.logaddexp.reduce(log_V[ids] + np.log(own_K))
     if np.isfinite(whole):
-        log_V[ids] = whole + np.log(mass_K / mass_K.sum())
+        with np.errstate(divide="ignore"):
+            kept_K = log_V[ids] + np.log1p(-own_K)
+        log_V[ids] = np.logaddexp(kept_K, whole + np.log(mass_K / mass_K.sum()))
 
 
 # from runs ------------------------------------------------------------------------------------------------------------
@@ -630,4 +691,17 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> MicroModels:
     seen = module.occurrences(datamodule, "train").class_N
     counts = {name: float((seen == number).sum()) for number, name in enumerate(names)}
     models = dict(zip(names, module.micro_models, strict=True))
-    return MicroModels(carried(module.table, models, counts), weight=float(module.mixture_weight))
+    classes, weight = carried(module.table, models, counts), float(module.mixture_weight)
+    return MicroModels(classes, weight=weight, others=_others(module, datamodule))
+
+
+def _others(module: NSLMModule, datamodule: Any) -> dict[str, int]:
+    """Return how often words of the training text that are in no class occur, if a member begins with their letter."""
+    tokens, table = module.vocabulary.tokens, module.table
+    count_V = np.bincount(datamodule.prepare().ids("train"), minlength=len(tokens))
+    letters = {text[:1] for members in table.classes for text in members.tokens}
+    return {
+        tokens[number]: int(count_V[number])
+        for number in np.flatnonzero((count_V > 0) & ~table.any_class_V).tolist()
+        if tokens[number][:1] in letters
+    }

@@ -29,8 +29,8 @@ from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.statistics import exp_or_inf
 
-STRETCH = 500  # tokens that the interval treats as one sentence
-MOST_KEYS = 2000  # maximum occurrences behind a curve; beyond that, an evenly spaced sample
+STRETCH = 500  # tokens that the interval treats as one sentence where articles are unknown
+MOST_KEYS = 2000  # maximum occurrences behind an expectation; beyond that, an evenly spaced sample
 CURVES = ("nnlm", "tag")
 RESAMPLES = 2000  # of articles
 # pairs of models compared on test text
@@ -49,7 +49,7 @@ class ClassPerplexity(RatioMetric):
 
     Log-probabilities must come from a model normalised over the whole vocabulary: a class's perplexity says how well
     its tokens are predicted among all words, not within the class. NaN for a group without tokens. The interval is by
-    the delta method over stretches of 500 tokens.
+    the delta method over articles; where they are unknown, over stretches of 500 tokens in the order of evaluation.
 
     Args:
         groups: names of the groups.
@@ -62,14 +62,24 @@ class ClassPerplexity(RatioMetric):
         super().__init__(mask="target", groups=len(groups), **kwargs)
         self.names = tuple(groups)
 
-    def update(self, log_prob_N: Tensor, member_NG: Tensor) -> None:
-        """Add tokens: log-probability of each in nats, and its groups (bool)."""
+    def update(self, log_prob_N: Tensor, member_NG: Tensor, document_N: Tensor | None = None) -> None:
+        """Add tokens.
+
+        Args:
+            log_prob_N: of each, in nats.
+            member_NG: its groups (bool).
+            document_N: its article, each wholly within one update; None, or -1 for any token: unknown.
+        """
         self.follow(log_prob_N)
         member_NG = float64(member_NG)
         # a token outside all groups may have probability 0: 0 * inf is NaN
         nll_NG = torch.where(member_NG > 0, -float64(log_prob_N).unsqueeze(1), 0.0)
         row_N = torch.arange(len(log_prob_N), device=nll_NG.device) // STRETCH
-        rows = int(row_N[-1]) + 1 if len(row_N) else 0
+        if document_N is not None and not (document_N < 0).any():
+            # streams take turns in an evaluation, so that a stretch of it has pieces of many articles: nearly a sample
+            # of the whole text, although the tokens of an article are correlated
+            row_N = document_N.to(nll_NG.device).unique(return_inverse=True)[1]
+        rows = int(row_N.max()) + 1 if len(row_N) else 0
         total_RG = nll_NG.new_zeros(rows, len(self.names)).index_add(0, row_N, nll_NG)
         self.add_rows(total_RG, nll_NG.new_zeros(total_RG.shape).index_add(0, row_N, member_NG))
 
@@ -189,35 +199,40 @@ class Curve:
     Attributes:
         edges: of the bins, one more than there are values.
         observed, fitted: share of each bin.
+        observed_n, fitted_n: number of occurrences behind each.
     """
 
     edges: list[float]
     observed: list[float]
     fitted: list[float]
+    observed_n: int
+    fitted_n: int
 
 
 def density_curve(model: MicroModel, occurrences: Occurrences, edges: np.ndarray) -> Curve:
     """Return how often metric values in the bins ``edges`` occur, and how often the micro-model expects them.
 
-    Both are taken over the same occurrences (or an evenly spaced sample of them): the expectation is the mean of the
-    micro-model's distributions after their previous members, binned by the metric.
+    Both are of the occurrences that have a value under the metric, the expectation of an evenly spaced sample of them
+    if there are many: the mean of the micro-model's distributions after their previous members, binned by the metric.
     """
     keys_NJ = model.metric.keys(occurrences.evidence)
     usable_N = np.flatnonzero(~np.isnan(keys_NJ).any(1))
+    observed_N = model.metric.value_of(keys_NJ[usable_N], occurrences.index_N[usable_N])
+    observed_E = np.histogram(observed_N, edges)[0] / max(len(usable_N), 1)
+    sample_N = usable_N
     if len(usable_N) > MOST_KEYS:
-        usable_N = usable_N[np.linspace(0, len(usable_N) - 1, MOST_KEYS).astype(int)]
-    chosen = occurrences.where(usable_N)
-    keys_UJ, where_N, counts_U = np.unique(keys_NJ[usable_N], axis=0, return_inverse=True, return_counts=True)
+        sample_N = usable_N[np.linspace(0, len(usable_N) - 1, MOST_KEYS).astype(int)]
+    chosen = occurrences.where(sample_N)
+    keys_UJ, where_N, counts_U = np.unique(keys_NJ[sample_N], axis=0, return_inverse=True, return_counts=True)
     expected_E = np.zeros(len(edges) - 1)
     first_U = np.unique(where_N.reshape(-1), return_index=True)[1]
     for key_J, place, count in zip(keys_UJ, first_U, counts_U, strict=True):
         x_K = model.metric.values(key_J[None])[0]
         probs_K = np.exp(model.log_prob(chosen.where(np.array([place])).evidence)[0])
         expected_E += count * np.histogram(x_K, edges, weights=probs_K)[0]
-    observed_N = model.metric.value_of(keys_NJ[usable_N], chosen.index_N)
-    total = max(len(usable_N), 1)
-    observed_E = np.histogram(observed_N, edges)[0] / total
-    return Curve(np.asarray(edges, float).tolist(), observed_E.tolist(), (expected_E / total).tolist())
+    expected_E = expected_E / max(len(sample_N), 1)
+    edges_E = np.asarray(edges, float)
+    return Curve(edges_E.tolist(), observed_E.tolist(), expected_E.tolist(), len(usable_N), len(sample_N))
 
 
 class NSLMEvaluation(Callback):
@@ -340,10 +355,10 @@ class NSLMEvaluation(Callback):
         cached = scores.cached(scores.models(float(module.mixture_weight)), module.cache.weight)
         models |= cached
         for model, log_prob_N in models.items():
-            self._perplexities(f"{split}/{model}", log_prob_N, groups)
+            self._perplexities(f"{split}/{model}", log_prob_N, groups, scores.document_N)
         inside_groups = self.inside_groups(scores, module.table.names)
         for model, log_prob_N in scores.inside().items():
-            self._perplexities(f"inside/{split}/{model}", log_prob_N, inside_groups)
+            self._perplexities(f"inside/{split}/{model}", log_prob_N, inside_groups, scores.document_N)
         if split == "test":
             articles = Articles(scores.document_N)
             for model, base in COMPARED:
@@ -356,10 +371,13 @@ class NSLMEvaluation(Callback):
             unit = members.unit or UNITS.get(members.attributes_KD.shape[1], "")
             self._errors(scores, inside_N, f"{split}/{{}}/{members.name}", unit)
 
-    def _perplexities(self, where: str, log_prob_N: np.ndarray, groups: Mapping[str, np.ndarray]) -> None:
+    def _perplexities(
+        self, where: str, log_prob_N: np.ndarray, groups: Mapping[str, np.ndarray], document_N: np.ndarray
+    ) -> None:
         """Store the perplexity of one model for every group that has tokens."""
         metric = ClassPerplexity(groups=list(groups), sync_on_compute=False)
-        metric.update(torch.from_numpy(log_prob_N), torch.from_numpy(np.stack(list(groups.values()), 1)))
+        member_NG = np.stack(list(groups.values()), 1)
+        metric.update(torch.from_numpy(log_prob_N), torch.from_numpy(member_NG), torch.from_numpy(document_N))
         for group, result in metric.named().items():
             if result.n:
                 self.results[f"{where}/{group}"] = result.to_dict()
@@ -428,12 +446,22 @@ class ClassReport(Callback):
             the expectation of the best micro-model with that metric and density.
 
     Raises:
-        UserError: a curve for a metric with which the class was not fitted.
+        UserError: a curve without a metric or a whole low and high, or for a metric with which the class was not
+            fitted.
     """
 
     def __init__(self, *, curves: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__()
         self.curves = dict(curves)
+        for name, settings in self.curves.items():
+            where = f"callback.class_report.curves.{name}"
+            if not isinstance(settings, Mapping) or not {"metric", "low", "high"} <= set(settings):
+                raise UserError(f"{where}: give {{metric: ..., low: ..., high: ...}}")
+            low, high = settings["low"], settings["high"]
+            if not (isinstance(low, int) and isinstance(high, int)):
+                raise UserError(f"{where}: low={low} and high={high} must be whole numbers")
+            if low > high:
+                raise UserError(f"{where}: low={low} is above high={high}; exchange them")
         self.results: dict[str, dict[str, Any]] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -469,9 +497,12 @@ class ClassReport(Callback):
                 curve = density_curve(trial.model, occurrences, edges)
                 # otherwise this many rows would stay cached until the process ends
                 trial.model.forget()
-                for series, column in ((trial.density, curve.fitted), ("observed", curve.observed)):
+                for series, column, count in (
+                    (trial.density, curve.fitted, curve.fitted_n),
+                    ("observed", curve.observed, curve.observed_n),
+                ):
                     for value, share in zip(range(low, high + 1), column, strict=True):
-                        self.results[f"density/{name}/{series}/{value}"] = entry(share, "rate", len(occurrences))
+                        self.results[f"density/{name}/{series}/{value}"] = entry(share, "rate", count)
 
 
 def entry(value: float, unit: str, n: int, direction: Any = "none") -> dict[str, Any]:

@@ -544,11 +544,14 @@ class MicroModel:
 
     def _rows(self, keys_UJ: np.ndarray) -> np.ndarray:
         """Return the normalised rows of distinct keys, from the cache if possible."""
-        names = [tuple(key) for key in keys_UJ.tolist()]
-        missing = [place for place, name in enumerate(names) if name not in self._memo]
-        rows_UK = np.empty((len(names), len(self.members)))
+        rows_UK = np.empty((len(keys_UJ), len(self.members)))
+        # without a value it is the fallback; as a name in the cache a row with NaN would never be found again
+        undefined_U = np.isnan(keys_UJ).any(1) | (not self.fitted)
+        rows_UK[undefined_U] = self.fallback_K
+        names = {place: tuple(keys_UJ[place].tolist()) for place in np.flatnonzero(~undefined_U).tolist()}
+        missing = [place for place, name in names.items() if name not in self._memo]
         fresh = dict(zip(missing, self._compute(keys_UJ[missing]), strict=True)) if missing else {}
-        for place, name in enumerate(names):
+        for place, name in names.items():
             rows_UK[place] = fresh[place] if place in fresh else self._memo[name]
         for place, row_K in fresh.items():
             self._memo[names[place]] = row_K
@@ -557,15 +560,8 @@ class MicroModel:
         return rows_UK
 
     def _compute(self, keys_UJ: np.ndarray) -> np.ndarray:
-        undefined_U = np.isnan(keys_UJ).any(1)
-        rows_UK = np.empty((len(keys_UJ), len(self.members)))
-        rows_UK[undefined_U] = self.fallback_K
-        if not self.fitted:
-            rows_UK[:] = self.fallback_K
-        elif not undefined_U.all():
-            x_UK = self.metric.values(keys_UJ[~undefined_U])
-            weight_UK = self.density.log_weight(x_UK, self.log_base_K)
-            rows_UK[~undefined_U] = log_softmax(weight_UK, axis=1)
+        weight_UK = self.density.log_weight(self.metric.values(keys_UJ), self.log_base_K)
+        rows_UK: np.ndarray = log_softmax(weight_UK, axis=1)
         return rows_UK
 
     def forget(self) -> None:

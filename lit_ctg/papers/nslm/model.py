@@ -257,8 +257,9 @@ class NSLMModule(LitLanguageModel):
         given_weights: SHA-256 of the networks of ``start_from``; only with one.
 
     Raises:
-        UserError: no word of the vocabulary is in a class, an option that does not exist, tied rows with grounded
-            dimensions, a pretrained backbone, or a checkpoint that cannot be read or has another shape.
+        UserError: no word of the vocabulary is in a class, an option that does not exist, a number out of range, tied
+            rows with grounded dimensions, a pretrained backbone, or a checkpoint that cannot be read or has another
+            shape.
     """
 
     OPTIMIZERS: ClassVar[tuple[str, ...]] = ("sgd", "adamw")
@@ -329,8 +330,11 @@ class NSLMModule(LitLanguageModel):
         self.warmup_fraction, self.weight_decay = warmup_fraction, weight_decay
         self.optimizer_name, self.bases, self.blend, self.repeat = optimizer, tuple(bases), blend, repeat
         self.character_rate = character_rate
-        window, weight, temperature = (cache[name] for name in ("window", "weight", "temperature"))
-        self.cache = NeuralCache(int(window), float(weight), float(temperature))
+        try:
+            settings = int(cache["window"]), float(cache["weight"]), float(cache["temperature"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError("model.cache: give numbers for window, weight and temperature") from error
+        self.cache = NeuralCache(*settings)
         self.tuned = mixture_weight is None
         self.reference_weights = dict.fromkeys(REFERENCES, 0.5 if mixture_weight is None else mixture_weight)
         self.register_buffer("mixture_weight", torch.tensor(0.5 if self.tuned else mixture_weight, dtype=torch.float64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from pathlib import Path
@@ -333,3 +334,41 @@ def test_bad_names_are_named(tmp_path: Path) -> None:
         make_recogniser("x", {"_target_": "no.such.Thing"})
     with pytest.raises(UserError, match="not derived from"):
         make_recogniser("x", {"_target_": "collections.OrderedDict"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"members": ["a", "b"]}, r"members is \['a', 'b'\]; give each token its number"),
+        ({"members": None}, "members is None; give each token its number"),
+        ({"members": {"a": "12", "b": "34"}}, "a has '12'; give a number without quotes"),
+        ({"members": {"first": "one"}}, "first has 'one'; give a number"),
+        ({"members": {"a": [1, "2"]}}, r"a has \[1, '2'\]; give a number"),
+        ({"members": {"a": None}}, "a has None; give a number"),
+        ({"members": {"a": float("inf")}}, "a has inf; give a number"),
+        ({"pattern": "a", "metrics": [3]}, r"metrics is \[3\]; give a list of names"),
+        ({"pattern": "a", "metrics": "frequency"}, "metrics is 'frequency'; give a list of names"),
+        ({"pattern": "a", "densities": None}, "densities is None; give a list of names"),
+        ({"pattern": "a", "context": 3}, "context is 3; give a name: convert, range, after_month"),
+    ],
+)
+def test_bad_settings_of_a_class_end_in_one_line(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=f"^class 'x': .*{message}") as caught:
+        make_recogniser("x", settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_members_are_of_any_kind() -> None:
+    told = {"a": 1, "b": 2.5, "c": np.int64(3), "d": [4]}
+    found = make_recogniser("x", {"members": told})
+    assert [found.attributes(token) for token in told] == [(1.0,), (2.5,), (3.0,), (4.0,)]
+
+
+@pytest.mark.parametrize(("key", "such_as"), [("metrics", "difference, frequency"), ("densities", "unigram, multi")])
+def test_a_table_by_hand_with_no_names_is_refused(key: str, such_as: str) -> None:
+    table = class_table(["a", "b"], [make_recogniser("x", {"members": {"a": 1, "b": 2}})])
+    members = dataclasses.replace(table.classes[0], **{key: (3,)})
+    found = Occurrences.from_documents(np.array([0, 1, 0, 1]), np.array([0]), table)
+    table = dataclasses.replace(table, classes=(members,))
+    with pytest.raises(UserError, match=f"^3 is no .*: give a name, such as {such_as}"):
+        select(table, found, found)

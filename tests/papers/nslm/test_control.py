@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import ClassTable, class_table, make_recogniser
 from lit_ctg.papers.nslm.control import DealtOut, MicroModels, WordReader, carried
+from lit_ctg.papers.nslm.control import _others as counted_others
 from lit_ctg.papers.nslm.micro_model import Blend, Difference, Frequency, Gaussian, MicroModel, Repeat, Unigram
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 
@@ -160,15 +162,94 @@ def test_bundle_keeps_the_models(tmp_path: Path, tokenizer: Any) -> None:
     assert torch.equal(*(log_probs(rule, ids, len(tokenizer)) for rule in rules))
 
 
-def test_a_tokenizer_that_spells_no_member_is_told(tokenizer: Any) -> None:
+def words_tokenizer(*words: str) -> Any:
+    """One token a word, as in the model that ``lit-ctg export-model`` writes."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    engine = Tokenizer(models.WordLevel({"<unk>": 0, "it": 1}, unk_token="<unk>"))
+    table = {word: number for number, word in enumerate(("<unk>", *words))}
+    engine = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    plain = PreTrainedTokenizerFast(tokenizer_object=engine, unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=engine, unk_token="<unk>")
+
+
+def test_a_tokenizer_that_spells_no_member_is_told() -> None:
     with pytest.raises(UserError, match="spells no member of its classes"):
-        micro_models().bind(plain)
+        micro_models().bind(words_tokenizer("it"))
+
+
+def test_a_member_that_is_one_token_as_it_is_stored_is_dealt_out_and_read() -> None:
+    place = make_recogniser("place", {"members": {"New_York": 1, "New_Jersey": 2, "York": 3}})
+    words = ("in", "New_York", "New_Jersey", "York", "was")
+    table = class_table(words, [place])
+    text = "in York was New_York in New_York"
+    ids_T = np.array([words.index(word) for word in text.split()])
+    found = Occurrences.from_documents(ids_T, np.array([0]), table)
+    again = Repeat(MicroModel(Frequency(), Unigram()).fit(found, table.classes[0])).fit(found)
+    control = MicroModels(carried(table, {"place": again}, {}))
+    # "New" and "York" are words too; of New_Jersey there are only these
+    own = words_tokenizer("in", "was", "New", "York", "Jersey", "New_York")
+    reader, size = WordReader(control, HuggingFaceTokenizer.of(own)), len(own)
+    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    ways = {"New_York": "New_York", "New_Jersey": "New", "York": "York"}
+    for prompt, previous in (("in", -1), ("in New_York was", 0), ("in New York was", 0), ("in York New_York", 0),
+                             ("New Jersey in", 1), ("New York York", 2), ("New in", -1)):  # fmt: skip
+        ids = own(prompt).input_ids
+        assert reader.read(torch.tensor([ids]))[0].next_contexts.previous_BTC[0, -1, 0] == previous, prompt
+        log_V = log_probs(rule, ids, size)
+        plain_V = log_probs(DealtOut(reader, torch.zeros(1)), ids, size)
+        first = [own.convert_tokens_to_ids(ways[text]) for text in table.classes[0].tokens]
+        inside_K = torch.from_numpy(again.log_prob(Evidence.of_previous([previous]))[0])
+        torch.testing.assert_close(log_V[first].log_softmax(0), inside_K, msg=prompt)
+        torch.testing.assert_close(log_V[first].logsumexp(0), plain_V[first].logsumexp(0))
+        torch.testing.assert_close(log_V.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+    # behind "New" comes the rest of New_Jersey; "York", whose other reading is only read, is a place of its own there
+    log_V, plain_V = (log_probs(one, own("in New").input_ids, size) for one in (rule, DealtOut(reader, torch.zeros(1))))
+    jersey = own.convert_tokens_to_ids("Jersey")
+    torch.testing.assert_close(log_V[jersey], plain_V[jersey])
+
+
+def test_other_words_that_begin_like_a_member_keep_their_part(tmp_path: Path, tokenizer: Any) -> None:
+    """Of a first token only the share that members have among the training words with it is dealt out."""
+    place = make_recogniser("place", {"members": {"New_York": 1, "Jersey": 2, "in": 3}})
+    table = class_table(["was", "New_York", "Jersey", "in"], [place])
+    models = unigrams(table)
+    share_K = np.exp(models["place"].log_prob(Evidence.of_previous([-1]))[0])
+    members = {token: 8 * float(share_K[k]) for k, token in enumerate(table.classes[0].tokens)}
+    control = MicroModels(
+        carried(table, models, {"place": 8.0}), others={"News": 5, "Newark": 4, "inn": 3, "Nought": 9}
+    )
+    control.save_pretrained(tmp_path / "bundle")
+    again = Control.from_pretrained(tmp_path / "bundle")
+    assert isinstance(again, MicroModels) and again.others == control.others
+    size, ids = len(tokenizer), tokenizer("was").input_ids
+    scores_1V = torch.randn(1, size, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    plain_V = scores_1V[0].softmax(0)
+    first = {token: tokenizer(f" {token.replace('_', ' ')}").input_ids[0] for token in members}
+    assert tokenizer(" Nought").input_ids[0] == tokenizer(" Jersey").input_ids[0] != first["New_York"], "a bare space"
+    other = {"New_York": 9, "in": 3, "Jersey": 9}
+    own = {token: members[token] / (members[token] + other[token]) for token in members}
+    pool = sum(own[token] * float(plain_V[first[token]]) for token in members)
+    for one in (control, again):
+        dealt_V = DealtOut(WordReader(one, HuggingFaceTokenizer.of(tokenizer)), torch.ones(1))(
+            torch.tensor([ids]), scores_1V
+        )[0].exp()
+        for k, token in enumerate(table.classes[0].tokens):
+            expected = (1 - own[token]) * float(plain_V[first[token]]) + pool * share_K[k]
+            assert float(dealt_V[first[token]]) == pytest.approx(expected)
+        assert float(dealt_V.sum()) == pytest.approx(1)
+    # without counts of other words, as in bundles from before there were any, all of it is dealt out
+    bare = WordReader(MicroModels(control.classes), HuggingFaceTokenizer.of(tokenizer))
+    assert all((own_J == 1).all() for own_J in bare.own) and "others" not in MicroModels(control.classes).config()
+
+
+def test_of_a_run_the_words_that_may_begin_like_a_member_are_counted() -> None:
+    words = ("North", "Norse", "New_York", "in", "Oslo", "Nome")
+    table = class_table(words, [make_recogniser("place", {"members": {"New_York": 1, "Oslo": 2}})])
+    module: Any = SimpleNamespace(vocabulary=SimpleNamespace(tokens=words), table=table)
+    ids_T = np.array([0, 2, 3, 0, 4, 1, 2])
+    datamodule = SimpleNamespace(prepare=lambda: SimpleNamespace(ids={"train": ids_T}.get))
+    assert counted_others(module, datamodule) == {"North": 2, "Norse": 1}
 
 
 def unigrams(table: ClassTable) -> dict[str, MicroModel]:

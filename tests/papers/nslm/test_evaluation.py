@@ -385,6 +385,46 @@ def test_equals_the_definition_in_any_number_of_updates() -> None:
     assert math.isnan(results["none"].value) and results["none"].n == 0
 
 
+def test_intervals_are_over_articles_and_do_not_depend_on_the_layout_of_the_streams() -> None:
+    metric, log_prob, member = make()
+    article = torch.repeat_interleave(torch.tensor([3, 0, 7, 5]), torch.tensor([600, 100, 350, 250]))
+    # what a token costs is a matter of its article
+    log_prob = log_prob - article
+    place = torch.arange(1300).view(20, 65)
+    layouts = {
+        "text": torch.arange(1300),
+        "20 streams of 35": torch.cat([place[:, start : start + 35].reshape(-1) for start in (0, 35)]),
+        "shuffled": torch.randperm(1300, generator=torch.Generator().manual_seed(1)),
+    }
+    found = {}
+    for name, order in layouts.items():
+        one = ClassPerplexity(groups=["third", "global", "none"])
+        one.update(log_prob[order], member[order], article[order])
+        found[name] = one.result()
+    for column, name in enumerate(("third", "global")):
+        parts = [member[:, column] & (article == number) for number in (0, 3, 5, 7)]
+        total, count = (np.array([float(part) for part in sums]) for sums in (
+            [-log_prob[part].sum() for part in parts], [part.sum() for part in parts]
+        ))  # fmt: skip
+        low, high = ratio_interval(
+            total=total.sum(), count=count.sum(), total_sq=(total**2).sum(), cross=(total * count).sum(),
+            count_sq=(count**2).sum(), rows=4,
+        )  # fmt: skip
+        for results in found.values():
+            assert results[name].ci95 == pytest.approx((math.exp(low), math.exp(high)))
+            assert results[name].value == pytest.approx(found["text"][name].value, rel=1e-12)
+        # pieces of all articles in every stretch hide what differs between them
+        metric.reset()
+        metric.update(log_prob[layouts["shuffled"]], member[layouts["shuffled"]])
+        low_500, high_500 = metric.result()[name].ci95
+        assert high - low > 3 * (math.log(high_500) - math.log(low_500))
+    # one token of an unknown article: stretches, as without articles
+    unknown, plain = make()[0], make()[0]
+    unknown.update(log_prob, member, article.masked_fill(torch.arange(1300) == 9, -1))
+    plain.update(log_prob, member)
+    assert [one.result()[name].ci95 for one in (unknown, plain)] == [plain.result()[name].ci95] * 2
+
+
 def test_a_token_of_no_group_may_be_impossible() -> None:
     metric, log_prob, member = make()
     log_prob[1] = -torch.inf
@@ -445,9 +485,18 @@ def test_a_curve_is_of_occurrences_from_all_over_the_text(monkeypatch) -> None:
         np.arange(5), np.zeros(5, int), previous_N + np.array([0, 1, 2, 3, 50]), Evidence.of_previous(previous_N)
     )
     monkeypatch.setattr(evaluation, "MOST_KEYS", 2)
-    curve = density_curve(model, found, np.arange(-0.5, 5))
-    assert curve.observed == [0.5, 0.0, 0.0, 0.5, 0.0], "the first and the last that have a previous member"
-    assert sum(curve.fitted) == pytest.approx(1.0, abs=0.05)
+    edges = np.arange(-0.5, 5)
+    curve = density_curve(model, found, edges)
+    assert curve.observed == [0.25, 0.25, 0.25, 0.25, 0.0] and curve.observed_n == 4, "all that have a previous member"
+    assert sum(curve.fitted) == pytest.approx(1.0, abs=0.05) and curve.fitted_n == 2
+    # the expectation is after the first and the last of them
+    ends = found.where(np.array([0, 3]))
+    rows_2K, years_K = np.exp(model.log_prob(ends.evidence)), np.arange(100)
+    parts = [
+        np.histogram(years_K - before, edges, weights=row_K)[0]
+        for before, row_K in zip(ends.evidence.previous_N, rows_2K, strict=True)
+    ]
+    np.testing.assert_allclose(curve.fitted, np.mean(parts, axis=0))
 
 
 GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "multinomial", "unigram"]}
@@ -513,3 +562,19 @@ def test_only_at_the_end_and_only_metrics_there_are() -> None:
     report = ClassReport(curves={})
     report.on_validation_end(SimpleNamespace(state=SimpleNamespace(fn="fit")), None)
     assert report.results == {}
+
+
+@pytest.mark.parametrize(
+    ("curve", "message"),
+    [
+        ({"metric": "difference", "low": 5, "high": 1}, "low=5 is above high=1; exchange"),
+        ({"metric": "difference", "low": 5}, "give {metric: ..., low: ..., high: ...}"),
+        ({"metric": "difference", "low": -0.5, "high": 1}, "low=-0.5 and high=1 must be whole"),
+        (3, "give {metric: "),
+    ],
+)
+def test_bad_curves_are_named_before_the_run(curve: Any, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ClassReport(curves={"year": curve})
+    said = str(caught.value)
+    assert said.startswith("callback.class_report.curves.year: ") and message in said and "\n" not in said

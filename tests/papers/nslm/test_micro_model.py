@@ -450,3 +450,19 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(UserError, match="'difference' needs 1 numbers for every member"):
         MicroModel(Difference(), Multinomial()).fit(occurrences(), words)
     MicroModel(Frequency(), Unigram()).fit(occurrences(), words)
+
+
+def test_what_has_no_value_is_not_cached() -> None:
+    found = Occurrences(np.arange(3), np.zeros(3, int), np.array([0, 1, 1]), Evidence.of_previous([-1, 0, 1]))
+    model = MicroModel(Difference(), Gaussian()).fit(found, NUMBERS)
+    evidence = Evidence.of_previous([-1] * 50 + [0])
+    first_NK = model.log_prob(evidence)
+    assert len(model._memo) == 1  # of the previous member
+    np.testing.assert_array_equal(model.log_prob(evidence), first_NK)
+    np.testing.assert_array_equal(model.log_prob_of(np.zeros(51, int), evidence), first_NK[:, 0])
+    assert len(model._memo) == 1
+    assert (first_NK[:50] == model.fallback_K).all() and (first_NK[50] != model.fallback_K).any()
+    # nothing was fitted: no key is worth a place in the cache
+    first = Occurrences(np.arange(1), np.zeros(1, int), np.array([0]), Evidence.of_previous([-1]))
+    bare = MicroModel(Difference(), Gaussian()).fit(first, NUMBERS)
+    assert (bare.log_prob(evidence) == bare.fallback_K).all() and not bare._memo

@@ -450,6 +450,13 @@ def test_bad_input(build: Any) -> None:
         build("model.optimizer=adam")
     with pytest.raises(UserError, match=r"mixture_weight=2.0 is outside"):
         build("model.mixture_weight=2.0")
+    for words, message in (
+        ("model.cache.weight=2", r"model\.cache\.weight=2\.0 is outside"),
+        ("model.cache.window=0", r"model\.cache\.window=0 keeps no position"),
+        ("model.cache.temperature=warm", r"model\.cache: give numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build(words)
     options = inspect.signature(NSLMModule).parameters.items()
     required: dict[str, Any] = {name: None for name, option in options if option.default is option.empty}
     with pytest.raises(UserError, match=r"backbone=huggingface.*MicroModelRule"):

@@ -45,6 +45,17 @@ def test_documents_against_a_slow_walk(text) -> None:
     assert rows(Occurrences.from_documents(made.ids_T, made.begin_N, made.table)) == expected
 
 
+def test_deviation_8_the_previous_member_may_have_stood_in_another_class(text) -> None:
+    made = text("on May 4 he won 30 of 12 on June 7")
+    found = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)
+    day = made.table.names.index("day")
+    days = found.of(day)
+    members = made.table.classes[day].tokens
+    assert [members[index] for index in days.index_N] == ["4", "7"]
+    # the last number that could be a day, not the last day
+    assert [members[index] if index >= 0 else None for index in days.evidence.previous_N] == [None, "12"]
+
+
 def test_chunks_do_not_matter(text, monkeypatch: pytest.MonkeyPatch) -> None:
     made = text(*DOCUMENTS)
     whole = Occurrences.from_documents(made.ids_T, made.begin_N, made.table)

@@ -1,0 +1,45 @@
+"""What is checked while a run's objects are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lit_ctg.config import compose
+from lit_ctg.control.bundle import fingerprint
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.errors import UserError
+from lit_ctg.run.build import build_datamodule, build_model, check_tokenizer
+from tests.conftest import make_model
+
+
+def test_a_corpus_speaks_the_models_tokenizer(tmp_path: Path, word_model: Any, word_tokenizer: Any) -> None:
+    place = str(tmp_path / "model")
+    word_model.save_pretrained(place)
+    tokens = list(HuggingFaceTokenizer.of(word_tokenizer).tokens)
+    assert fingerprint(tokens) == fingerprint(word_tokenizer)
+    other = SimpleNamespace(tokens=tokens[::-1])  # as many tokens, with other ids
+    check_tokenizer(place, None, other)  # nothing to compare with
+    word_tokenizer.save_pretrained(place)
+    check_tokenizer(place, None, SimpleNamespace(tokens=tokens))
+    with pytest.raises(
+        UserError, match=rf"backbone\.path={place}: .* data/tokenizer=huggingface data\.tokenizer\.path="
+    ):
+        check_tokenizer(place, None, other)
+
+
+def test_a_small_vocabulary_of_another_kind_is_refused_too(
+    tmp_path: Path, word_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enough rows for the corpus' tokens are not enough: each would be some other word."""
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "model"
+    make_model(500).save_pretrained(place)
+    word_tokenizer.save_pretrained(place)
+    words = ["backbone=huggingface", f"backbone.path={place}", "size=smoke", "data.sample_size=3000"]
+    cfg = compose(["experiment=idea_gate/main", *words])
+    with pytest.raises(UserError, match="the model has another tokenizer than the corpus"):
+        build_model(cfg, build_datamodule(cfg))
