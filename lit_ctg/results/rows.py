@@ -329,7 +329,7 @@ class _Measured:
     def _range(self) -> Interval | None:
         if len(self.values) >= RANGE_RUNS:
             return min(self.values), max(self.values)
-        self.why_none = f"{len(self.values)} runs, which are of several kinds: their range needs {RANGE_RUNS}"
+        self.why_none = f"{len(self.values)} of {RANGE_RUNS} runs that a range needs"
         return None
 
     def _one_value(self) -> bool:

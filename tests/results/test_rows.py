@@ -224,7 +224,7 @@ def test_runs_of_several_kinds_have_their_range(make_record, tmp_path, runs, lab
     cell = row_of(tmp_path, f"metric: m, interval: range, {number}", pool).cells["corrected"]
     assert cell.verdict.label == label
     assert cell.interval == (None if runs < 39 else (1.99, 2.01))
-    assert ("their range needs 39" in cell.verdict.reason) == (runs < 39)
+    assert ("of 39 runs that a range needs" in cell.verdict.reason) == (runs < 39)
 
 
 def test_wilson_wants_rates(make_record, tmp_path) -> None:
