@@ -141,7 +141,7 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
     assert ">your runs</a>" in card and ">committed records</a>" in card
     for count, label in re.findall(r"<b>(\d+)</b> (\w+)", card):
         assert int(count) > 0 and label in " ".join(LABELS)
-    assert "Perplexity, fusion against baseline, %" in page[places[1] : places[2]]
+    assert "mask, fusion against baseline, %" in page[places[1] : places[2]]
     assert " open" not in re.findall(r"<details[^>]*>", page)
 
 
