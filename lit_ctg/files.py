@@ -209,10 +209,12 @@ def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_fr
         packed_from: bytes from which on only the packed one is written.
     """
     data = _encoded("".join(json.dumps(named_floats(s), ensure_ascii=False) + "\n" for s in samples), path)
-    places = [path, packed_path(path)]
-    target = places.pop(len(data) >= packed_from)
-    write_atomic(target, data if target == path else lzma.compress(data))
-    places[0].unlink(missing_ok=True)
+    if len(data) < packed_from:
+        write_atomic(path, data)
+        packed_path(path).unlink(missing_ok=True)
+    else:
+        write_atomic(packed_path(path), lzma.compress(data))
+        path.unlink(missing_ok=True)
 
 
 def packed_path(samples: Path) -> Path:

@@ -47,8 +47,7 @@ CLAIMS = ("less", "greater", "equal", "not_less", "not_greater", "never_less")
 # Student's factor is 12.7 with two seeds, 4.3 with three
 MIN_SEEDS = 3
 TRUTH_SEEDS = 6  # of yes or no: as many as the exact sign test needs
-# cells that a statement "never" needs: as many as the exact sign test for a yes-or-no quantity
-MIN_CELLS = 6
+MIN_CELLS = TRUTH_SEEDS  # cells that a statement "never" needs
 
 # runs whose range holds one more run in 95% of cases, whatever their distribution: (n - 1) / (n + 1)
 RANGE_RUNS = 39

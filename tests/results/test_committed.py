@@ -13,7 +13,7 @@ from lit_ctg.config import compose, plain
 from lit_ctg.results.figure import pictures
 from lit_ctg.results.gather import all_results
 from lit_ctg.results.publish import table_command
-from lit_ctg.results.record import laid_out, load_records, without_modules
+from lit_ctg.results.record import PACKED_FROM, laid_out, load_records, without_modules
 from lit_ctg.results.spec import load_manifest
 from lit_ctg.results.table import _differences, _without_seeds
 from lit_ctg.run.reproduce import load_groups
@@ -32,6 +32,11 @@ def test_records_are_done_clean_and_named_after_themselves(folder: Path) -> None
         assert record.git["commit"] and record.git["dirty"] is False, record.source
         named = f"{record.name}/{record.regime}-{record.size}-seed{record.seed}.json"
         assert record.source.relative_to(folder.resolve() / "results").as_posix() == named
+
+
+def test_long_texts_are_packed() -> None:
+    texts = [path for path in (ROOT / "experiments").rglob("*.samples.jsonl*") if path.stat().st_size >= PACKED_FROM]
+    assert [path for path in texts if path.suffix != ".xz"] == []
 
 
 def strings(node: object) -> Iterator[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -141,7 +142,7 @@ def test_answers_come_first_then_claims_then_folded_tables(page: str) -> None:
     assert ">your runs</a>" in card and ">committed records</a>" in card
     for count, label in re.findall(r"<b>(\d+)</b> (\w+)", card):
         assert int(count) > 0 and label in " ".join(LABELS)
-    assert "mask, fusion against baseline, %" in page[places[1] : places[2]]
+    assert html.escape("Perplexity by the authors' mask, fusion against baseline, %") in page[places[1] : places[2]]
     assert " open" not in re.findall(r"<details[^>]*>", page)
 
 

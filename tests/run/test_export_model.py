@@ -171,7 +171,10 @@ def test_a_folder_holds_what_the_hub_wants(told: dict[str, dict[str, Any]], name
         text = (folder / file).read_text()
         assert "import lit_ctg" not in text and "from lit_ctg" not in text
         assert "trust_remote_code=True" in (folder / "README.md").read_text()
-    assert json.loads((folder / "generation_config.json").read_text())["do_sample"] is True
+    settings = json.loads((folder / "generation_config.json").read_text())
+    greedy = name in ("codes", "code_token", "code_attention", "gru")  # as their runs write where corrected
+    assert settings["do_sample"] is not greedy
+    assert ("top_k" in settings) is not greedy, "left out, transformers draws from 50 tokens"
 
 
 @pytest.mark.parametrize(("words", "line"), [
