@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import math
 import os
 import re
@@ -141,12 +142,20 @@ def prepare_overrides(overrides: Iterable[str]) -> list[str]:
     """Quote free text, let ``control.<name>=<value>`` add a key and ``+<key>=<value>`` change an existing one.
 
     ``lit-ctg generate prompt="Carol starts the model," control.pos_high=0.9`` reaches us as two bare words.
+    ``data=folder`` becomes the variant of the experiment's paper. In a sweep over several papers, or one that is not
+    written as names with commas, it stays as it is, and the words of each job are to be prepared once more.
     """
     words = list(overrides)
     check_unicode(os.getcwd(), "the current folder")
-    experiments = [word.removeprefix("experiment=") for word in words if word.startswith("experiment=")]
-    paper = experiments[0].partition("/")[0] if experiments else ""
+    paper = _paper(words)
     return [_prepare_override(check_unicode(word, "the override"), paper) for word in words]
+
+
+def _paper(words: Iterable[str]) -> str:
+    """Return the paper of the chosen experiments, "" if there is none or if they may be of several."""
+    chosen = [word.removeprefix("experiment=") for word in words if word.startswith("experiment=")]
+    papers = {name.strip().partition("/")[0] for name in chosen[-1].split(",")} if chosen else set()
+    return papers.pop() if len(papers) == 1 else ""
 
 
 def _prepare_override(word: str, paper: str) -> str:
@@ -157,14 +166,20 @@ def _prepare_override(word: str, paper: str) -> str:
         return f"{key}={quoted(value)}"
     if key.startswith("control."):
         return f"++{word}"
-    if key == "data" and paper and (config_folder() / "data" / value / f"{paper}.yaml").is_file():
-        return f"data={value}/{paper}"  # a paper's variant of a corpus that all papers can read
+    if key == "data" and paper:
+        return f"data={','.join(_variant(name, paper) for name in value.split(','))}"
     if key == "path":
         return f"decoding.routes={value}"  # the short name of the routes a control takes
     if re.fullmatch(r"\+[\w.]*\.[\w.]*", key):
         # "+" also for existing keys: whoever adds data.num_workers need not know which corpus already sets it
         return f"+{word}"
     return word
+
+
+def _variant(name: str, paper: str) -> str:
+    """Return a paper's variant of a corpus that all papers can read, or the corpus itself."""
+    own = f"{name.strip()}/{paper}"
+    return own if (config_folder() / "data" / f"{own}.yaml").is_file() else name
 
 
 def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
@@ -253,7 +268,22 @@ def _closest_key(error: BaseException, words: list[str]) -> str:
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
         cfg = hydra.compose("config", overrides=chosen)
     node = OmegaConf.select(cfg, parent) if parent else cfg
-    return did_you_mean(key, map(str, node)) if isinstance(node, DictConfig) else ""
+    if not isinstance(node, DictConfig):
+        return ""
+    if key in _parameters(OmegaConf.to_container(node).get("_target_")):  # type: ignore[union-attr]
+        word = next((word for word in words if word.partition("=")[0] == missing[1]), f"{missing[1]}=...")
+        return f"; {parent} has this option, but no value for it: write +{word}"
+    return did_you_mean(key, map(str, node))
+
+
+def _parameters(target: Any) -> set[str]:
+    """Return what the constructor of a ``_target_`` accepts."""
+    if not isinstance(target, str):
+        return set()
+    try:
+        return set(inspect.signature(hydra.utils.get_object(target)).parameters)
+    except (HydraException, ImportError, TypeError, ValueError):
+        return set()
 
 
 def check(cfg: DictConfig, experiment: bool = True) -> DictConfig:

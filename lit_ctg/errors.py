@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+import math
 import re
 from collections.abc import Iterable, Iterator
-from numbers import Integral
+from numbers import Integral, Real
 
 
 class UserError(Exception):
@@ -35,6 +36,21 @@ def check_whole(name: str, value: object, least: int, unit: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         note = f" ({unit})" if unit else ""
         raise UserError(f"{name}={value!r}: give a whole number from {least}{note}")
+
+
+def check_number(
+    name: str, value: object, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> None:
+    """Refuse anything but a finite number of at least ``least``, larger than ``above`` and at most ``most``.
+
+    Raises:
+        UserError: names the setting as ``name=value`` and what it may be.
+    """
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not (math.isfinite(number) and least <= number <= most and number > above):
+        bounds = [f"from {least:g}"] * (least > -math.inf) + [f"above {above:g}"] * (above > -math.inf)
+        bounds += [f"at most {most:g}"] * (most < math.inf)
+        raise UserError(f"{name}={value!r}: give a number {', '.join(bounds)}".rstrip())
 
 
 def check_unicode(text: str, what: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from lit_ctg.config import (
     Regime,
@@ -246,3 +248,22 @@ def test_a_path_that_is_not_utf8_is_refused_before_anything_runs(tmp_path: Path,
 def test_preparing_leaves_other_overrides_alone() -> None:
     words = ["model.causal=true", "-m", "seed=1,2", "ckpt_path=null", "prompt='quoted already'"]
     assert prepare_overrides(words) == words
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model.neutral_stopwords=true",
+        "model.fast=never",
+        "decoding.penalty_on=log_probabilities",
+    ],
+)
+def test_an_option_without_a_value_in_the_configuration_is_named_with_its_plus_sign(word) -> None:
+    """The pages print such options with it."""
+    with pytest.raises(
+        UserError, match=rf"{re.escape(word.partition('.')[0])} has this option.*: write \+{re.escape(word)}"
+    ):
+        compose(["experiment=idea_gate/main", word])
+    assert OmegaConf.select(compose(["experiment=idea_gate/main", f"+{word}"]), word.partition("=")[0]) is not None
+    with pytest.raises(UserError, match="did you mean 'stopwords'"):
+        compose(["experiment=idea_gate/main", "model.stopword=authors"])

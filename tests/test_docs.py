@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import importlib.util
 import posixpath
 import re
@@ -10,6 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from lit_ctg.config import compose, experiments
+from lit_ctg.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/*/*.md")])
@@ -47,6 +51,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             dead.append(target)
     assert dead == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/papers/*.md")), ids=lambda path: path.stem)
+def test_the_options_that_a_papers_page_names_compose(page: Path) -> None:
+    """With a plus sign where the configuration has no value; in at least one experiment of the paper."""
+    own = sorted(name for name in experiments() if name.startswith(f"{page.stem}/"))
+    own.sort(key=lambda name: not name.endswith("/main"))
+    groups = "model|decoding|backbone|trainer|callback|data|metric"
+    options = set(re.findall(rf"`(\+?(?:{groups})\.[\w.]+=[^`\s<>]+)`", page.read_text(encoding="utf-8")))
+    assert [option for option in sorted(options) if not any(map(functools.partial(_composes, option), own))] == []
+
+
+def _composes(option: str, experiment: str) -> bool:
+    try:
+        compose([f"experiment={experiment}", option])
+    except UserError:
+        return False
+    return True
 
 
 def test_the_tests_that_pages_name_are_there() -> None:

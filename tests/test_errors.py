@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lit_ctg.errors import UserError, blame, check_unicode, check_whole, did_you_mean, one_line, only_errors_of
+from lit_ctg.errors import (
+    UserError,
+    blame,
+    check_number,
+    check_unicode,
+    check_whole,
+    did_you_mean,
+    one_line,
+    only_errors_of,
+)
 
 
 def test_a_library_is_muted_and_heard_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -70,3 +80,25 @@ def test_anything_but_a_whole_number_that_is_large_enough_is_refused_by_name(val
     assert str(raised.value) == f"callback.n={value!r}: give a whole number from 2"
     with pytest.raises(UserError, match=r"give a whole number from 2 \(texts\)$"):
         check_whole("callback.n", value, 2, "texts")
+
+
+@pytest.mark.parametrize(
+    "value, bounds, said",
+    [
+        (True, {}, "x=True: give a number"),
+        ("1", {}, "x='1': give a number"),
+        (math.inf, {}, "x=inf: give a number"),
+        (-1, {"least": 0}, "x=-1: give a number from 0"),
+        (0, {"above": 0, "most": 1}, "x=0: give a number above 0, at most 1"),
+        (1.5, {"least": 0, "most": 1}, "x=1.5: give a number from 0, at most 1"),
+    ],
+)
+def test_a_number_out_of_its_bounds_is_named(value, bounds, said):
+    with pytest.raises(UserError) as raised:
+        check_number("x", value, **bounds)
+    assert str(raised.value) == said
+
+
+def test_a_number_within_its_bounds_is_taken():
+    for value in (0, 0.5, 1, np.float32(0.25), np.int64(1)):
+        check_number("x", value, least=0, most=1)

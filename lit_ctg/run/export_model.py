@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,18 @@ DECODING = ("temperature", "top_p", "top_k", "repetition_penalty", "max_new_toke
 UNCUT = {"top_k": 0, "top_p": 1.0}
 
 
-def main(run: str, out: str | None = None, console: Console | None = None) -> Path:
+def main(
+    run: str,
+    out: str | None = None,
+    console: Console | None = None,
+    accept: Callable[[Portable], None] | None = None,
+) -> Path:
     """Export a run's model; return the folder.
 
     Args:
         run: a run directory, or a checkpoint.
         out: the folder to write, by default ``export`` in the run directory. An earlier export there is replaced.
+        accept: raises for a model that the caller does not want, before anything is written.
 
     Raises:
         UserError: no run there, a model that cannot be exported (the line says why), a folder with other contents,
@@ -58,7 +64,10 @@ def main(run: str, out: str | None = None, console: Console | None = None) -> Pa
     checkpoint.load_into(module, datamodule)
     record = json.loads((home / RECORD).read_text(encoding="utf-8")) if (home / RECORD).is_file() else None
     with evaluating(module), torch.no_grad():
-        put(portable(cfg.paper, module, datamodule), module, target, checkpoint.config, record)
+        made = portable(cfg.paper, module, datamodule)
+        if accept is not None:
+            accept(made)
+        put(made, module, target, checkpoint.config, record)
     (console or Console(soft_wrap=True, highlight=False)).print(f"exported: {target}")
     return target
 

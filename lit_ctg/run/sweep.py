@@ -97,21 +97,21 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
 
     Raises:
         HydraException, OmegaConfBaseException: the overrides cannot be composed.
-        UserError: ``jobs`` is below 1, or no experiment.
+        UserError: ``jobs`` is below 1, no experiment, or a pattern (``glob(...)``) that matches no option.
     """
-    parser = OverridesParser.create()
-    given = parser.parse_overrides(list(overrides))
-    fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        given = parser.parse_overrides(list(overrides))
+        fixed = [word for word, override in zip(overrides, given, strict=True) if not override.is_sweep_override()]
         cfg = hydra.compose("config", overrides=fixed, return_hydra_config=True)
-    if not any(override.get_key_element() == "experiment" for override in given):
-        check(cfg)  # no job could find an experiment of its own
-    params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
+        if not any(override.get_key_element() == "experiment" for override in given):
+            check(cfg)  # no job could find an experiment of its own
+        params = cast("dict[str, Any]", OmegaConf.to_container(cfg.hydra.sweeper, resolve=False)).get("params") or {}
+        own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
+        # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
+        choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     GlobalHydra.instance().clear()
-    own = parser.parse_overrides([f"{key}={value}" for key, value in params.items()])
-    # as in the sweeper: a word of the command line replaces the experiment's sweep over the same key
-    choices = {override.get_key_element(): _choices(override) for override in [*own, *given]}
     limit = cfg.get("jobs", 1)
     if limit is not None and limit < 1:
         raise UserError(f"jobs={limit}: pass at least 1, or null for one per core")
@@ -119,7 +119,11 @@ def plan(overrides: Sequence[str]) -> tuple[int, int]:
 
 
 def _choices(override: Override) -> int:
-    return sum(1 for _ in override.sweep_string_iterator()) if override.is_discrete_sweep() else 1
+    if not override.is_discrete_sweep():
+        return 1
+    if not (count := sum(1 for _ in override.sweep_string_iterator())):
+        raise UserError(f"{override.input_line}: nothing matches; name the options, separated by commas")
+    return count
 
 
 # the jobs of this process's sweep; None: they run in this process
@@ -140,10 +144,12 @@ def _side_by_side(limit: int, logs: Path) -> Iterator[Jobs]:
 
 def _job(cfg: DictConfig) -> str:
     """Run one job of Hydra's sweep here, or start a process for it."""
+    words = list(HydraConfig.get().overrides.task)
     if _pool is not None:
-        _pool.start(list(HydraConfig.get().overrides.task))
+        _pool.start(words)
         return "STARTED"
-    return _run(lambda: check(cfg))
+    # in a sweep over several papers only the job's own words say which variant of a corpus it reads
+    return _run(lambda: check(cfg) if prepare_overrides(words) == words else compose(words))
 
 
 def run_job(words: Sequence[str]) -> int:

@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
-from lit_ctg.config import prepare_overrides, register
+from lit_ctg.config import config_folder, prepare_overrides, register
 from lit_ctg.errors import UserError
 from lit_ctg.run.directory import claim
 from lit_ctg.run.sweep import duration, plan, progress_line, sweep
+from lit_ctg.run.train import Outcome
 
 RUN = "experiment=semantic_fusion/main"
 
@@ -28,17 +30,27 @@ def entry(status: str, seconds: float) -> dict:
         ([RUN, "metric=[perplexity]", "seed=0,1"], 2),  # a list is one value
         ([RUN, "seed=0,1", "seed=3"], 1),  # the last word counts, as for Hydra
         ([RUN, "seed=3", "seed=choice(0,1)"], 2),
+        ([RUN, "decoding=glob(semantic*)", "seed=0,1"], 4),  # a pattern stands for the options that match
     ],
 )
 def test_jobs_are_counted_as_hydra_makes_them(words, jobs):
+    import hydra
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     register()
     prepared = prepare_overrides(words)
     assert plan(prepared) == (jobs, 1)
-    parsed = OverridesParser.create().parse_overrides(prepared)
-    assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
+    with hydra.initialize_config_dir(str(config_folder()), version_base="1.3"):
+        parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(prepared)
+        assert sum(len(batch) for batch in BasicSweeper.split_arguments(parsed, None)) == jobs
+
+
+def test_a_pattern_that_matches_nothing_is_named():
+    register()
+    with pytest.raises(UserError, match=re.escape("decoding=glob(nothing*): nothing matches")):
+        plan([RUN, "decoding=glob(nothing*)"])
 
 
 @pytest.mark.parametrize(
@@ -48,6 +60,33 @@ def test_a_sweep_that_cannot_begin_is_one_line_and_leaves_no_folder(words, run_c
     code, out, err = run_cli("train", "-m", *words, f"output_root={tmp_path / 'outputs'}")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "outputs").exists()
+
+
+NSLM, SHARED = "lit_ctg.papers.nslm.corpus.FolderDataModule", "lit_ctg.data.folder.FolderDataModule"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["experiment=nslm/numbers,graphmax/main", "data=folder"], {"nslm": [NSLM], "graphmax": [SHARED]}),
+        (["experiment=graphmax/main,nslm/numbers", "data=folder"], {"nslm": [NSLM], "graphmax": [SHARED]}),
+        (["experiment=choice(graphmax/main,nslm/numbers)", "data=folder"], {"nslm": [NSLM], "graphmax": [SHARED]}),
+        (["experiment=nslm/numbers", "data=folder,folder/nslm"], {"nslm": [NSLM, NSLM]}),
+        # a setting that only the variant has, in a sweep over experiments of its paper
+        (["experiment=nslm/numbers,nslm/numbers", "data=folder", "data.join_numbers=true"], {"nslm": [NSLM, NSLM]}),
+    ],
+)
+def test_each_job_of_a_sweep_reads_its_own_papers_variant_of_a_corpus(words, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    built: dict[str, list[str]] = {}
+
+    def train(cfg: DictConfig) -> Outcome:
+        built.setdefault(cfg.paper, []).append(cfg.data._target_)
+        return Outcome("DONE", tmp_path)
+
+    monkeypatch.setattr("lit_ctg.run.train.train", train)
+    assert sweep([*words, f"data.root={tmp_path}"]) == 0
+    assert built == expected
 
 
 def test_the_folder_of_a_sweep_lies_in_the_output_root_whatever_its_name(monkeypatch):

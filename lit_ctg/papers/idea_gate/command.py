@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.console import Console
 
 from lit_ctg.command import Command, Setting
 from lit_ctg.errors import UserError
-from lit_ctg.papers.idea_gate.portable import portable
+from lit_ctg.network.portable import Portable
 from lit_ctg.run import export_model
 
 
@@ -18,23 +16,22 @@ def main(words: list[str], console: Console | None = None) -> Path:
     """Export the checkpoint ``ckpt_path`` to ``out``, by default ``export`` in its run directory; return the folder.
 
     Raises:
-        UserError: a word that is none of these, or what ``export`` raises.
+        UserError: a word that is none of these, or what ``only_plain`` and ``export_model`` raise.
     """
     given = COMMAND.parse(words)
-    return export_model.main(given["ckpt_path"], given.get("out"), console)
+    return export_model.main(given["ckpt_path"], given.get("out"), console, only_plain)
 
 
-@torch.no_grad()
-def export(module: Any, folder: Path) -> None:
-    """Write a module without a gate as a stock ``GPT2LMHeadModel`` with its tokenizer.
+def only_plain(made: Portable) -> None:
+    """Refuse what is no stock GPT-2.
 
     Raises:
-        UserError: a gated module, or what ``export_model`` raises.
+        UserError: a gated model, or another paper's.
     """
-    if module.gated:
+    from transformers import GPT2LMHeadModel
+
+    if type(made.model) is not GPT2LMHeadModel:
         raise UserError("only a model without a gate is a stock GPT-2: lit-ctg export-model writes this one")
-    made = portable(module, None)
-    export_model.put(made, module, folder, {}, None)
 
 
 def _run(words: list[str]) -> int:

@@ -19,6 +19,7 @@ from lit_ctg.data.document import Document
 from lit_ctg.data.wikipedia import WikipediaDataModule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.papers.idea_gate.metrics import words
 
 Merge = tuple[str, str]
 FOLDER = Path(__file__).resolve().parent / "topic"
@@ -54,7 +55,8 @@ def load_domain(name: str | Path) -> Domain:
     separated by spaces), and perhaps ``authors``.
 
     Raises:
-        UserError: no such domain or file, not a mapping of these keys, a term that is not a single lower-case word.
+        UserError: no such domain or file, not a mapping of these keys, prompts that are no texts, a term that is not
+        a single lower-case word.
     """
     path = Path(name)
     if path.suffix != ".yaml":
@@ -67,18 +69,23 @@ def load_domain(name: str | Path) -> Domain:
     if not isinstance(data, dict) or set(data) - {AUTHORS} != keys:
         raise UserError(f"domain {path}: expected a mapping with {', '.join(sorted(keys))}")
     short, long = (_terms(data[key], key, path) for key in LISTS)
-    prompts = tuple(str(prompt) for prompt in data["prompts"] or ())
+    prompts = data["prompts"]
+    if not isinstance(prompts, list) or not all(isinstance(prompt, str) and prompt.strip() for prompt in prompts):
+        raise UserError(f"domain {path}, prompts: give a list of texts, each with at least one word")
     if not prompts:
         raise UserError(f"domain {path}: give at least one prompt")
     authors = _terms(data[AUTHORS], AUTHORS, path) if AUTHORS in data else short
-    return Domain(path.stem, {"short": short, "long": short | long, AUTHORS: authors}, prompts)
+    return Domain(path.stem, {"short": short, "long": short | long, AUTHORS: authors}, tuple(prompts))
 
 
 def _terms(value: Any, key: str, path: Path) -> frozenset[str]:
-    terms = value.split() if isinstance(value, str) else [str(term) for term in value or ()]
+    terms = value.split() if isinstance(value, str) else value
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise UserError(f"domain {path}, {key}: give a list of words, or one string of words separated by spaces")
     for term in terms:
-        if term != term.lower() or len(term.split()) != 1:
-            raise UserError(f"domain {path}, {key}: '{term}' must be one lower-case word")
+        # as the measures split texts: a term with a mark around it would never be found
+        if words(term) != [term]:
+            raise UserError(f"domain {path}, {key}: '{term}' must be one lower-case word without marks around it")
     if not terms:
         raise UserError(f"domain {path}, {key}: no terms")
     return frozenset(terms)

@@ -124,8 +124,8 @@ class IdeaGateDecoding:
         temperature: > 0.
         repetition_penalty: >= 1, see ``DividingPenalty``; 1 changes nothing.
         max_new_tokens: length of a continuation.
-        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2), where adding a number to all of them
-            changes the draws; or log_probabilities (ours), where it does not.
+        penalty_on: what the penalty divides or multiplies: the logits (sec. 5.2; also None), where adding a number to
+            all of them changes the draws; or log_probabilities (ours), where it does not.
         penalty_compounds: see ``DividingPenalty``.
         slide: texts may be longer than the context: each time it is full, the model continues from only the newest
             ``slide`` tokens. None refuses longer texts.
@@ -140,7 +140,7 @@ class IdeaGateDecoding:
         temperature: float,
         repetition_penalty: float,
         max_new_tokens: int,
-        penalty_on: str = "logits",
+        penalty_on: str | None = None,
         penalty_compounds: bool | None = None,
         slide: int | None = None,
     ) -> None:
@@ -149,6 +149,7 @@ class IdeaGateDecoding:
                 f"decoding: temperature={temperature} and repetition_penalty={repetition_penalty} must be above 0, "
                 f"max_new_tokens={max_new_tokens} at least 1"
             )
+        penalty_on = PENALTIES[0] if penalty_on is None else penalty_on
         if penalty_on not in PENALTIES:
             hint = did_you_mean(penalty_on, PENALTIES)
             raise UserError(f"decoding.penalty_on={penalty_on}{hint}: use {' or '.join(PENALTIES)}")

@@ -419,7 +419,7 @@ class IdeaGateModule(LitLanguageModel):
         """Load embedding and stack of a pretrained GPT-2 of the same shape and tokens.
 
         Raises:
-            UserError: none there, another shape, other tokens, or a backbone with its own weights.
+            UserError: none there, another shape, other tokens, a gated model, or a backbone with its own weights.
         """
         from transformers import AutoTokenizer, GPT2LMHeadModel
 
@@ -427,7 +427,9 @@ class IdeaGateModule(LitLanguageModel):
             raise UserError(f"model.start_from={path}: only backbone=gpt2 can start from other weights; leave it out")
         try:
             table = AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab()
-            gpt2 = GPT2LMHeadModel.from_pretrained(path, dtype=torch.float32, trust_remote_code=False)
+            gpt2, found = GPT2LMHeadModel.from_pretrained(
+                path, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+            )
             given = gpt2.transformer.state_dict()
             self.given_weights = weights_digest(gpt2)
         except (OSError, ValueError, KeyError) as error:
@@ -435,6 +437,11 @@ class IdeaGateModule(LitLanguageModel):
             raise UserError(
                 f"model.start_from={path} cannot be loaded ({reason}): give a folder that data export-base wrote"
             ) from error
+        if more := sorted(found["unexpected_keys"]) or sorted(found["missing_keys"]):
+            raise UserError(
+                f"model.start_from={path} is no plain GPT-2 ({more[0]}): a gated model has left part of its token head "
+                "to the gate; give a folder that data export-base wrote"
+            )
         if sorted(table, key=table.__getitem__) != list(self.vocabulary.tokens):
             raise UserError(
                 f"model.start_from={path} has other tokens than the corpus: give it the corpus it was trained on"

@@ -20,7 +20,7 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_whole
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
 from lit_ctg.papers.idea_gate.measures import ClassifiedShare, Held, TopicClassifier, about
@@ -144,6 +144,7 @@ class TopicTrial(Callback):
             raise UserError(f"callback.topic_trial.arms needs '{GATED}' without control: the model as it was trained")
         if samples < 1 or prompts < 1 or samples % prompts:
             raise UserError(f"callback.topic_trial: {samples} samples cannot be shared by {prompts} prompts evenly")
+        check_whole("callback.topic_trial.scored_tokens", scored_tokens, 1)
         self.spans = [(int(first), int(last)) for first, last in spans]
         if not self.spans or any(not 1 <= first <= last for first, last in self.spans):
             raise UserError(f"callback.topic_trial.spans={self.spans}: give first and last token, counted from 1")

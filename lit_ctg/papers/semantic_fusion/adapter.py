@@ -21,7 +21,7 @@ from lit_ctg.core.model import LMOutput
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_number
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
@@ -107,6 +107,8 @@ class TextFusionModule(FusionModule):
         }.items():
             if not 0 <= share <= 1:
                 raise UserError(f"model.{name}={share} is outside [0, 1]")
+        check_number("model.auxiliary_weight", auxiliary_weight, least=0)
+        check_number("model.uniformizer_weight", uniformizer_weight, least=0)
         if uniformizer_words not in ("all", "trained"):
             raise UserError(f"model.uniformizer_words={uniformizer_words!r}: use all or trained")
         room = getattr(backbone, "vocabulary_size", len(vocabulary))

@@ -19,7 +19,7 @@ from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
 from lit_ctg.decoding.filters import Nucleus, RepetitionPenalty, Temperature, TopK, nucleus
 from lit_ctg.decoding.grammar import FiniteStateGrammar, GrammarMask
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean
 from lit_ctg.papers.semantic_fusion.clause import PRONOUNS, ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
 
@@ -172,6 +172,15 @@ class SteeringNumbers:
     adjective_damp: float
     punctuation_gain: float
 
+    def check(self, where: str) -> None:
+        """Refuse what is no number.
+
+        Raises:
+            UserError: names the setting below ``where``.
+        """
+        for name, value in vars(self).items():
+            check_number(f"{where}.{name}", value)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureNumbers:
@@ -180,6 +189,16 @@ class MixtureNumbers:
     weight: float
     temperature: float
     top_p: float
+
+    def check(self, where: str) -> None:
+        """Refuse numbers that make no distribution.
+
+        Raises:
+            UserError: names the setting below ``where``.
+        """
+        check_number(f"{where}.weight", self.weight, least=0, most=1)
+        check_number(f"{where}.temperature", self.temperature, above=0)
+        check_number(f"{where}.top_p", self.top_p, above=0, most=1)
 
 
 class ClauseRule(ScoreRule):
@@ -400,8 +419,14 @@ class ClauseDecoding:
         for name, numbers in (("penalty", penalty), ("steering", steering), ("mixture", mixture)):
             if not isinstance(numbers, Mapping):
                 raise UserError(f"decoding.{name}={numbers} has no settings: give decoding.{name}.<setting>=<number>")
-        if not isinstance(penalty_window, int) or penalty_window < 0:
-            raise UserError(f"decoding.penalty_window={penalty_window}: give a whole number of last ids, at least 0")
+        check_whole("decoding.penalty_window", penalty_window, 0, "last ids")
+        check_whole("decoding.baseline_top_k", baseline_top_k, 0, "0 keeps all")
+        check_number("decoding.temperature", temperature, above=0)
+        check_number("decoding.top_p", top_p, above=0, most=1)
+        check_number("decoding.hard_threshold", hard_threshold)
+        check_number("decoding.punctuation_penalty", punctuation_penalty, above=0)
+        for name in ("baseline", "fusion"):
+            check_number(f"decoding.penalty.{name}", penalty[name], above=0)
         load_grammar(grammar)
         self.routes, self.max_tokens = tuple(routes), max_tokens
         self.grammar, self.keep_crossing = grammar, NUCLEUS_RULES[nucleus]
@@ -410,6 +435,9 @@ class ClauseDecoding:
         self.penalty_window, self.punctuation_penalty = penalty_window, punctuation_penalty
         self.steering, self.hard_threshold = SteeringNumbers(**steering), hard_threshold
         self.mixture = {name: MixtureNumbers(**mixture[name]) for name in ("positive", "negative")}
+        self.steering.check("decoding.steering")
+        for name, numbers_of in self.mixture.items():
+            numbers_of.check(f"decoding.mixture.{name}")
 
     def rules(
         self,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_number
 from lit_ctg.network.backbone import check_backbone
 from lit_ctg.network.packing import Packing
 from lit_ctg.network.transformer import Cache, SinusoidalPosition, TransformerBackbone
@@ -227,6 +227,20 @@ class Memberships(nn.Module):
     def forward(self, scalars: Tensor) -> Tensor:
         """Return the memberships [.., 9] of scalars [.., 3]: low, med, high of positive, negative, strength."""
         return membership(scalars.unsqueeze(-1), self.centres_33, self.temperature_31).flatten(-2)
+
+
+def check_centres(centres: Sequence[float]) -> None:
+    """Refuse anything but three ascending centres.
+
+    Raises:
+        UserError: names the setting.
+    """
+    if isinstance(centres, str) or not isinstance(centres, Sequence) or len(centres) != 3:
+        raise UserError(f"model.membership_centres={centres}: give three numbers, of low, medium and high")
+    for centre in centres:
+        check_number("model.membership_centres", centre)
+    if not centres[0] < centres[1] < centres[2]:
+        raise UserError(f"model.membership_centres={list(centres)}: low, medium and high must ascend")
 
 
 def assemble(predicates: Tensor, memberships: Tensor) -> Tensor:
@@ -577,6 +591,11 @@ class SemanticFusionModule(FusionModule):
         }.items():
             if not 0 <= share <= 1:
                 raise UserError(f"model.{name}={share} is outside [0, 1]")
+        check_number("model.auxiliary_weight", auxiliary_weight, least=0)
+        check_number("model.uniformizer_weight", uniformizer_weight, least=0)
+        check_number("model.exclamation_nudge", exclamation_nudge, least=0)
+        check_number("model.membership_temperature", membership_temperature, above=0)
+        check_centres(membership_centres)
         check_backbone(backbone, "causal", "forward_packed")
         if backbone.causal != causal:
             raise UserError(f"model.causal={causal} but backbone.causal={backbone.causal}: set only model.causal")

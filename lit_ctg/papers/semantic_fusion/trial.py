@@ -17,7 +17,7 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.metric.control_success import ControlSuccess, against_base
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, PolarityConfusion
@@ -26,6 +26,7 @@ from lit_ctg.papers.semantic_fusion.metrics import CLASSES, OodHitRate, Polarity
 
 OFF = "off"
 UNTRAINED = "untrained/"
+ASKED = ("positive", "negative")
 
 
 class Trial(Protocol):
@@ -46,6 +47,9 @@ class Generator(Protocol):
         self, n: int, prompt: str = "", *, control: Any, routes: Sequence[str], seed: int, rows: Sequence[int]
     ) -> Sequence[Trial]:
         """Generate ``n`` sentences; row i is a function of (seed, rows[i])."""
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Return the ids of a prompt; ``UserError`` for one that cannot be continued."""
 
 
 class ControlTrial(Callback):
@@ -92,6 +96,12 @@ class ControlTrial(Callback):
         super().__init__()
         if OFF not in paths or any(paths[OFF].values()):
             raise UserError(f"callback.control_trial.paths needs '{OFF}' with every path off: it gives the base rates")
+        check_whole("callback.control_trial.n", n, 1, "trials")
+        for name, setting in settings.items():
+            if (asked := setting.get("adjective")) not in (None, *ASKED):
+                hint = did_you_mean(str(asked), ASKED)
+                where = f"callback.control_trial.settings.{name}.adjective={asked}"
+                raise UserError(f"{where}: use {', '.join(ASKED)} or null{hint}")
         for name in confusion:
             if not settings.get(name, {}).get("adjective"):
                 raise UserError(f"callback.control_trial.confusion: setting '{name}' asks for no adjective")
@@ -104,7 +114,13 @@ class ControlTrial(Callback):
         self.samples: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Test the untrained model; a resumed run has these results from its checkpoint."""
+        """Test the untrained model; a resumed run has these results from its checkpoint.
+
+        Raises:
+            UserError: a prompt that the grammar cannot begin with, or a mark that closes no sentence.
+        """
+        datamodule = datamodule_of(trainer)
+        self._check(self.decoding.generator(pl_module, datamodule), datamodule.vocabulary)
         if trainer.global_step == 0:
             self.run(trainer, pl_module, prefix=UNTRAINED)
 
@@ -112,6 +128,19 @@ class ControlTrial(Callback):
         """Test the model that ``trainer.validate`` was given (not during training)."""
         if trainer.state.fn == "validate":
             self.run(trainer, pl_module)
+
+    def _check(self, generator: Generator, vocabulary: Any) -> None:
+        """Refuse before training what would end the run, or count for nothing, after it."""
+        marks = [vocabulary.tokens[index] for index in vocabulary.ids("punctuation")]
+        for name, setting in self.settings.items():
+            if (mark := setting.get("punctuation")) not in (None, *marks):
+                where = f"callback.control_trial.settings.{name}.punctuation={mark}"
+                raise UserError(f"{where} closes no sentence: use one of {' '.join(marks)}, or null")
+        if self.prompt:
+            try:
+                generator.prompt_ids(self.prompt)
+            except UserError as error:
+                raise UserError(f"callback.control_trial.prompt: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
         """Return the untrained model's results as plain values."""

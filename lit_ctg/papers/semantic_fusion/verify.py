@@ -11,7 +11,7 @@ from lit_ctg.results.verify import Recomputed, difference, exactly, from_mean, h
 
 _CONFUSION = re.compile(r"((?:untrained/)?control/\w+)/confusion/(\w+)/(\w+)")
 _GAIN = re.compile(r"((?:untrained/)?control)/\w+/(\w+/\w+)_gain")
-# the request of a setting: polarity of the last adjective, closing mark
+# the request of a setting: polarity of all adjectives, closing mark
 ASKED = {"positive": (POSITIVE, "!"), "negative_question": (NEGATIVE, "?"), "negative": (NEGATIVE, None)}
 
 
@@ -20,7 +20,7 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
     yield from history_end(record)
     yield from rate_intervals(record)
     for name, entry in record.metrics.items():
-        if (found := _CONFUSION.fullmatch(name)) and found[2] == found[3]:
+        if (found := _CONFUSION.fullmatch(name)) and found[2] == found[3] and entry["n"]:
             # the trials of the table are those of the rate
             yield exactly(f"{found[1]}/{found[2]}/adjective", entry["value"] / entry["n"], name)
         elif found := _GAIN.fullmatch(name):
@@ -36,8 +36,9 @@ def recompute(record: RunRecord) -> Iterator[Recomputed]:
 def _texts(record: RunRecord) -> Iterator[Recomputed]:
     """Recount the requests in the committed texts of every trial; texts with a prompt are additional ones."""
     data = record.config.get("data") or {}
-    # with the user's own words the classes differ
-    held = None if data.get("words") or not data.get("held_out") else resolve_held_out(data["held_out"], record.seed)
+    if data.get("words"):
+        return  # the user's own words have other classes
+    held = resolve_held_out(data["held_out"], record.seed) if data.get("held_out") else None
     groups: dict[tuple[str, str], list[str]] = {}
     for sample in record.samples:
         if not sample.get("prompt") and sample.get("setting") in ASKED:
@@ -46,12 +47,12 @@ def _texts(record: RunRecord) -> Iterator[Recomputed]:
         start, _, name = path.rpartition("/")
         place = "/".join(filter(None, (start, "control", name, setting)))
         wanted, mark = ASKED[setting]
-        last = [text.rstrip(".!?").split()[-1] for text in texts]
-        counted = {"adjective": [word in wanted for word in last]}
+        found = [[word for word in re.findall(r"\w+", text) if word in (*POSITIVE, *NEGATIVE)] for text in texts]
+        counted = {"adjective": [bool(words) and all(word in wanted for word in words) for words in found]}
         if mark is not None:
-            counted["punctuation"] = [text.endswith(mark) for text in texts]
+            counted["punctuation"] = [re.findall(r"[.!?]", text)[-1:] == [mark] for text in texts]
         if held is not None:
-            counted["ood_hit"] = [word in held and word in wanted for word in last]
+            counted["ood_hit"] = [bool(words) and words[0] in held and words[0] in wanted for words in found]
         for what, hits in counted.items():
-            if (entry := record.metrics.get(f"{place}/{what}")) is not None:
+            if (entry := record.metrics.get(f"{place}/{what}")) is not None and entry["n"]:
                 yield from_mean(f"{place}/{what}", [float(hit) for hit in hits], entry["n"], 0.0, 1.0)

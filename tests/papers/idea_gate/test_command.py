@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,13 +12,23 @@ from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.idea_gate import IdeaGateModule
-from lit_ctg.papers.idea_gate.command import export, main
+from lit_ctg.papers.idea_gate.command import main, only_plain
+from lit_ctg.papers.idea_gate.portable import portable
 from lit_ctg.papers.idea_gate.verify import recompute
 from lit_ctg.results.record import load_record
 from lit_ctg.results.verify import verify
+from lit_ctg.run import export_model
 from lit_ctg.run.corpus import given_weights
 from lit_ctg.run.data import paper_commands
 from tests.papers.idea_gate.conftest import SETTINGS, TEXT
+
+
+def export(module, folder) -> None:
+    """What the command does with the model of a run."""
+    made = portable(module, None)
+    only_plain(made)
+    with torch.no_grad():
+        export_model.put(made, module, folder, {}, None)
 
 
 @pytest.fixture
@@ -79,7 +90,7 @@ def test_a_run_names_the_weights_that_it_was_given(plain, vocabulary, tmp_path) 
     assert set(given(start_from=str(tmp_path))) == {"weights"} and given(start_from=str(tmp_path)) != digest
 
 
-def test_what_cannot_be_started_from(plain, vocabulary, tmp_path) -> None:
+def test_what_cannot_be_started_from(plain, make_module, vocabulary, tmp_path) -> None:
     from lit_ctg.data.byte_pair import TrainedBPETokenizer
 
     export(plain, tmp_path)
@@ -96,6 +107,12 @@ def test_what_cannot_be_started_from(plain, vocabulary, tmp_path) -> None:
     other.train([TEXT])
     with pytest.raises(UserError, match="other tokens than the corpus"):
         start(words=other)
+    # a folder of export-model: its token head has left part of the topic to the gate
+    with torch.no_grad():
+        gated = make_module(double=False).eval()
+        export_model.put(portable(gated, None), gated, tmp_path / "gated", {}, None)
+    with pytest.raises(UserError, match=r"is no plain GPT-2 \(idea_head\."):
+        start(path=tmp_path / "gated")
 
 
 def test_what_cannot_be_exported(make_module, tmp_path) -> None:
@@ -106,6 +123,22 @@ def test_what_cannot_be_exported(make_module, tmp_path) -> None:
     with pytest.raises(UserError, match="no setting 'outt'; did you mean 'out'"):
         main(["ckpt_path=x", "outt=y"])
     assert paper_commands()["export-base"] is main
+
+
+def test_the_command_refuses_a_gated_run_before_it_writes(make_module, tmp_path, monkeypatch) -> None:
+    gated = make_module(double=False).eval()
+    checkpoint = SimpleNamespace(
+        path=tmp_path / "run" / "checkpoints" / "last.ckpt", config={"paper": "idea_gate"}, load_into=lambda *_: None
+    )
+    monkeypatch.setattr(export_model, "read", lambda path: checkpoint)
+    monkeypatch.setattr(export_model, "build_datamodule", lambda cfg: None)
+    monkeypatch.setattr(export_model, "build_model", lambda cfg, datamodule: gated)
+    with pytest.raises(UserError, match="only a model without a gate"):
+        main([f"ckpt_path={checkpoint.path}", f"out={tmp_path / 'base'}"])
+    assert not (tmp_path / "base").exists()
+    assert export_model.main(str(checkpoint.path), str(tmp_path / "base")) == tmp_path / "base", (
+        "it is only refused here"
+    )
 
 
 @pytest.mark.long

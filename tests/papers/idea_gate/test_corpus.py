@@ -59,6 +59,14 @@ def test_a_domain_of_ones_own(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("prompts: [a]\nshort: x\n", "expected a mapping with long, prompts, short"),
+        ("prompts: The stock market is\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
+        ("prompts: 5\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
+        ("prompts: [a, '']\nshort: y\nlong: y\n", r"prompts: give a list of texts"),
+        ("prompts: [a]\nshort: 5\nlong: y\n", r"short: give a list of words"),
+        (
+            "prompts: [a]\nshort: y\nlong: 'market, stock'\n",
+            r"long: 'market,' must be one lower-case word without marks",
+        ),
         ("prompts: [a]\nshort: [two words]\nlong: y\n", "'two words' must be one lower-case word"),
         ("prompts: []\nshort: x\nlong: y\n", "at least one prompt"),
         ("prompts: [a]\nshort: []\nlong: y\n", "no terms"),

@@ -71,6 +71,18 @@ def test_constants_are_the_stated_ones(regime) -> None:
     assert len(cfg.callback.topic_trial.function_words) == 15
 
 
+@pytest.mark.parametrize("regime", REGIMES)
+def test_long_texts_are_drawn_as_the_others_are(regime) -> None:
+    """Case study 2 has the run's own penalty, deviations 13 and 14 included."""
+    for words in ([], ["+decoding.penalty_on=log_probabilities", "decoding.repetition_penalty=1.3"]):
+        cfg = compose(["experiment=idea_gate/branch", f"regime={regime}", "size=small", *words])
+        longer = OmegaConf.to_container(cfg.callback.topic_long.decoding, resolve=True)
+        ours = OmegaConf.to_container(cfg.decoding, resolve=True) | {"max_new_tokens": 500, "slide": 128}
+        assert {key: value for key, value in longer.items() if value is not None} == {
+            key: value for key, value in ours.items() if value is not None
+        }
+
+
 def test_regimes_differ_where_a_deviation_says_so() -> None:
     published, corrected = (OmegaConf.to_container(experiment(regime=regime), resolve=True) for regime in REGIMES)
     found = dict(_differences(published, corrected))

@@ -20,7 +20,7 @@ from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.idea_gate import GateForm, metrics
 from lit_ctg.papers.idea_gate.corpus import LISTS, known_domains, load_domain
-from lit_ctg.papers.idea_gate.metrics import Stickiness, authors_words, grouped_bootstrap, span_name
+from lit_ctg.papers.idea_gate.metrics import authors_words, grouped_bootstrap, span_name
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput
 from lit_ctg.papers.idea_gate.trial import ALL, Sample, TopicTrial, XRay, figure, first_token, look, readable, shown
 from lit_ctg.results.spec import load_specs
@@ -130,9 +130,10 @@ def test_the_authors_measure_is_theirs(vocabulary) -> None:
     assert len(texts) == 4 and len(set(shares)) == 4
     kept = callback.results["topic/gated/chemistry/authors/stickiness_with_prompt"]
     assert kept["n"] == 4
-    own = Stickiness(terms=["acid"], function_words=["the"], empty=0.0)
-    own.update([authors_words("The, the."), authors_words("Acid (acid) acid,")])
-    assert float(own.compute()) == pytest.approx((0 + 2 / 3) / 2)
+    # one text of only function words, which counts 0, one with a term among three words
+    empty, half = (Sample("", 3, [], [], authors_words(text), [], []) for text in ("The, the.", "Acid (acid) acid,"))
+    for texts, expected in ([empty, half], 1 / 3), ([empty], 0.0):
+        assert float(TopicTrial._authors([domain], {"chemistry": [texts]}).compute()) == pytest.approx(expected)
     assert {name: len(load_domain(name).terms["authors"]) for name in known_domains()} == {
         "medicine": 25, "chemistry": 24, "hardware": 18, "finance": 19, "war": len(load_domain("war").terms["short"])
     }  # fmt: skip

@@ -600,6 +600,11 @@ def test_optimiser_follows_the_regime(make_module, tmp_path):
         ({"auxiliary_target": "last"}, "auxiliary_target"),
         ({"feature_dropout": 1.5}, r"feature_dropout=1.5 is outside \[0, 1\]"),
         ({"label_smoothing": -0.1}, "label_smoothing"),
+        ({"uniformizer_weight": -1}, r"model\.uniformizer_weight=-1: give a number from 0"),
+        ({"auxiliary_weight": -1}, r"model\.auxiliary_weight=-1: give a number from 0"),
+        ({"membership_temperature": 0}, r"model\.membership_temperature=0: give a number above 0"),
+        ({"membership_centres": [1.0, 0.6, 0.2]}, r"model\.membership_centres=.*must ascend"),
+        ({"membership_centres": [0.2, 0.6]}, r"model\.membership_centres=.*give three numbers"),
     ],
 )
 def test_options_that_do_not_exist_are_named(changes, message, make_module):

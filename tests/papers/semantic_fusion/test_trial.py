@@ -306,6 +306,34 @@ def test_wrong_settings_are_refused():
         ControlTrial(n=1, settings={}, confusion=[], paths={"off": {"hard": True}}, decoding=None, seed=0)
     with pytest.raises(UserError, match="setting 'nothing' asks for no adjective"):
         ControlTrial(n=1, settings={}, confusion=["nothing"], paths={"off": {}}, decoding=None, seed=0)
+    with pytest.raises(UserError, match=r"control_trial\.n=0: give a whole number from 1"):
+        ControlTrial(n=0, settings={}, confusion=[], paths={"off": {}}, decoding=None, seed=0)
+    with pytest.raises(UserError, match=r"settings\.one\.adjective=postive: use positive, negative or null; did you"):
+        ControlTrial(
+            n=1, settings={"one": {"adjective": "postive"}}, confusion=[], paths={"off": {}}, decoding=None, seed=0
+        )
+
+
+@pytest.mark.parametrize(
+    "word, message",
+    [
+        ("callback.control_trial.prompt=Carol eats the model", r"callback\.control_trial\.prompt: .*'eats'"),
+        ("callback.control_trial.prompt=Carol starts the good", r"callback\.control_trial\.prompt: .*good"),
+        (
+            "callback.control_trial.settings.positive.punctuation=%",
+            r"punctuation=% closes no sentence: use one of \. ! \?",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_met_ends_before_the_first_step(word, message, tmp_path):
+    from lit_ctg.config import compose
+    from lit_ctg.run.train import train
+
+    key, _, value = word.partition("=")
+    cfg = compose(["experiment=semantic_fusion/main", "size=smoke", f"output_root={tmp_path}", f"{key}='{value}'"])
+    with pytest.raises(UserError, match=message):
+        train(cfg)
+    assert not list(tmp_path.rglob("*.ckpt"))
 
 
 VOCABULARY, PAD = 9, 0
