@@ -11,7 +11,8 @@ another machine to go on there; ``lit-ctg lab collect output_root=outputs/gpu_ho
 
 ``rehearse=true`` goes the same way on a CPU at size=smoke; it measures nothing.
 
-Exit codes: 0 nothing is left, 3 give the command again, 1 something failed (``<step>.txt`` says what), 2 bad input.
+Exit codes: 0 nothing is left, 3 give the command again, 1 something failed or was given up (``<step>.txt`` says what),
+2 bad input.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ STEPS = {
 ATTEMPTS = 2
 # seconds of a call that are kept for ending runs and copying
 RESERVE = 45.0
+# no step is started with fewer seconds than these: it would only use up one of its attempts
+LEAST = 30.0
 POLL = 1.0
 
 
@@ -83,6 +86,8 @@ def main(words: list[str]) -> int:
     for name, commands in STEPS.items():
         if _over(state.get(name)):
             continue
+        if end - time.monotonic() < LEAST:
+            break
         state[name] = _step(name, commands[rehearse], end - time.monotonic(), state.get(name))
         write_atomic(WORK / "state.json", json.dumps(state, indent=1))
         if not _over(state[name]):
@@ -92,11 +97,10 @@ def main(words: list[str]) -> int:
     left = _left()
     out = Path(found["out"])
     shutil.copytree(WORK, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock", "*.previous.ckpt", ".*.tmp"))
-    failed = [name for name, one in state.items() if one["code"] not in (None, 0)]
+    failed = [name for name, one in state.items() if _over(one) and one["code"] != 0]
     for name, one in state.items():
-        print(
-            f"{name}: {'cut off' if one['code'] is None else 'exit code ' + str(one['code'])}, {one['seconds']:.0f} s"
-        )
+        cut = f"given up, cut off in {one['attempts']} calls" if _over(one) else "cut off"
+        print(f"{name}: {cut if one['code'] is None else 'exit code ' + str(one['code'])}, {one['seconds']:.0f} s")
     records = load_records([WORK])
     print(
         f"{len(records)} records; {'not all steps done' if left is None else str(left) + ' runs left'}; copied to {out}"
@@ -133,7 +137,7 @@ def _step(
             command, stdout=text, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )
         try:
-            code: int | None = child.wait(max(seconds, 1.0))
+            code: int | None = child.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()

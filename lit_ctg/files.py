@@ -41,7 +41,7 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
 
     Raises:
         UserError: the disk is full, a folder cannot be written, ``path`` is a device, a pipe or a loop of links; also
-            for an ``OSError`` of the body.
+            for an ``OSError`` of the body and for one behind an error of ``torch.save``.
     """
     path = Path(path)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -58,6 +58,15 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
             _sync(target.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+    except RuntimeError as error:
+        # torch.save tells a write that failed in words about its own place in the file
+        if isinstance(cause := error.__context__, OSError):
+            reason = cause.strerror or str(cause)
+        elif "inline_container" in str(error):
+            reason = "torch could not write all of it; is the disk full?"
+        else:
+            raise
+        raise UserError(f"cannot write {path}: {reason}; {remedy}") from error
     finally:
         with contextlib.suppress(OSError):  # renamed (the usual case), never created, or in no folder
             temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)

@@ -147,6 +147,7 @@ def _check_ours(folder: Path) -> None:
 
 
 def _write(control: Control, folder: Path) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     origin = control.origin or Origin()
@@ -165,7 +166,10 @@ def _write(control: Control, folder: Path) -> None:
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in control.tensors().items()}
     if tensors:
-        save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+        try:
+            save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk
+            raise OSError(None, str(error)) from error
     if origin.record is not None:
         (folder / RECORD).write_text(json.dumps(origin.record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         told["run"] = {key: origin.record.get(key) for key in ("experiment", "size", "seed", "config_hash")}

@@ -287,9 +287,11 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
     """
     known = {} if known is None else known
     files: list[Path] = []
+    named: set[Path] = set()
     for path in map(Path, paths):
         if path.suffix == ".json" and not path.is_dir():
             files.append(path)
+            named.add(path.resolve())
             continue
         own = [file for file in path.rglob("*.json") if _is_record(file.relative_to(path))] if path.is_dir() else []
         if (archive := path.with_name(path.name + ARCHIVED)).is_file():
@@ -304,8 +306,14 @@ def load_records(paths: Iterable[Path | str], known: dict[Path, RunRecord] | Non
             own = [*(folder / file.relative_to(path) for file in own), *packed]
         files += sorted(own)
     wanted = list(dict.fromkeys(file.resolve() for file in files))
-    known |= {file: load_record(file) for file in wanted if file not in known}
-    return [known[file] for file in wanted]
+    for file in wanted:
+        try:
+            known[file] = known[file] if file in known else load_record(file)
+        except UserError:
+            # a run that starts meanwhile puts the record of its folder aside
+            if file in named or file.exists():
+                raise
+    return [known[file] for file in wanted if file in known]
 
 
 def _read_archive(archive: Path, folder: Path) -> dict[Path, RunRecord]:
@@ -487,7 +495,8 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         replace: overwrite a record of the same experiment, regime, size and seed.
 
     Raises:
-        UserError: a run of uncommitted code, or one whose name or paper is not a plain folder name.
+        UserError: a run of uncommitted or unknown code, or one whose name or paper is not a plain folder name; nothing
+            is copied then.
     """
     finished = [record for record in records if record.status in ("DONE", "DIVERGED")]
     latest = {
@@ -495,12 +504,16 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         for record in sorted(finished, key=lambda record: record.started_at)
     }
     written = []
+    # all of them before the first is copied
     for record in latest.values():
-        if record.git.get("dirty") is not False:
+        if record.git.get("dirty") is None:
+            raise UserError(f"{record.source}: of which commit is not known: run it in a git checkout of lit_ctg")
+        if record.git["dirty"]:
             raise UserError(
                 f"{record.source}: made with uncommitted changes, so nobody could repeat it: commit, run again"
             )
         check_plain(record)
+    for record in latest.values():
         name = f"{record.regime}-{record.size}-seed{record.seed}"
         folder = root / record.paper / "results" / record.name
         target = folder / f"{name}.json"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.numbers import format_value
 from lit_ctg.results.spec import DIFFERENCES, Check, Printed, Quantity, RowSpec, TableSpec
-from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row
+from lit_ctg.results.table import Cell, CheckResult, Read, RecordPool, Row, older
 from lit_ctg.results.verdict import (
     CANNOT_DECIDE,
     MIN_SEEDS,
@@ -130,7 +130,7 @@ def build_cell(
     if row.over:
         return _pooled(table, row, regime, pool, bounds)
     reads = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in row.terms]
-    hole = next((read.hole for read in reads if read.hole), None)
+    hole = next((read.hole for read in reads if read.hole), None) or older(reads)
     seeds = sorted(set.intersection(*(set(read.values) for read in reads)))
     wanted = row.seeds.get(regime)
     if wanted is not None:
@@ -186,8 +186,10 @@ def _pooled(table: TableSpec, row: RowSpec, regime: str, pool: RecordPool, bound
     failed: dict[str, int] = {}
     pairs: dict[str, list[list[float]]] = {}
     names = row.alike or tuple(map(str, range(len(row.over))))
-    for cell, terms in zip(names, row.over, strict=True):
-        own = [pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms]
+    found = [[pool.read(name, regime, metric[regime] or "", row.epoch) for name, metric in terms] for terms in row.over]
+    if (mixed := older(read for own in found for read in own)) is not None:
+        return Cell(hole=mixed, verdict=Verdict(NOT_RUN, mixed) if row.claim else None, bounds=bounds)
+    for cell, terms, own in zip(names, row.over, found, strict=True):
         holes += [read.hole for read in own if read.hole]
         seeds = sorted(set.intersection(*(set(read.values) for read in own)))
         if not seeds:
@@ -323,8 +325,7 @@ class _Measured:
             self.interval, self.why_none = None, "the seed changes nothing: one value, not several"
             return
         self.counts = self.interval if enough else None
-        if not row.over:  # an average over cells is no single difference
-            self.another = next_interval(self.values, self.domain)
+        self.another = next_interval(self.values, self.domain)
 
     def _range(self) -> Interval | None:
         if len(self.values) >= RANGE_RUNS:
@@ -422,7 +423,8 @@ def run_checks(checks: Iterable[Check], experiments: Sequence[str], regime: str,
                 continue  # does not apply to this regime
             read = pool.read(name, regime, metric)
             against = _quantity(quantity, quantity.experiment or name, regime, pool)
-            if not read.values or against is None:
+            beside = pool.read(quantity.experiment or name, regime, quantity.metric) if quantity.metric else read
+            if not read.values or against is None or older([read, beside]):
                 results.append(CheckResult(check, name, regime, None))
                 continue
             value, limit = statistics.fmean(read.values.values()), against * check.times

@@ -422,6 +422,8 @@ def _row(raw: dict[str, Any], where: str) -> RowSpec:
 
     values["terms"] = terms_of(raw.get("terms", [{}]))
     if raw.get("over"):
+        if not isinstance(raw["over"], dict):
+            raise UserError(f"{where}: over gives each name its values, as in {{size: [128, 512]}}")
         alike = _alike(raw, where)
         own_cell = " ".join(f"{{{name}}}" for name in raw["over"] if name not in alike)
         cells = _expand({"for": dict(raw["over"]), "terms": raw.get("terms", [{}]), "cell": own_cell}, where)

@@ -44,7 +44,7 @@ class Read:
     """Values of one quantity by seed, or the reason why there are none; ``note`` says what was left out.
 
     ``folds`` are the values behind the value of a run that was measured over folds; ``unit`` and ``direction`` are the
-    metric's own.
+    metric's own, and so is ``version``, which grows when its definition changes.
     """
 
     values: dict[int, float]
@@ -54,6 +54,9 @@ class Read:
     folds: dict[int, list[float]] = field(default_factory=dict)
     unit: str = ""
     direction: str = "none"
+    experiment: str = ""
+    metric: str = ""
+    version: int | None = None
 
 
 class RecordPool:
@@ -143,7 +146,8 @@ class RecordPool:
         missing = sorted(set(self.runs[experiment, regime]) - set(values))
         note = f"seeds without {metric}{at}: {', '.join(map(str, missing))}" if missing else ""
         told = next((runs[seed].metrics[metric] for seed in values if metric in runs[seed].metrics), {})
-        return Read(values, trials, None, note, folds, told.get("unit", ""), told.get("direction", "none"))
+        own = told.get("unit", ""), told.get("direction", "none"), experiment, metric, told.get("version")
+        return Read(values, trials, None, note, folds, *own)
 
     def _fall(self, experiment: str, regime: str, metric: str) -> Read:
         histories = {seed: run.history.get(metric, []) for seed, run in self.runs[experiment, regime].items()}
@@ -294,6 +298,19 @@ def _newest_definition(runs: dict[int, RunRecord], metric: str) -> dict[int, Run
     return {seed: runs[seed] for seed, version in versions.items() if version == newest}
 
 
+def older(reads: Iterable[Read]) -> str | None:
+    """Return which value is by an older definition of its metric than another one's, None if there is none."""
+    known = [read for read in reads if read.version is not None]
+    newest: dict[str, int] = {}
+    for read in known:
+        newest[read.metric] = max(read.version or 0, newest.get(read.metric, 0))
+    for read in known:
+        if read.version != newest[read.metric]:
+            what = f"{read.metric} of {read.experiment} (version {read.version}, elsewhere {newest[read.metric]})"
+            return f"an older definition of {what}: run it again"
+    return None
+
+
 def _below(read: Read, other: Read, times: float) -> Read:
     """Return, for every seed, 1 where ``read`` is below ``times`` the other, else 0."""
     if (hole := read.hole or other.hole) is not None:
@@ -318,7 +335,8 @@ def _rest(whole: Read, part: Read) -> Read:
             mean = (whole.trials[seed] * one - part.trials[seed] * other) / count
             values[seed], trials[seed] = math.exp(mean) if log else mean, count
     hole = None if values else "nothing is left of the whole without its part"
-    return Read(values, trials, hole, whole.note or part.note, {}, whole.unit, whole.direction)
+    own = whole.unit, whole.direction, whole.experiment, f"{whole.metric} without {part.metric}", whole.version
+    return Read(values, trials, hole, whole.note or part.note, {}, *own)
 
 
 def _value(record: RunRecord, metric: str, epoch: int | None) -> float | None:

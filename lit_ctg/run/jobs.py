@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lit_ctg.errors import UserError
+
 # seconds between two checks of the running jobs, and how long an interrupted job may take to end by itself
 POLL = 0.05
 PATIENCE = 10.0
@@ -44,10 +46,19 @@ class Jobs:
         self.started = 0
 
     def start(self, overrides: Sequence[str]) -> None:
-        """Start a job as soon as there is room; its output goes to ``<logs>/<number>.log``."""
+        """Start a job as soon as there is room; its output goes to ``<logs>/<number>.log``.
+
+        Raises:
+            UserError: that file cannot be written.
+        """
         self._wait(self.limit - 1)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        with open(self.logs / f"{self.started}.log", "wb") as log:
+        path = self.logs / f"{self.started}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}; set output_root=...") from error
+        with open(path, "ab") as log:
             environment = {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

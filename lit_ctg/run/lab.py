@@ -30,7 +30,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.errors import UserError, did_you_mean, one_line
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root
@@ -41,6 +41,8 @@ ACTIONS = ("start", "stop", "status", "collect")
 # seconds between a worker's checks of its job, and the longest wait for a start or a stop
 POLL = 0.2
 LONGEST = 60.0
+# how often a worker reads what cannot be read, and the seconds between
+ATTEMPTS, RETRY = 3, 5.0
 _EPOCH = re.compile(r"epoch (\d+)/(\d+)")
 _DEFAULTS = {
     "paper": "all",
@@ -157,6 +159,7 @@ class Lab:
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         environment.pop(JOURNAL_VARIABLE, None)  # the exit code says how it ended
         with open(self.log(job), "ab") as log:
+            began = log.tell()  # earlier attempts have written what stands before
             child = subprocess.Popen(
                 [*COMMAND, *job.words, f"output_root={self.output_root}"],
                 stdin=subprocess.PIPE,
@@ -177,14 +180,27 @@ class Lab:
                 os.killpg(child.pid, signal.SIGKILL)
             raise
         if child.returncode not in (0, BUSY):
-            lines = self.log(job).read_text(encoding="utf-8", errors="replace").split("\n")
-            told = next((line for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
-            self.give_up(job, told.strip())
+            self.give_up(job, _reason(child.returncode, self.log(job), began))
         return child.returncode
 
     def give_up(self, job: Job, reason: str) -> None:
         """Record why a job is not retried."""
         write_atomic(self._file(job, "failed"), reason + "\n")
+
+
+def _reason(code: int, log: Path, began: int) -> str:
+    """Return in one line why a job failed: the signal that killed it, else the last line that it wrote.
+
+    Args:
+        code: its exit code, negative after a signal.
+        log: its log file.
+        began: number of bytes that earlier attempts had written there.
+    """
+    if code < 0:
+        memory = ", perhaps for want of memory" if code == -signal.SIGKILL else ""
+        return f"killed by signal {-code} ({signal.Signals(-code).name}){memory}"
+    lines = log.read_bytes()[began:].decode("utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
 
 
 @contextlib.contextmanager
@@ -222,7 +238,7 @@ def work(output_root: str, number: int) -> int:
         ended: set[str] = set()
         # a start beside living workers may have changed the settings, and how many workers there are to be
         while number < int((lab := Lab.at(Path(output_root))).settings["workers"]):
-            if (found := lab.next()) is None:
+            if (found := _next(lab)) is None:
                 break
             job, lock = found
             with lock:
@@ -234,11 +250,27 @@ def work(output_root: str, number: int) -> int:
                     ended.add(job.key)
                 elif code == BUSY:
                     time.sleep(LONGEST)  # a foreign process is on it; it would be offered again at once
+    except UserError as error:
+        print(one_line(error), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     finally:
         alive.release()
     return 0
+
+
+def _next(lab: Lab) -> tuple[Job, contextlib.AbstractContextManager[None]] | None:
+    """Return ``lab.next()``; what cannot be read is tried again, since a manifest may be half saved.
+
+    Raises:
+        UserError: it still cannot be read.
+    """
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(UserError):
+            return lab.next()
+        time.sleep(RETRY)
+    return lab.next()
 
 
 def main(words: Sequence[str], console: Console | None = None) -> int:

@@ -48,7 +48,7 @@ def sweep(words: list[str]) -> int:
     A run that diverged is a result, not a failure.
 
     Raises:
-        UserError: the overrides cannot be composed, so no job was started.
+        UserError: the overrides cannot be composed, so no job was started; or the journal cannot be written.
     """
     overrides = prepare_overrides(words)
     root = next(
@@ -153,8 +153,12 @@ def _job(cfg: DictConfig) -> str:
 
 
 def run_job(words: Sequence[str]) -> int:
-    """Run one job in its own process; return 0, because its outcome is in the journal."""
-    _run(lambda: compose(words))
+    """Run one job in its own process; return 0: its outcome is in the journal (1: that cannot be written)."""
+    try:
+        _run(lambda: compose(words))
+    except UserError as error:
+        print(one_line(error), file=sys.stderr)
+        return 1
     return 0
 
 
@@ -181,8 +185,16 @@ def _run(composed: Callable[[], DictConfig]) -> str:
     entry["seconds"] = round(time.monotonic() - began, 1)
     # one line in one write: jobs may run side by side; further processes of a multi-device run are not jobs
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
-        with open(os.environ[JOURNAL_VARIABLE], "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(entry) + "\n")
+        path = os.environ[JOURNAL_VARIABLE]
+        try:
+            with open(path, "a", encoding="utf-8") as journal:
+                journal.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(
+                f"cannot write {path}: {reason}; free some space: the same command goes on ({entry['job']}: "
+                f"{entry['status'].lower()})"
+            ) from error
     return str(entry["status"])
 
 
@@ -248,8 +260,12 @@ def duration(seconds: float) -> str:
 def _entries(journal: Path) -> list[dict[str, Any]]:
     """Return the entries of the journal; none if no job got as far as writing one."""
     text = journal.read_text(encoding="utf-8") if journal.exists() else ""
+    entries = []
     # an unterminated line is still being written
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        with contextlib.suppress(ValueError):  # cut off by a full disk: its job counts as lost
+            entries.append(json.loads(line))
+    return entries
 
 
 def _summary(journal: Path, jobs: int, seconds: float) -> int:

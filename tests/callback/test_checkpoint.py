@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,43 @@ def test_a_failed_write_leaves_the_old_checkpoint(saved: Path, monkeypatch: pyte
     words = r"cannot write .*last\.ckpt: No space left on device; free some space or set output_root=\.\.\."
     with pytest.raises(UserError, match=words):
         AtomicCheckpointIO().save_checkpoint(content(epoch=2), saved)
+    assert load_checked(saved).keys() == content().keys()
+    assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import torch
+from lit_ctg.callback.checkpoint import AtomicCheckpointIO
+from lit_ctg.errors import UserError
+from lit_ctg.files import replacing
+
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # bytes
+large = {"weight": torch.zeros(100_000)}
+
+
+def by_name():
+    with replacing(folder / "other.pt") as temporary:
+        torch.save(large, temporary)
+
+
+for write in (lambda: AtomicCheckpointIO().save_checkpoint(large, folder / "last.ckpt"), by_name):
+    try:
+        write()
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_a_disk_that_is_full_is_told_in_one_line_and_the_old_checkpoint_stays(saved: Path) -> None:
+    # torch answers with a RuntimeError of its own; a limit on the size of files stands for the full disk
+    command = [sys.executable, "-c", FULL_DISK, str(saved.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == f"cannot write {saved}: File too large; free some space or set output_root=..."
+    assert second.startswith(f"cannot write {saved.parent / 'other.pt'}: torch could not write all of it")
     assert load_checked(saved).keys() == content().keys()
     assert [path.name for path in saved.parent.iterdir()] == ["last.ckpt"]
 

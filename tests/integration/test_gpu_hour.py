@@ -36,16 +36,15 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_rehearsal_is_cut_off_and_goes_on_to_the_end(folder: Path) -> None:
+def test_the_rehearsal_waits_for_time_and_goes_on_to_the_end(folder: Path) -> None:
     (folder / "outputs" / "gpu_hour").mkdir(parents=True)
     # four steps are over: an earlier call did them
     done = {name: {"code": 0, "attempts": 1, "seconds": 1.0} for name in ("tests", "bench_idea_gate", "bench_gpt2")}
     (folder / "outputs" / "gpu_hour" / "state.json").write_text(json.dumps(done))
     first = call(folder, "out=back", "rehearse=true", "minutes=0.76")
     assert first.returncode == 3, first.stderr
-    state = json.loads((folder / "back" / "state.json").read_text())
-    assert state["bench_graphmax"]["code"] is None and "bench_controls" not in state
-    assert "bench_graphmax: cut off" in first.stdout and "not all steps done" in first.stdout
+    assert json.loads((folder / "back" / "state.json").read_text()) == done, "too short for a step: none is begun"
+    assert "bench_graphmax" not in first.stdout and "not all steps done" in first.stdout
 
     last = call(folder, "out=back", "rehearse=true", "minutes=9", "paper=semantic_fusion")
     assert last.returncode == 0, last.stdout + last.stderr
@@ -56,6 +55,26 @@ def test_the_rehearsal_is_cut_off_and_goes_on_to_the_end(folder: Path) -> None:
     assert "--device" in (folder / "back" / "bench_graphmax.txt").read_text()
     (record,) = (folder / "back").rglob("run.json")
     assert json.loads(record.read_text())["status"] == "DONE" and "0 runs left" in last.stdout
+
+    given_up = {"code": None, "attempts": 2, "seconds": 500.0}
+    (folder / "outputs" / "gpu_hour" / "state.json").write_text(json.dumps({**state, "tests": given_up}))
+    again = call(folder, "out=back", "rehearse=true", "minutes=9", "paper=semantic_fusion")
+    assert again.returncode == 1 and "tests: given up, cut off in 2 calls, 500 s" in again.stdout
+
+
+@pytest.mark.parametrize(("code", "expected"), [("sys.exit(4)", 4), ("time.sleep(60)", None)])
+def test_a_step_is_cut_off_when_its_time_is_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, expected: int | None
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import gpu_hour
+
+    gpu_hour.WORK.mkdir(parents=True)
+    command = [sys.executable, "-c", f"import sys, time; print('here', flush=True); {code}"]
+    found = gpu_hour._step("tests", command, 5.0, {"code": None, "attempts": 1, "seconds": 9.0})
+    assert (found["code"], found["attempts"]) == (expected, 2) and gpu_hour._over(found)
+    assert (gpu_hour.WORK / "tests.txt").read_text() == "here\n"
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import pytest
 from lit_ctg import cli
 from lit_ctg.errors import UserError
 from lit_ctg.files import write_samples
+from lit_ctg.results import record as module
 from lit_ctg.results.record import (
     HASH_IGNORED,
     PACKED_FROM,
@@ -353,12 +354,27 @@ def test_finished_records_are_copied_whole_and_not_overwritten(make_record, tmp_
     assert len(collect(load_records([tmp_path / "outputs"]), tmp_path / "experiments", replace=True)) == 1
 
 
-@pytest.mark.parametrize("dirty", [True, None])
-def test_a_run_of_uncommitted_code_is_refused(dirty: bool | None, make_record, tmp_path: Path) -> None:
-    record = make_record("main", "corrected", 7)
+@pytest.mark.parametrize(("dirty", "words"), [(True, "uncommitted changes"), (None, "commit is not known")])
+def test_a_run_of_uncommitted_code_is_refused_before_another_is_copied(
+    dirty: bool | None, words: str, make_record, tmp_path: Path
+) -> None:
+    good, record = make_record("main", "corrected", 6), make_record("main", "corrected", 7)
     record.git = {"commit": "c" * 40, "dirty": dirty}
-    with pytest.raises(UserError, match="uncommitted"):
-        collect([record], tmp_path)
+    with pytest.raises(UserError, match=words):
+        collect([good, record], tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_record_that_goes_away_while_its_folder_is_read_is_left_out(
+    make_record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):
+        write_record(make_record("main", "corrected", seed), tmp_path / str(seed) / "run.json")
+    # as a run that starts puts it aside between the search and the reading
+    monkeypatch.setattr(module, "check_regular", lambda path: path.unlink() if path.parent.name == "1" else None)
+    assert [record.seed for record in load_records([tmp_path])] == [2]
+    with pytest.raises(UserError, match="no run record at"):
+        load_records([tmp_path / "1" / "run.json"])
 
 
 def test_a_diverged_run_is_a_result_too_and_only_replace_writes_over_one(make_record, tmp_path: Path) -> None:

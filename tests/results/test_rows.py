@@ -487,6 +487,9 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
     assert (absent.label, absent.reason) == ("cannot decide", "not shown that it beats a guess: not measured")
     times = judged(tmp_path, text, pool, check("at_least: 1.0, times: 2.5")).cells["corrected"].verdict
     assert times.reason == "not shown that it beats a guess: 2.000 against 2.500"
+    lost = pool_of(make_record, {"main": [2.0, 2.01, math.inf], "baseline": [3.0, 3.01, 2.98]})
+    endless = judged(tmp_path, text, lost, check("at_least: 1.0", ", experiment: main")).cells["corrected"].verdict
+    assert endless.label == "cannot decide", "infinite is no number above a limit"
     exact = pool_of(make_record, {"main": [2.0] * 3, "baseline": [3.0, 3.01, 2.98]})
     for limit, label in (("at_most", "supported"), ("at_least", "supported"), ("below", "cannot decide"),
                          ("above", "cannot decide")):  # fmt: skip
@@ -496,6 +499,29 @@ def test_checks_come_first_and_are_told_with_their_numbers(make_record, tmp_path
         judged(tmp_path, f"{CLAIM}, checks: [god]", pool, check("below: 1"))
     with pytest.raises(UserError, match="one of at_most, at_least, below, above"):
         judged(tmp_path, text, pool, "checks: {good: {says: x, metric: m}}\n")
+
+
+def test_values_by_two_definitions_of_a_metric_are_not_compared(make_record, tmp_path) -> None:
+    pool = pool_of(make_record, {"main": [2.0, 2.01, 1.99], "baseline": [3.0, 3.01, 2.98], "third": [3.0, 3.0, 3.1]})
+    assert judged(tmp_path, CLAIM, pool).cells["corrected"].verdict.label == "supported"
+    for record in pool.runs["main", "corrected"].values():
+        record.metrics["m"]["version"] = 2
+        record.metrics["rest"] = {**record.metrics["m"], "n": 100}
+    cell = judged(tmp_path, CLAIM, pool).cells["corrected"]
+    assert cell.hole == "an older definition of m of baseline (version 1, elsewhere 2): run it again"
+    assert (cell.values, cell.verdict.label) == ({}, "not run")
+    terms = 'terms: [{experiment: "{arm}"}, {experiment: baseline}]'
+    over = f"metric: m, combine: difference, claim: less, {terms}, over: {{arm: [main, third]}}"
+    assert judged(tmp_path, over, pool).cells["corrected"].hole == cell.hole
+    assert judged(tmp_path, over.replace("main, ", ""), pool).cells["corrected"].hole is None
+    with pytest.raises(UserError, match="row 1: over gives each name its values"):
+        judged(tmp_path, over.replace("{arm: [main, third]}", "[main, third]"), pool)
+    # a check against another run of the same metric; two metrics have definitions of their own
+    text = "metric: m, experiment: third, printed: {row: a, column: x}, margin: {relative: 2.0, why: w}, checks: [good]"
+    against = judged(tmp_path, text, pool, check("at_least: {metric: m, experiment: main}")).cells["corrected"].verdict
+    assert (against.label, against.reason[-12:]) == ("cannot decide", "not measured")
+    other = check("at_least: {metric: rest, experiment: main}")
+    assert judged(tmp_path, text, pool, other).cells["corrected"].verdict.label == "reproduced"
 
 
 def test_a_metric_at_its_floor_tells_nothing(make_record, tmp_path) -> None:

@@ -350,6 +350,10 @@ def test_a_printed_difference_is_held_against_one_more_difference() -> None:
     assert excluded.label == CONTRADICTED and "one more difference" in excluded.reason
     # the other side, the claimed side and the smallest difference that would matter are matters of the mean
     assert judge_claim("less", (0.1, 1.3), another=one, effect=-4.3).label == CONTRADICTED
+    # the side that the claim is about
+    assert judge_claim("less", (-1.0, 9.0), another=(-5.0, 15.0), effect=-10.0).label == CONTRADICTED
+    assert judge_claim("greater", (-9.0, 1.0), another=(-15.0, 5.0), effect=10.0).label == CONTRADICTED
+    assert judge_claim("greater", (-1.0, 9.0), another=(-5.0, 15.0), effect=10.0).label == UNDECIDED
     assert judge_claim("less", (-4.2, -0.1), another=one, effect=-4.3).label == SUPPORTED
     assert judge_claim("less", mean, another=one, effect=-4.3, meaningful=True).label == CONTRADICTED
 

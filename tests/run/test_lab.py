@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import try_lock
+from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.spec import MANIFEST
 from lit_ctg.run import lab as module
 from lit_ctg.run.jobs import BUSY
@@ -111,6 +111,57 @@ def test_what_a_failed_job_said_is_kept(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("end", "failed"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9 (SIGKILL), perhaps for want of memory"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", "killed by signal 6 (SIGABRT)"),
+        ("sys.exit(3)", "exit code 3"),
+    ],
+)
+def test_a_failed_job_is_not_told_with_the_words_of_an_earlier_attempt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, failed: str
+) -> None:
+    lab = make()
+    job = lab.jobs()[0][0]
+    lab.log(job).write_text("epoch 3/9\n")
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", f"import os, signal, sys; {end}"))
+    assert lab.run(job) != 0
+    assert lab.failure(job) == failed and lab.log(job).read_text() == "epoch 3/9\n"
+
+
+def test_a_start_tries_failed_jobs_again_only_when_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        def poll(self) -> int:
+            return 0
+
+    monkeypatch.setattr(module, "_launch", lambda *_: Ended())
+    lab = make()
+    job = lab.jobs()[0][0]
+    words = ["action=start", "paper=semantic_fusion", "size=smoke"]
+    for retry, failure in ((["retry=true"], None), ([], "no"), (["retry=false"], "no"), (["retry=true"], None)):
+        lab.give_up(job, "no")
+        assert main([*words, *retry]) == 0
+        assert lab.failure(job) == failure
+
+
+def test_a_worker_waits_for_a_manifest_that_is_half_saved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_atomic(make().folder / "settings.json", json.dumps(make().settings))
+    done: list[module.Job] = []
+    monkeypatch.setattr(Lab, "run", lambda self, job: done.append(job) or 0)
+    write_runs("- {experiment: main")
+    monkeypatch.setattr(module.time, "sleep", lambda _: write_runs(TWO))
+    assert work(0) == 0 and len(set(done)) == 3
+    write_runs("- {experiment: main")
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    capsys.readouterr()
+    assert work(0) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert MANIFEST in line
+
+
 def test_a_run_that_cannot_be_is_given_up_with_its_own_line(folder: Path) -> None:
     """By the command that workers use, not by a stand-in: a code of 0 or 75 would offer it again for ever."""
     write_runs("- {experiment: main, regime: corrected, seed: [1], set: {backbone.heads: 7}}")
