@@ -31,7 +31,7 @@ from lit_ctg.field.methods.plain import Bare
 from lit_ctg.field.rank import HELD_OUT, sweep_key
 from lit_ctg.files import write_atomic, write_samples
 from lit_ctg.results.record import HASH_IGNORED, config_hash, load_records, write_record
-from lit_ctg.run.build import instantiate
+from lit_ctg.run.build import chosen, instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import Outcome, SameCorpus, new_record
@@ -78,7 +78,7 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
     finally:
         directory.release()
     console.print(f"record: {directory.record}", markup=False)
-    if cfg.logger:
+    if chosen(cfg.logger):
         (finished,) = load_records([directory.path])  # with its texts
         log(finished, config["logger"]["wandb"], directory.path)
     return Outcome("DONE", directory.path)

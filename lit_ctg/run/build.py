@@ -180,20 +180,25 @@ def build(cfg: DictConfig, folder: Path, loggers: bool = True) -> Experiment:
     return Experiment(cfg, datamodule, module, trainer, callbacks, corpus, threads, precision)
 
 
+def chosen(group: DictConfig | None) -> list[tuple[str, DictConfig]]:
+    """Return the parts of a group by name; one that is null (``callback.<name>=null``) is left out."""
+    return [(str(name), node) for name, node in (group or {}).items() if node is not None]
+
+
 def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
     """Build the callbacks in the order of the configuration, metrics first: others may read their results."""
-    metrics = {name: instantiate(node, f"metric.{name}") for name, node in (cfg.metric or {}).items()}
+    metrics = {name: instantiate(node, f"metric.{name}") for name, node in chosen(cfg.metric)}
     callbacks: list[Callback] = [MetricCallback(metrics)]
     filled = {
         "checkpoint": {"dirpath": str(folder / CHECKPOINT.parent)},
         "progress": {"title": f"{cfg.paper}/{cfg.name} {cfg.regime.name} seed {cfg.seed}"},
     }
-    for name, node in (cfg.callback or {}).items():
-        callbacks.append(instantiate(node, f"callback.{name}", **filled.get(str(name), {})))
+    for name, node in chosen(cfg.callback):
+        callbacks.append(instantiate(node, f"callback.{name}", **filled.get(name, {})))
     # every run gets its record, even if the list of callbacks leaves it out
     if not any(isinstance(callback, RunRecordCallback) for callback in callbacks):
         callbacks.append(RunRecordCallback())
-    if cfg.decoding is not None and "wandb" in (cfg.logger or {}):
+    if cfg.decoding is not None and "wandb" in dict(chosen(cfg.logger)):
         decoding = instantiate(cfg.decoding, "decoding")
         callbacks.append(WandbGenerations(decoding, folder, prompt=cfg.prompt, seed=cfg.seed))
     return callbacks
@@ -202,7 +207,7 @@ def _callbacks(cfg: DictConfig, folder: Path) -> list[Callback]:
 def _loggers(cfg: DictConfig, folder: Path) -> list[Logger]:
     """Build the loggers, all writing into the run directory."""
     loggers = []
-    for name, node in (cfg.logger or {}).items():
+    for name, node in chosen(cfg.logger):
         extra: dict[str, Any] = {"save_dir": str(folder)}
         if name == "wandb":
             commit = environment()["git"]["commit"] or "unknown"

@@ -29,7 +29,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams, Unigrams
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.results.table import COUNTS
-from lit_ctg.run.build import build_datamodule, instantiate
+from lit_ctg.run.build import build_datamodule, chosen, instantiate
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
@@ -67,7 +67,7 @@ def counts(datamodule: CorpusDataModule) -> dict[str, MetricResult]:
 def of_trials(cfg: DictConfig, datamodule: LightningDataModule) -> dict[str, dict[str, Any]]:
     """Return what the experiment's trials measure on real text: their ``text_references``."""
     found: dict[str, dict[str, Any]] = {}
-    for name, node in (cfg.callback or {}).items():
+    for name, node in chosen(cfg.callback):
         if hasattr(get_class(node._target_), "text_references"):
             found |= instantiate(node, f"callback.{name}").text_references(datamodule)
     return found

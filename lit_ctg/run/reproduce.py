@@ -15,6 +15,7 @@ The entry ``runs`` of ``experiments/<paper>/paper.yaml`` lists the runs of each 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import itertools
 import re
@@ -47,7 +48,10 @@ _PLACE = re.compile(r"\{\w*\}")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in the seed: one sweep. ``folders`` are the folders of real data that it reads."""
+    """Runs that differ only in the seed: one sweep.
+
+    ``folders`` are the folders of real data that it reads, ``corpus`` is what ``corpus_of`` says of its configuration.
+    """
 
     paper: str
     name: str
@@ -56,7 +60,7 @@ class Group:
     seeds: tuple[int, ...]
     words: tuple[str, ...]
     folders: tuple[Path, ...] = ()
-    real: bool = False
+    corpus: tuple[str, str] = ("", "")
     priority: int = 0
 
     @property
@@ -105,11 +109,12 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
             named = [value for value in values if isinstance(value, Path)]
             folders = tuple(dict.fromkeys([*([] if folder is None else [folder]), *named]))
             chosen = [f"experiment={paper}/{experiment}", f"size={size}"]
-            name, words = _name((*chosen, *own)), [*chosen, *data, *own]
+            name, corpus = _named((*chosen, *own))
+            corpus, words = (("local", folder.name) if folder else corpus), [*chosen, *data, *own]
             for regime in _list(entry.get("regime", REGIMES)):
                 seeds = tuple(_list(entry.get("seed", [0])))
                 asked = (*words, f"regime={regime}")
-                yield Group(paper, name, regime, size, seeds, asked, folders, folder is not None, priority)
+                yield Group(paper, name, regime, size, seeds, asked, folders, corpus, priority)
 
 
 def _checked(swept: Any, path: Path) -> dict[str, Any]:
@@ -140,8 +145,8 @@ def _placed(value: Any, local: str, path: Path) -> Any:
 
 
 @functools.cache
-def _name(words: tuple[str, ...]) -> str:
-    """Return the name in a configuration; the cells of a grid share what is composed for all of them."""
+def _named(words: tuple[str, ...]) -> tuple[str, tuple[str, str]]:
+    """Return the name and the corpus in a configuration; the cells of a grid share what is composed for all of them."""
     from lit_ctg.config import compose, config_folder
 
     groups = [word for word in words if (config_folder() / word.partition("=")[0]).is_dir()]
@@ -150,10 +155,19 @@ def _name(words: tuple[str, ...]) -> str:
     try:
         for override in OverridesParser.create().parse_overrides(values):
             OmegaConf.update(cfg, override.key_or_group, override.value())
-        return str(cfg.name)
+        return str(cfg.name), corpus_of(cfg)
     except (HydraException, OmegaConfBaseException):
         # composing reports what is wrong with it in one line
-        return str(compose(words).name)
+        cfg = compose(words)
+        return str(cfg.name), corpus_of(cfg)
+
+
+def corpus_of(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the source of a run's text and, of local text, the last folder of its root, as the tables compare it."""
+    data = config.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else None
+    folder = Path(str(data.get("root"))).name if isinstance(data, Mapping) and source == "local" else ""
+    return str(source or ""), folder
 
 
 @functools.lru_cache(maxsize=32)
@@ -175,25 +189,16 @@ def _word(value: Any) -> str:
 
 
 def missing(groups: Iterable[Group], records: Iterable[RunRecord]) -> list[Group]:
-    """Return the groups with the seeds that have no finished record; complete groups are left out.
-
-    A run on sample data does not replace one on real data: if the group names a source, the record's must be the same.
-    """
+    """Return the groups with the seeds that have no finished record on their corpus; complete groups are left out."""
     # a run that diverged would diverge again
     done = [r for r in records if r.status in FINAL]
-    seen = {((r.paper, r.name, r.regime, r.size), r.seed, source) for r in done for source in (_source(r), None)}
+    seen = {((r.paper, r.name, r.regime, r.size), r.seed, corpus_of(r.config)) for r in done}
     left = []
     for group in groups:
-        wanted = "local" if group.real else None
-        seeds = tuple(seed for seed in group.seeds if (group.key, seed, wanted) not in seen)
+        seeds = tuple(seed for seed in group.seeds if (group.key, seed, group.corpus) not in seen)
         if seeds:
-            left.append(Group(**{**group.__dict__, "seeds": seeds}))
+            left.append(dataclasses.replace(group, seeds=seeds))
     return left
-
-
-def _source(record: RunRecord) -> str | None:
-    data = record.config.get("data")
-    return data.get("source") if isinstance(data, dict) else None
 
 
 def estimate(group: Group, records: Iterable[RunRecord]) -> float | None:

@@ -12,6 +12,7 @@ from lit_ctg.config import compose
 from lit_ctg.control.bundle import fingerprint
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.run import build
 from lit_ctg.run.build import build_datamodule, build_model, check_tokenizer
 from tests.conftest import make_model
 
@@ -43,3 +44,16 @@ def test_a_small_vocabulary_of_another_kind_is_refused_too(
     cfg = compose(["experiment=idea_gate/main", *words])
     with pytest.raises(UserError, match="the model has another tokenizer than the corpus"):
         build_model(cfg, build_datamodule(cfg))
+
+
+def test_a_part_that_is_null_is_left_out(tmp_path: Path) -> None:
+    words = ["callback.causality_probe=null", "metric.perplexity=null", "logger=csv", "logger.csv=null"]
+    plain = compose(["experiment=semantic_fusion/main", "size=smoke", "logger=csv"])
+    cfg = compose(["experiment=semantic_fusion/main", "size=smoke", *words])
+    names = [type(callback).__name__ for callback in build._callbacks(plain, tmp_path)]
+    left = [type(callback).__name__ for callback in build._callbacks(cfg, tmp_path)]
+    names.remove("CausalityProbe")
+    assert left == names
+    assert len(build._loggers(plain, tmp_path)) == 1 and build._loggers(cfg, tmp_path) == []
+    metrics = [set(build._callbacks(each, tmp_path)[0].metrics) for each in (plain, cfg)]
+    assert metrics[0] - metrics[1] == {"perplexity"}

@@ -70,16 +70,20 @@ def test_missing_and_estimate(records: list) -> None:
 
 
 @pytest.mark.long
-def test_a_run_on_sample_data_is_not_one_on_real_data(records: list) -> None:
+def test_a_run_counts_for_its_own_corpus_only(records: list) -> None:
     main = next(g for g in committed_groups("semantic_fusion", "paper") if (g.name, g.regime) == ("main", "corrected"))
-    real = dataclasses.replace(main, real=True)
+    real = dataclasses.replace(main, corpus=("local", "wikitext2"))
     done = [r for r in records if r.name == "main" and r.regime == "corrected"]
 
-    def of(source: str) -> list:
-        return [dataclasses.replace(r, config={**r.config, "data": {"source": source}}) for r in done]
+    def of(**data: str) -> list:
+        return [dataclasses.replace(r, config={**r.config, "data": data}) for r in done]
 
-    assert missing([real], of("sample")) == [real]
-    assert missing([real], of("local")) == missing([main], of("sample")) == []
+    assert missing([real], of(source="sample")) == [real]
+    assert missing([real], of(source="local", root="/mine/novels")) == [real], "one's own text is another corpus"
+    assert missing([real], of(source="local", root="/elsewhere/wikitext2")) == []
+    # without `data:` a group is on what its configuration names, here no text at all
+    assert main.corpus == ("", "") and missing([main], of(source="local", root="/mine/novels")) == [main]
+    assert missing([main], of()) == []
 
 
 def write(folder: Path, text: str) -> Path:
