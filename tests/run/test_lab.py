@@ -110,7 +110,6 @@ def test_what_a_failed_job_said_is_kept(
     assert lines[-1].startswith("2 runs left" if failed else "3 runs left")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "failed"),
     [
@@ -162,6 +161,7 @@ def test_a_worker_waits_for_a_manifest_that_is_half_saved(
     assert MANIFEST in line
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_be_is_given_up_with_its_own_line(folder: Path) -> None:
     """By the command that workers use, not by a stand-in: a code of 0 or 75 would offer it again for ever."""
     write_runs("- {experiment: main, regime: corrected, seed: [1], set: {backbone.heads: 7}}")
