@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -153,13 +154,33 @@ def all_results(
     size: str,
     known: dict[Path, RunRecord] | None = None,
 ) -> list[Results]:
-    """Return the results of one size; for size "auto", of every size with finished runs (at least one)."""
+    """Return the results of one size; for size "auto", of every size with finished runs (at least one).
+
+    Of several sizes a table is hidden where it has no run but has some at another, and one without any run is hidden at
+    all but the largest.
+    """
     if size != AUTO:
         return [results_for(paper, root, record_dirs, size, known=known)]
     known = {} if known is None else known
     largest = results_for(paper, root, record_dirs, known=known)
     others = [other for other in sizes_run(largest.pool.seen, paper) if other not in (largest.size, "smoke")]
-    return [largest, *(results_for(paper, root, record_dirs, other, known=known) for other in others)]
+    sizes = [largest, *(results_for(paper, root, record_dirs, other, known=known) for other in others)]
+    ran = [{table.spec.name for table in one.tables if one.pool.has_run_of(table.spec)} for one in sizes]
+    every = frozenset(table.spec.name for table in largest.tables)
+    ran[0] |= every.difference(*ran)
+    return [dataclasses.replace(one, hidden=every - own) for one, own in zip(sizes, ran, strict=True)]
+
+
+def _largest_of_each(sizes: Sequence[Results]) -> list[Results]:
+    """Return the results with every table at the largest size only at which it is shown."""
+    kept: list[Results] = []
+    seen: frozenset[str] = frozenset()
+    for one in sizes:
+        one = dataclasses.replace(one, hidden=one.hidden | seen)
+        seen |= {table.spec.name for table in one.shown}
+        if one.shown:
+            kept.append(one)
+    return kept
 
 
 def gather(
@@ -173,7 +194,8 @@ def gather(
 
     Args:
         paper: name of a paper; None or "all" for all of them, except broken ones.
-        size: see ``results_for``; None is "auto", "all" is "auto" with ``every_size``.
+        size: see ``results_for``; None is "auto" (every table at the largest size that it has runs of), "all" is "auto"
+            with ``every_size``.
         records: folders and files with records.
         root: the ``experiments`` folder.
         every_size: for size "auto", every size with finished runs instead of only the largest.
@@ -193,10 +215,8 @@ def gather(
     top = root if root is not None else experiments_root(paper if one else None)
     for name in [str(paper)] if one else papers(top):
         try:
-            if every_size:
-                results += all_results(name, top, records, size, known)
-            else:
-                results.append(results_for(name, top, records, size, known=known))
+            sizes = all_results(name, top, records, size, known)
+            results += sizes if every_size else _largest_of_each(sizes)
         except UserError as error:
             if one:
                 raise

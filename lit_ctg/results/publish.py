@@ -69,7 +69,7 @@ def table_command(
         raise UserError(f"format={format}{did_you_mean(format, FORMATS)}; one of {', '.join(FORMATS)}")
     results, left_out = gather(paper, size, records)
     often = {name for name, count in Counter(result.paper for result in results).items() if count > 1}
-    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.tables]
+    tables = [table.of_its_size() if result.paper in often else table for result in results for table in result.shown]
     notes = [*(note for result in results for note in result.notes), *left_out]
     shown = console or Console()
     if format == "eee":
@@ -365,7 +365,7 @@ def wandb_report(results: Results, entity: str, project: str) -> Report:
     import wandb_workspaces.reports.v2 as wr
 
     blocks: list[Any] = [wr.TableOfContents(), wr.H1("Verdicts"), wr.MarkdownBlock(text=_verdict_counts(results))]
-    blocks += [wr.H1("Tables"), wr.MarkdownBlock(text=render_all(results.tables, "md", results.notes))]
+    blocks += [wr.H1("Tables"), wr.MarkdownBlock(text=render_all(results.shown, "md", results.notes))]
     # a run set without a project takes the report's, so building one needs no server
     runs = wr.Runset(name=results.paper, filters=f"Tags in ['{results.paper}']")
     for name, panels in metric_panels(results).items():

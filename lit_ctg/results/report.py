@@ -290,7 +290,7 @@ def _paper(part: Part) -> str:
     body += [_numbers(result), _holes(result)]
     ran = [table for table in result.tables if any(map(_ran, table.rows))]
     body += [_table(table, part) for table in ran]
-    body.append(_never([table for table in result.tables if table not in ran], part))
+    body.append(_never([table for table in result.shown if table not in ran], part))
     body.append(_curves(result))
     body += [_samples(result.pool.records()), _runs(result), "</div></details>\n"]
     return "".join(body)

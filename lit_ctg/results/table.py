@@ -109,6 +109,11 @@ class RecordPool:
         """Return the records in use, by experiment, regime and seed."""
         return [runs[seed] for runs in self.runs.values() for seed in sorted(runs)]
 
+    def has_run_of(self, spec: TableSpec) -> bool:
+        """Say whether a model was run that one of a table's rows reads."""
+        names = {name for row in spec.rows for name, _ in row.terms if not name.startswith(COUNTS)}
+        return any(runs and name in names for (name, _), runs in self.runs.items())
+
     def trained(self) -> list[RunRecord]:
         """Return the records in use that belong to a model; the others are counts of a text (``run/counts.py``)."""
         return [record for record in self.records() if not record.name.startswith(COUNTS)]
@@ -461,7 +466,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Results:
-    """All tables of a paper, the records behind them, and what was left out."""
+    """All tables of a paper, the records behind them, and what was left out.
+
+    ``hidden`` names the tables that are shown at another size only.
+    """
 
     paper: str
     size: str
@@ -471,6 +479,12 @@ class Results:
     manifest: Manifest | None = None
     # whose records these are
     origin: str = ""
+    hidden: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> tuple[Table, ...]:
+        """The tables to show at this size."""
+        return tuple(table for table in self.tables if table.spec.name not in self.hidden)
 
     @property
     def title(self) -> str:

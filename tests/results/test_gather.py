@@ -225,6 +225,16 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
     write_record(make_record("main", "corrected", 8, "paper"), tmp_path / "runs" / "more" / "run.json")
     assert [one.size for one in gather(PAPER, "all", records=folder, root=root)[0]] == ["paper", "small"]
     assert [one.size for one in gather(PAPER, "smoke", records=folder, root=root)[0]] == ["smoke"]
+    # a table is shown where it has runs, at the largest size if it has none, and unless asked at one size only
+    write_record(make_record("baseline", "corrected", 8, "small"), tmp_path / "runs" / "base" / "run.json")
+    paper, small = gather(PAPER, "all", records=folder, root=root)[0]
+    ran = [{t.spec.name for t in one.tables if one.pool.has_run_of(t.spec)} for one in (paper, small)]
+    names = [{t.spec.name for t in one.shown} for one in (paper, small)]
+    every = {t.spec.name for t in paper.tables}
+    assert names == [every - (ran[1] - ran[0]), ran[1]] and "table_1" in ran[0] & ran[1]
+    shown = [t.spec.name for one in gather(PAPER, records=folder, root=root)[0] for t in one.shown]
+    assert sorted(shown) == sorted(every)
+    (tmp_path / "runs" / "base" / "run.json").unlink()
     # one's own runs go first where they have the size that is asked for
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").rename(tmp_path / "outputs")
