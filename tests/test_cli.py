@@ -63,7 +63,7 @@ def test_version(run_cli) -> None:
         (["train", *MAIN, "data.train_size=0"], "train_size"),
         (["train", *MAIN, "ckpt_path=some.ckpt"], "ckpt_path is for evaluate and generate"),
         (["train", *MAIN, "output_root=runs/\udcff"], "is not UTF-8: rename the file or folder"),
-        (["train", *MAIN, "threads=0"], "threads=0: pass at least 1"),
+        (["train", *MAIN, "threads=0"], "threads=0: pass 1 to 1024"),
         (["train", *MAIN, "trainer.strategy=banana"], "banana"),
         (["train", "experiment=idea_gate/main", "data.tokenizer=null"], "data.tokenizer=null: a text needs one"),
         (["train", "-m", *MAIN, "jobs=0"], "jobs=0: pass at least 1"),
