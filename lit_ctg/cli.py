@@ -273,7 +273,10 @@ _RUN = (
 _RECORDS = Setting(
     "records", "comma-separated folders of records; default: your own in outputs/, else the committed ones"
 )
-_SIZE = Setting("size", "only runs of this size: smoke, small, paper; default: for each table the largest that was run; all: every size")
+_SIZE = Setting(
+    "size",
+    "only runs of this size: smoke, small, paper; default: for each table the largest that was run; all: every size",
+)
 
 COMMANDS = {
     command.name: command

@@ -250,7 +250,7 @@ def _notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:
         for regime, cell in row.cells.items():
             if cell is not None and cell.note:
                 left_out.setdefault(f"{regime}, {cell.note}", []).append(row.spec.label)
-    return notes + [f"{note}: {', '.join(labels)}." for note, labels in left_out.items()]
+    return notes + [f"{note}: {', '.join(dict.fromkeys(labels))}." for note, labels in left_out.items()]
 
 
 def _check_notes(spec: TableSpec, rows: Sequence[Row], pool: RecordPool) -> list[str]:

@@ -196,12 +196,17 @@ def to_vary(settings: Sequence[ControlSetting], session: Session | None, now: st
     return now if now in moved or not moved else moved[0]
 
 
+@functools.cache
+def _downloads() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of what the page offers for download; it goes when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="lit_ctg_play_")
+
+
 def saved(session: Session | None) -> str | None:
     """Write a session as JSON where the page can offer it for download; return the file."""
     if session is None:
         return None
-    folder = Path(tempfile.mkdtemp(prefix="lit_ctg_play_"))
-    path = folder / "session.json"
+    path = Path(tempfile.mkdtemp(dir=_downloads().name)) / "session.json"
     path.write_text(json.dumps(session.export(), ensure_ascii=False, indent=1), encoding="utf-8")
     return str(path)
 

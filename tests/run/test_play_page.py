@@ -51,6 +51,9 @@ def test_answers_grow_and_end_with_the_session(player: Player) -> None:
     assert all(each[-1] is None for each in found[:-1])
     told = json.loads(Path(saved(session) or "").read_text(encoding="utf-8"))
     assert told["control"] == {"pos_high": 0.95}
+    # of several, none is written over, and all go with the one folder
+    one, other = Path(saved(session) or ""), Path(saved(session) or "")
+    assert one != other and one.parent.parent == other.parent.parent == Path(_downloads().name)
 
 
 @pytest.mark.parametrize(
