@@ -275,7 +275,7 @@ _RECORDS = Setting(
 )
 _SIZE = Setting(
     "size",
-    "only runs of this size: smoke, small, paper; default: for each table the largest that was run; all: every size",
+    "only runs of this size: smoke, small, paper; default: each table's largest run; all: every size",
 )
 
 COMMANDS = {

@@ -16,7 +16,18 @@ from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
 from lit_ctg.run.play import Player, Session
-from lit_ctg.run.play_page import NONE, answers, control_of, drawn, main, saved, smoke_groups, to_vary, train_smoke
+from lit_ctg.run.play_page import (
+    NONE,
+    _downloads,
+    answers,
+    control_of,
+    drawn,
+    main,
+    saved,
+    smoke_groups,
+    to_vary,
+    train_smoke,
+)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PROMPT = "Carol starts the model,"
