@@ -361,7 +361,7 @@ def headline_picture(results: Results, beside: Sequence[Results] = ()) -> tuple[
         raise UserError(f"{where}: no table '{wanted['table']}'{did_you_mean(str(wanted['table']), tables)}")
     table = tables[wanted["table"]]
     panels = panels_for(table, [other for one in beside for other in one.tables if other.spec.name == table.spec.name])
-    if not has_ours(table):
+    if not has_ours(table) or table.spec.name in results.hidden:
         return None
     if wanted["panel"] not in panels:
         known = ", ".join(panels) or "none"
@@ -426,7 +426,10 @@ HEADLINE, TRAINING = "headline.svg", "training.svg"
 
 
 def pictures(sizes: Sequence[Results]) -> dict[str, str]:
-    """Return file name -> SVG of everything that can be drawn from a paper's records, the largest size first."""
+    """Return file name -> SVG of everything that can be drawn from a paper's records, the largest size first.
+
+    What is drawn at several sizes has the smaller sizes' names before its own.
+    """
     found: dict[str, str] = {}
     for results in sizes:
         start = "" if results is sizes[0] else f"{results.size}_"
@@ -434,9 +437,12 @@ def pictures(sizes: Sequence[Results]) -> dict[str, str]:
         if HEADLINE not in found and (headline := headline_picture(results)) is not None:
             svg, legend = headline
             found[HEADLINE] = sheet([svg], legend, f"{results.title}: {_description(svg)}{about}")
-        for table in results.tables:
+        for table in results.shown:
             if has_ours(table) and (plots := plots_for(table)):
-                found[f"{start}{table.spec.name}.svg"] = sheet(plots, legend_for(table), table.title + about)
+                name = f"{table.spec.name}.svg"
+                found[f"{start}{name}" if name in found else name] = sheet(
+                    plots, legend_for(table), table.title + about
+                )
         if curves := training_curves(results.pool):
             legend = [
                 (regime, f"{REGIME_TITLES[regime].lower()} (mean over seeds, 95% interval from three on)")

@@ -516,7 +516,7 @@ class Results:
         """
         seen: set[str] = set()
         rows = []
-        for table in self.tables:
+        for table in self.shown:
             for row in table.rows:
                 if not row.judged or row.is_claim != claims or row.spec.repeats or row.spec.samples is not None:
                     continue

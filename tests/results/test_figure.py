@@ -356,7 +356,8 @@ def test_a_size_with_less_in_it_hides_no_other(write_records, make_record, tmp_p
     assert [one.size for one in sizes] == ["paper", "small"]
     found = pictures(sizes)
     assert "Figure 1" in found["headline.svg"] and "size small" in found["headline.svg"]
-    assert "small_figure_1.svg" in found and "figure_1.svg" not in found
+    # only what is drawn at both sizes says so in its name
+    assert "figure_1.svg" in found and "small_figure_1.svg" not in found
 
 
 def test_one_measure_against_another_is_a_curve_of_labelled_points(write_records) -> None:
@@ -449,7 +450,8 @@ rows:
     headline = SimpleNamespace(picture={"table": table.spec.name, "panel": "A"})
 
     def results_of(table: Table) -> Any:
-        return SimpleNamespace(paper="x", tables=(table,), manifest=SimpleNamespace(headline=headline))
+        told = SimpleNamespace(headline=headline)
+        return SimpleNamespace(paper="x", tables=(table,), manifest=told, hidden=frozenset())
 
     assert headline_picture(results_of(table)) == (plots_for(table)[0], legend_for(table))
     alone = dataclasses.replace(table.rows[0], cells={"corrected": Cell(hole="not run: main"), "as_published": None})

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -225,12 +226,15 @@ def test_each_number_and_claim_is_counted_once_and_texts_and_repetitions_never()
         row_of("again", value=3.0, repeats=True), row_of("sample", value=4.0, samples={}),
         row_of("x", claim="less"), row_of("x", claim="less"), row_of("x", claim="greater"),
     )  # fmt: skip
-    tables = (Table(SimpleNamespace(table="1"), "small", rows), Table(SimpleNamespace(table="2"), "small", rows[:1]))
+    one, other = (SimpleNamespace(name=f"table_{number}", table=number) for number in ("1", "2"))
+    tables = (Table(one, "small", rows), Table(other, "small", rows[:1]))
     results = Results("p", "small", tables, RecordPool([], "p", "small"))
     assert results.counted(claims=False) == [rows[0], rows[2], tables[1].rows[0]], "another table's is another number"
     assert results.counted(claims=True) == [rows[6], rows[8]]
     assert results.verdicts("corrected") == {REPRODUCED: 3, SUPPORTED: 2}
     assert results.verdicts("corrected", claims=True) == {SUPPORTED: 2} and not results.verdicts("as_published")
+    elsewhere = dataclasses.replace(results, hidden=frozenset(["table_1"]))
+    assert elsewhere.verdicts("corrected") == {REPRODUCED: 1}, "a table counts at the size at which it is shown"
 
 
 def test_a_run_that_was_cut_off_counts_as_none_and_counts_are_no_runs(make_record) -> None:
