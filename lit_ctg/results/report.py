@@ -210,6 +210,8 @@ def _no_claims(part: Part) -> str:
     if not part.results.pool.records():
         paper, size = part.results.paper, part.results.size
         return f"Nothing was run yet: lit-ctg reproduce paper={paper} size={size}"
+    if any(row.is_claim and _ran(row) for table in part.results.shown for row in table.rows):
+        return "Its claims repeat those of another table, which counts them."
     return "None of the claims was tried at this size."
 
 
