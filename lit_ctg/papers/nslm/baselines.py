@@ -21,6 +21,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.files import check_regular
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.nslm.classes import ClassTable
+from lit_ctg.papers.nslm.heads import moved
 
 # hidden and cell states, [layers, B, size] each
 State = tuple[Tensor, ...]
@@ -121,17 +122,19 @@ class CharacterRNN(nn.Module):
         for row, token in enumerate(tokens):
             padded_KL[row, : len(token)] = torch.tensor([alphabet[character] for character in token])
         self.register_buffer("padded_KL", padded_KL, persistent=False)
-        self.register_buffer("length_K", torch.tensor([len(token) + 1 for token in tokens]), persistent=False)
+        self.lengths = np.array([len(token) + 1 for token in tokens], dtype=np.int64)
+        self.register_buffer("length_K", torch.from_numpy(self.lengths), persistent=False)
         self.levels = _trie([[alphabet[c] for c in token] + [END] for token in tokens])
         self.embedding = nn.Embedding(len(alphabet) + 1, dim)
         self.first = nn.Linear(context_dim, dim)
         self.rnn = nn.GRU(dim, dim, batch_first=True)
         self.output = nn.Linear(dim, len(alphabet) + 1)
 
-    def forward(self, context_ND: Tensor, member_N: Tensor) -> Tensor:
+    def forward(self, context_ND: Tensor, index_N: np.ndarray) -> Tensor:
         """Return log P of one member per context by the chain rule, [N]; strings outside the class also have mass."""
+        member_N = moved(index_N, context_ND.device)
         length_N = self.length_K[member_N]
-        text_NL = self.padded_KL[member_N][:, : int(length_N.max())]
+        text_NL = self.padded_KL[member_N][:, : int(self.lengths[index_N].max())]
         # the end symbol also starts a token
         input_NL = F.pad(text_NL[:, :-1], (1, 0), value=END)
         hidden_NLH, _ = self.rnn(self.embedding(input_NL), self._first(context_ND).unsqueeze(0))
@@ -229,9 +232,8 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         self.forget()
         cost = hidden_XD.new_zeros((), dtype=torch.float32)
         for number in np.unique(class_X):
-            rows = torch.from_numpy(np.flatnonzero(class_X == number)).to(hidden_XD.device)
-            index = torch.from_numpy(index_X).to(hidden_XD.device)[rows]
-            cost = cost - self[number](hidden_XD[rows], index).sum()
+            rows_X = np.flatnonzero(class_X == number)
+            cost = cost - self[number](hidden_XD[moved(rows_X, hidden_XD.device)], index_X[rows_X]).sum()
         return cost / len(class_X)
 
     def log_probs(self, hidden_XD: Tensor, number: int) -> Tensor:
@@ -239,13 +241,13 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         log_XK = self[number].log_probs(hidden_XD)
         return log_XK.log_softmax(1) if self.renormalise else log_XK
 
-    def log_prob_of(self, hidden_XD: Tensor, index_X: Tensor, number: int) -> Tensor:
+    def log_prob_of(self, hidden_XD: Tensor, index_X: np.ndarray, number: int) -> Tensor:
         """Return log P of one member of a class at each position, [X]."""
         if not self.renormalise:
             return self[number](hidden_XD, index_X)
         blocks = hidden_XD.split(max(1, CELLS // len(self[number].length_K)))
         log_XK = torch.cat([self.log_probs(block, number) for block in blocks])
-        return log_XK.gather(1, index_X.unsqueeze(1)).squeeze(1)
+        return log_XK.gather(1, moved(index_X, log_XK.device).unsqueeze(1)).squeeze(1)
 
 
 @dataclass

@@ -13,11 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lit_ctg.data import folder, wikitext
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
 
+HOST = "host/"  # before the names of the parts of a batch that are kept in the processor's memory
 _SPLIT = re.compile(r"(?<=[0-9]) @([,.])@ (?=[0-9])")
 
 
@@ -156,6 +159,17 @@ class _NumbersAndPlaces(CorpusDataModule):
         # a mixin: defined by the corpus class
         options = super().options()  # type: ignore[safe-super]  # abstract only for the mixin by itself
         return options | {"join_numbers": self.join_numbers, "chunk_places": population}
+
+    def on_before_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+        """Keep the parts of a batch for an accelerator as they are, under ``HOST``, as arrays.
+
+        The contexts are read from them; to fetch them back, each step would wait for the one before it.
+        """
+        assert self.trainer is not None, "only a trainer moves batches"
+        if self.trainer.strategy.root_device.type == "cpu":
+            return batch
+        kept = {HOST + name: part.numpy() for name, part in batch.items() if isinstance(part, torch.Tensor)}
+        return batch | kept
 
     def transform(self, text: str) -> str:
         """Return a document's text with numbers joined and places chunked as configured."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # number of positions whose logits fit into the cache
+DEVICE_BLOCK = 2048  # on an accelerator, where each operation costs a launch
 
 
 class BothSoftmaxes(torch.autograd.Function):
@@ -56,8 +57,9 @@ class BothSoftmaxes(torch.autograd.Function):
             grad_tags_NC, bias_V = torch.empty_like(tags_NC), bias_V1.squeeze(1)
             grad_bias_V = torch.zeros_like(bias_V)
             nnlm, tag = bias_V.new_zeros(()), bias_V.new_zeros(())
-            for start in range(0, len(hidden_ND), BLOCK):
-                part = slice(start, start + BLOCK)
+            size = BLOCK if kind == "cpu" else DEVICE_BLOCK
+            for start in range(0, len(hidden_ND), size):
+                part = slice(start, start + size)
                 logits_XV = _logits(hidden_ND[part], weight_VD, bias_V)
                 costs = _costs(logits_XV, tags_NC[part], target_N[part], class_N[part], member_M, inside_NM[part])
                 nnlm, tag = nnlm + costs[0], tag + costs[1]

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,26 +105,30 @@ class ClassHeads(nn.Module, ABC):
     def conditional(self, hidden_ND: Tensor, number: int) -> Tensor:
         """Return the NNLM's log P(w | c): its softmax over the members of one class, [N, K]."""
 
-    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
+    def losses(
+        self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, class_N: np.ndarray | None = None
+    ) -> dict[str, Tensor]:
         """Return summed negative log-probabilities of NNLM, tag and within-class softmax, in nats; () each.
 
-        ``all`` is their sum, the only one that always has a gradient.
+        ``all`` is their sum, the only one that always has a gradient. ``class_N`` is ``class_of`` the targets, for
+        callers that know it: to fetch it from a device waits for the device.
         """
         both, nnlm, tag = self.costs(hidden_ND, target_N, state_N)
-        within = -self.within(hidden_ND, target_N, state_N).sum()
+        within = -self.within(hidden_ND, target_N, state_N, class_N).sum()
         return {"nnlm": nnlm, "tag": tag, "within": within, "all": both + within}
 
     def class_of(self, target_N: Tensor, state_N: Tensor) -> Tensor:
         """Return the class of each target in its context, -1 for none."""
         return self.class_of_SV[state_N, target_N]
 
-    def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Tensor:
+    def within(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, class_N: np.ndarray | None = None) -> Tensor:
         """Return log P(w | c(w)) of the targets, [N]; 0 outside the classes."""
-        class_N = self.class_of(target_N, state_N)
+        class_N = self.class_of(target_N, state_N).cpu().numpy() if class_N is None else class_N
         result_N = torch.zeros(len(target_N), device=hidden_ND.device)
         for number in range(len(self.sizes)):
-            rows = (class_N == number).nonzero().squeeze(1)
-            if len(rows):
+            rows_X = np.flatnonzero(class_N == number)
+            if len(rows_X):
+                rows = moved(rows_X, hidden_ND.device)
                 index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
                 chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
                 result_N = result_N.index_put((rows,), chosen_X)
@@ -149,6 +154,11 @@ class ClassHeads(nn.Module, ABC):
         """Return logits [N, C]; -inf for a class that does not exist in a state."""
         tags_NC = linear(hidden_ND, self.tag_CD, self.tag_bias_C1)
         return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
+
+
+def moved(values: np.ndarray, device: torch.device) -> Tensor:
+    """Return values on a device, without waiting for its work so far."""
+    return torch.from_numpy(values).to(device, non_blocking=True)
 
 
 def rows(count: int, dim: int, init_range: float) -> tuple[nn.Parameter, nn.Parameter]:
@@ -367,7 +377,9 @@ class SingleTaskHeads(OutputHeads):
     def make_classes(self, dim: int, table: ClassTable, init_range: float) -> None:
         """Create nothing: there are no tags."""
 
-    def losses(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> dict[str, Tensor]:
+    def losses(
+        self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor, class_N: np.ndarray | None = None
+    ) -> dict[str, Tensor]:
         """Return the summed negative log-probability of the words in nats, () each: ``nnlm`` is ``all`` there is."""
         cost, nnlm, _ = self.costs(hidden_ND, target_N, state_N)
         return {"nnlm": nnlm, "all": cost}

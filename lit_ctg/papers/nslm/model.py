@@ -38,7 +38,8 @@ from lit_ctg.papers.nslm.baselines import (
     read_vectors,
 )
 from lit_ctg.papers.nslm.classes import ClassTable, Recogniser, before_others, class_table, read_classes
-from lit_ctg.papers.nslm.heads import OutputHeads, make_heads
+from lit_ctg.papers.nslm.corpus import HOST
+from lit_ctg.papers.nslm.heads import OutputHeads, make_heads, moved
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
@@ -166,11 +167,24 @@ def distance(guess_XD: np.ndarray, truth_XD: np.ndarray) -> np.ndarray:
     return EARTH_RADIUS_KM * arc(np.radians(guess_XD), np.radians(truth_XD))
 
 
+def _host(batch: Batch, name: str) -> np.ndarray:
+    """Return a part of a batch in the processor's memory: as it was before the batch was moved, if that was kept."""
+    parts = cast(dict[str, Any], batch)
+    return parts[HOST + name] if HOST + name in parts else parts[name].cpu().numpy()
+
+
 def _documents(batch: Batch) -> np.ndarray:
     """Return the document of each target of a batch, [B, T]; -1 if the batch does not say."""
     if "document_BT" in batch:
-        return batch["document_BT"].cpu().numpy()
+        return _host(batch, "document_BT")
     return np.full(batch["target_ids_BT"].shape, -1)
+
+
+def _counted(values_BT: Tensor, counted_BT: np.ndarray) -> Tensor:
+    """Return the values at some positions, row by row; unlike an index of bools it does not wait for the device."""
+    if counted_BT.all():
+        return values_BT.flatten(0, 1)
+    return values_BT.flatten(0, 1)[moved(np.flatnonzero(counted_BT), values_BT.device)]
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -457,10 +471,10 @@ class NSLMModule(LitLanguageModel):
                 "model.within_documents=true needs data.documents=true: batches do not say where one begins"
             )
         contexts, stream.contexts = self.tracker.read(
-            batch["input_ids_BT"].cpu().numpy(),
-            None if document is None else document.cpu().numpy(),
+            _host(batch, "input_ids_BT"),
+            None if document is None else _host(batch, "document_BT"),
             stream.contexts,
-            None if reset is None else reset.cpu().numpy(),
+            None if reset is None else _host(batch, "reset_B"),
         )
         return contexts
 
@@ -613,7 +627,7 @@ class NSLMModule(LitLanguageModel):
             reference = self.selection.references[name][members.name]
             scores.reference_NR[rows_X, column] = reference.log_prob_of(index_X, evidence)
         if characters:
-            log_X = self.characters.log_prob_of(hidden_XD, torch.from_numpy(index_X), number)
+            log_X = self.characters.log_prob_of(hidden_XD, index_X, number)
             scores.characters_N[rows_X] = _numpy(log_X)
         attributes_KD = members.attributes_KD
         if attributes_KD.shape[1] and not np.isnan(attributes_KD).any():
@@ -671,19 +685,18 @@ class NSLMModule(LitLanguageModel):
         All heads have weight 1; character RNNs learn from the states, but send no gradient to them.
         """
         hidden_BTD, contexts = self._run(batch, self.streams["train"])
-        mask_BT = batch["mask_target_BT"]
-        counted_BT = mask_BT.cpu().numpy()
-        hidden_ND, target_N = hidden_BTD[mask_BT], batch["target_ids_BT"][mask_BT]
-        state_N = torch.from_numpy(contexts.state_BT[counted_BT]).to(target_N.device)
-        sums = self.heads.losses(hidden_ND, target_N, state_N)
+        counted_BT, target_BT = _host(batch, "mask_target_BT"), _host(batch, "target_ids_BT")
+        hidden_ND, target_N = _counted(hidden_BTD, counted_BT), _counted(batch["target_ids_BT"], counted_BT)
+        state_N = moved(contexts.state_BT[counted_BT], target_N.device)
+        sums = self.heads.losses(hidden_ND, target_N, state_N, contexts.class_of(target_BT)[counted_BT])
         tokens = max(1, len(target_N))
-        found = contexts.occurrences(batch["target_ids_BT"].cpu().numpy(), counted_BT)
+        found = contexts.occurrences(target_BT, counted_BT)
         losses: dict[str, Tensor] = {name: sums[name] / tokens for name in ("nnlm", "tag") if name in sums}
         if "within" in sums:
             losses["within"] = sums["within"] / max(1, len(found))
-        loss = sums["all"] / (len(mask_BT) if self.sum_over_time else tokens)
+        loss = sums["all"] / (len(counted_BT) if self.sum_over_time else tokens)
         if len(self.characters) and len(found):
-            position_X = torch.from_numpy(found.position_N).to(hidden_BTD.device)
+            position_X = moved(found.position_N, hidden_BTD.device)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
         if self.characters.ready:
             losses["characters"] = self.characters.cost()
@@ -791,6 +804,12 @@ def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
                 parameter.grad = parameter.grad.coalesce()
             grads.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
     if not grads:
+        return
+    if grads[0].device.type != "cpu":
+        # in few kernels, and without waiting for the norm
+        factor = (largest / torch.nn.utils.get_total_norm(grads)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(factor)
         return
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
     if norm > largest:

@@ -93,12 +93,12 @@ def test_chain_rule_one_by_one_and_by_shared_prefixes() -> None:
     expected = torch.tensor([[character_slow(model, row, token) for token in TOKENS] for row in context])
     torch.testing.assert_close(model.log_probs(context), expected)
     for member in range(len(TOKENS)):
-        torch.testing.assert_close(model(context, torch.full((3,), member)), expected[:, member])
+        torch.testing.assert_close(model(context, np.full(3, member)), expected[:, member])
 
 
 def test_mixed_lengths_in_a_batch() -> None:
     model, context = character_make()
-    members = torch.tensor([3, 4, 2])
+    members = np.array([3, 4, 2])
     torch.testing.assert_close(model(context, members), model.log_probs(context)[torch.arange(3), members])
 
 
@@ -131,7 +131,7 @@ def trained(rate: float, steps: int = 150) -> list[float]:
     optimizer = torch.optim.SGD(networks.parameters(), lr=1.0)
 
     def cost() -> list[float]:
-        context_ND, drawn_N = torch.randn(200, 8), share_K.multinomial(200, replacement=True)
+        context_ND, drawn_N = torch.randn(200, 8), share_K.multinomial(200, replacement=True).numpy()
         with torch.no_grad():
             raw_N = networks[0](context_ND, drawn_N)
             return [-float(log_N.mean()) for log_N in (raw_N, networks.log_prob_of(context_ND, drawn_N, 0))]
