@@ -11,7 +11,7 @@ from rich.console import Console
 from lit_ctg.command import Command, Setting
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
 
@@ -27,7 +27,7 @@ def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
     """
     found, overrides = COMMAND.split(words)
     options: dict[str, Any] = {
-        "split": found.get("split", "train"),
+        "split": "",
         "order": COMMAND.whole(found, "order", 1, least=1),
         "normalization": found.get("normalization", "row"),
         "transposed": found.get("transposed") == "true",
@@ -38,7 +38,14 @@ def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:
     datamodule = build_datamodule(cfg)
     if not isinstance(datamodule, CorpusDataModule):
         raise UserError(f"data graph cannot count a {type(datamodule).__name__}: it is not a text corpus")
-    graph = SceneGraph(_scene_corpus(cfg, datamodule), **options).graph(datamodule.vocabulary)
+    corpus = _scene_corpus(cfg, datamodule)
+    # of a translation corpus the side that is written
+    usual = "train" if "train" in corpus.splits else "train.target"
+    options["split"] = found.get("split", usual)
+    if options["split"] not in corpus.splits:
+        hint = did_you_mean(options["split"], corpus.splits)
+        raise UserError(f"split={options['split']}: the corpus has {', '.join(corpus.splits)}{hint}")
+    graph = SceneGraph(corpus, **options).graph(datamodule.vocabulary)
     out = Path(found["out"])
     graph.save(out)
     _show(graph, out, datamodule, console or Console())

@@ -115,7 +115,7 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Graphmax:
     variant = getattr(decoding, "variant", "graphmax")
     return Graphmax(
         module.graph,
-        variant="graphmax" if variant == "softmax" else variant,
+        variant=variant,
         lam=float(getattr(decoding, "strength", module.strength)),
         published=module.published,
     )

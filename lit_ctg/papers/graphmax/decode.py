@@ -16,7 +16,7 @@ from lit_ctg.core.generation import NO_END, ControlSetting, GeneratedText, Gener
 from lit_ctg.decoding.filters import Nucleus, Temperature, TopK
 from lit_ctg.decoding.filters import top_k as keep_top_k
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_number, check_whole
 from lit_ctg.papers.graphmax.equation import MAX_ITERATIONS, graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
 from lit_ctg.papers.graphmax.published import AlgorithmOne
@@ -68,12 +68,15 @@ class GraphmaxRule(ScoreRule):
         """
         kept_BV = scores if self.top_k is None else keep_top_k(scores, self.top_k)
         strength_B1 = per_row(self.strength, scores)
-        if (strength_B1 == 0).all():
+        # Algorithm 1 does not arrive at softmax
+        certified = self.settings["solver"] == "certified"
+        if certified and (strength_B1 == 0).all():
             return kept_BV
         with torch.no_grad():
             result = graphmax(kept_BV, self.graph, strength_B1, **self.settings)
-        if self.settings["solver"] == "certified":
-            warn_uncertified(result, "the graphmax rule")
+        if not certified:
+            return result.log_probs_BV
+        warn_uncertified(result, "the graphmax rule")
         return torch.where(strength_B1 == 0, kept_BV.to(result.log_probs_BV), result.log_probs_BV)
 
 
@@ -101,6 +104,9 @@ class GraphmaxDecoding:
         max_new_tokens: int = 100,
     ):
         _check(variant, strength)
+        check_whole("decoding.top_k", top_k, 0)
+        check_number("decoding.temperature", temperature, above=0.0)
+        check_number("decoding.top_p", top_p, above=0.0, most=1.0)
         self.variant, self.strength, self.max_new_tokens = variant, strength, max_new_tokens
         self.temperature, self.top_k, self.top_p = temperature, top_k, top_p
 
@@ -121,7 +127,10 @@ class GraphmaxDecoding:
 
 
 class EachVariant(ScoreRule):
-    """An output layer for each row, by name and strength; rows with the same name are processed together."""
+    """An output layer for each row, by name and strength; rows with the same name are processed together.
+
+    Strength 0 switches any of them off.
+    """
 
     def __init__(self, variants: Mapping[str, Variant], names: Sequence[str], strengths: Sequence[float]) -> None:
         self.parts = []
@@ -131,9 +140,10 @@ class EachVariant(ScoreRule):
                 self.parts.append((rows, VariantRule(chosen(name, variants), [strengths[row] for row in rows])))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        changed = scores.clone()
+        # in half precision the result would differ from the certified distribution
+        changed = scores.clone() if scores.dtype == torch.float64 else scores.float()
         for rows, rule in self.parts:
-            changed[rows] = rule(input_ids[rows], scores[rows])
+            changed[rows] = rule(input_ids[rows], scores[rows]).to(changed)
         return changed
 
 

@@ -308,11 +308,7 @@ class CooccurrenceGraph:
         Raises:
             UserError: an empty corpus, an id outside the vocabulary, an argument out of range.
         """
-        if order < 1 or minimum_count < 1 or row_edges < 1:
-            raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")
-        if normalization not in NORMALIZATIONS:
-            hint = did_you_mean(normalization, NORMALIZATIONS)
-            raise UserError(f"unknown normalization '{normalization}' of the scene graph{hint}")
+        _check_settings(order, normalization, minimum_count, row_edges)
         counts = count_bigrams(sequences, vocab_size)
         bigrams = float(counts.sum())
         counts.data[counts.data < minimum_count] = 0
@@ -560,10 +556,23 @@ def _normalized(counts: sp.csr_array, normalization: str) -> sp.csr_array:
 
 
 def _largest_eigenvalue(matrix: sp.csr_array, steps: int = 500) -> float:
-    """Return the spectral radius of a non-negative matrix; A + sI has the same leading vector without oscillation."""
-    components, _ = sp.csgraph.connected_components(matrix, connection="strong")
+    """Return the spectral radius of a non-negative matrix: the largest of its strongly connected parts.
+
+    A part by itself has one leading vector, to which the power method converges; of the whole matrix several parts may
+    have the same eigenvalue, and the method would then take forever.
+    """
+    components, part_V = sp.csgraph.connected_components(matrix, connection="strong")
     if components == matrix.shape[0] and not matrix.diagonal().any():
         raise UserError("the bigram counts have no cycle, so mu_max is 0: use normalization=row")
+    largest = float(matrix.diagonal().max())
+    for number in np.flatnonzero(np.bincount(part_V) > 1):
+        rows = np.flatnonzero(part_V == number)
+        largest = max(largest, _leading_eigenvalue(matrix[rows][:, rows], steps))
+    return largest
+
+
+def _leading_eigenvalue(matrix: sp.csr_array, steps: int) -> float:
+    """Return the spectral radius of an irreducible matrix; A + sI has the same leading vector without oscillation."""
     shift = float(matrix.sum(axis=1).mean())
     vector_V = np.full(matrix.shape[0], matrix.shape[0] ** -0.5)
     value = 0.0
@@ -615,6 +624,14 @@ def _arrays_checksum(tensors: dict[str, np.ndarray]) -> str:
 # The source of a language model's scene graph: a corpus read in the model's vocabulary, or a file made from it.
 
 
+def _check_settings(order: int, normalization: str, minimum_count: int, row_edges: int) -> None:
+    if order < 1 or minimum_count < 1 or row_edges < 1:
+        raise UserError("the scene graph needs order, minimum_count and row_edges of at least 1")
+    if normalization not in NORMALIZATIONS:
+        hint = did_you_mean(normalization, NORMALIZATIONS)
+        raise UserError(f"unknown normalization '{normalization}' of the scene graph{hint}")
+
+
 VOCABULARY = "vocabulary"  # key of ``information``: the vocabulary of the graph's token ids
 
 
@@ -642,7 +659,8 @@ class SceneGraph:
         row_edges: int = 256,
         fast: str = "auto",
     ):
-        chosen_kernels(fast)  # reject an unknown setting now
+        chosen_kernels(fast)  # reject unknown settings now
+        _check_settings(order, normalization, minimum_count, row_edges)
         if corpus is None and path is None:
             raise UserError("a scene graph needs a corpus to count, or the path of a graph that was counted before")
         # it is read when needed, which may be late in a run
@@ -685,6 +703,15 @@ class SceneGraph:
             raise UserError(
                 f"the scene graph {self.path} is over another vocabulary: build it with the experiment of this model"
             )
+        # a graph of order 1 has no pruned rows
+        asked = self.settings if self.settings["order"] > 1 else {**self.settings, "row_edges": None}
+        for name, value in asked.items():
+            has = graph.information.get(name, value)
+            if has != value:
+                raise UserError(
+                    f"the scene graph {self.path} has {name}={has}, the settings say {value}: write it again with "
+                    f"lit-ctg data graph, or set model.scene.{name}={has}"
+                )
         return graph
 
 

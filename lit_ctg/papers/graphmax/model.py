@@ -21,7 +21,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
-from lit_ctg.papers.graphmax.published import AlgorithmOne
+from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.variant import Variant, checked_name, chosen, variants
 
 # Kernelised Bayesian softmax (Miao et al. 2019), a baseline of Fig. 5: an output layer with several senses per word.
@@ -136,6 +136,8 @@ class GraphmaxModule(LitLanguageModel):
             raise UserError(f"model.output={output}, training_output={training_output}: give model.scene its corpus")
         if output == "algorithm_one" and published is None:
             raise UserError("model.output=algorithm_one: give its numbers as model.published")
+        if published is not None:
+            check_runs(published, "model.published")
         check_backbone(backbone, "dim", "step")
         self.vocabulary, self.backbone, self.scene, self.published = vocabulary, backbone, scene, published
         self.output, self.training_output, self.fine_tuning = output, training_output, fine_tuning

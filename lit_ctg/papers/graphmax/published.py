@@ -42,6 +42,19 @@ def project_on_simplex(a_BV: Tensor, sort: str = "descending") -> Tensor:
 # Algorithm 1.
 
 
+def check_runs(published: AlgorithmOne, where: str) -> None:
+    """Refuse the printed log 0 in a run, which would end in NaN once a text is drawn.
+
+    Raises:
+        UserError: ``log_floor`` is 0.
+    """
+    if published.log_floor == 0:
+        raise UserError(
+            f"{where}.log_floor=0: as printed the first step is infinite and no row becomes a distribution; "
+            "give a small number, such as 1e-12"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmOne:
     """The published solver.

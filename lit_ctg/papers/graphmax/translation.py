@@ -27,11 +27,11 @@ from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bleu import Bleu
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph, SceneGraph
-from lit_ctg.papers.graphmax.published import AlgorithmOne
+from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.translation_corpus import TranslationBatch
 from lit_ctg.papers.graphmax.trial import check_counts, check_real, check_softmax, checked_methods
 from lit_ctg.papers.graphmax.trial_parts import FLOOR, target_nll
-from lit_ctg.papers.graphmax.variant import Variant, VariantRule, chosen, variants
+from lit_ctg.papers.graphmax.variant import Variant, VariantRule, variants
 from lit_ctg.statistics import ratio_interval
 
 UNBOUNDED = 1 << 20  # positions of a network without a stated limit
@@ -190,6 +190,8 @@ class GraphmaxTranslationModule(TranslationModel):
         warmup_fraction: float = 0.1,
     ):
         super().__init__()
+        if published is not None:
+            check_runs(published, "model.published")
         pad_id, bos_id, eos_id = vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id
         if pad_id is None or bos_id is None or eos_id is None:
             raise UserError(
@@ -264,6 +266,8 @@ class PretrainedTranslationModule(TranslationModel):
         published: AlgorithmOne | None = None,
     ):
         super().__init__()
+        if published is not None:
+            check_runs(published, "model.published")
         engine = getattr(vocabulary, "engine", None)
         if engine is None:
             raise UserError("a pretrained translation model needs its own tokenizer: data/tokenizer=huggingface")
@@ -485,7 +489,7 @@ class GraphmaxTranslation(Callback):
     def _rule(self, module: Any, setting: Mapping[str, Any]) -> ScoreRule | None:
         if setting["variant"] == "softmax":
             return None
-        return VariantRule(chosen(setting["variant"], module.variants), float(setting.get("strength", 1.0)))
+        return VariantRule.named(setting["variant"], module.variants, float(setting.get("strength", 1.0)))
 
     def _translations(self, module: Any, datamodule: Any, rule: ScoreRule | None, count: int) -> list[str]:
         texts: list[str] = []

@@ -23,7 +23,7 @@ from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
-from lit_ctg.papers.graphmax.published import AlgorithmOne
+from lit_ctg.papers.graphmax.published import AlgorithmOne, check_runs
 from lit_ctg.papers.graphmax.variant import Certificates, Variant, checked_name, chosen, variants
 from lit_ctg.statistics import paired_t_interval, t_interval
 
@@ -73,8 +73,12 @@ def checked_methods(where: str, given: Methods, *, strengths: str = "strength") 
                 raise UserError(f"{place} has no setting '{key}'{hint}: give variant and {strengths}")
         if setting["variant"] is not None:
             checked_name(setting["variant"], f"{place}.variant")
-        values = setting.get(strengths)
-        for value in (values or []) if strengths == "strengths" else [1.0 if values is None else values]:
+        values = setting.get(strengths, [] if strengths == "strengths" else 1.0)
+        if strengths == "strengths":
+            values = [] if values is None else values
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                raise UserError(f"{place}.{strengths}={values}: give a list of numbers")
+        for value in values if strengths == "strengths" else [values]:
             check_strength(f"{place}.{strengths}", value)
     kept = {name: setting for name, setting in given.items() if setting["variant"] is not None}
     if not kept:
@@ -105,13 +109,14 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of one fold; ``base`` names the measure for comparison, fold by fold."""
+    """One number of one fold; ``base`` names the measure for comparison, fold by fold, ``version`` its definition."""
 
     value: float
     unit: str
     direction: Direction
     n: int
     base: str | None = None
+    version: int = 1
 
 
 @dataclass(eq=False)
@@ -161,6 +166,11 @@ class Fold:
     def rng(self, *purpose: int) -> np.random.Generator:
         """Return a generator for one purpose in this fold; the global random state is not used."""
         return np.random.default_rng([self.seed, self.number, *purpose])
+
+    @property
+    def text_seed(self) -> int:
+        """Seed of the texts generated in this fold: the same for all methods, another in each fold."""
+        return int(self.rng(4).integers(2**31))
 
 
 # tokens of left context for n-gram models
@@ -315,7 +325,6 @@ def pretty(strength: float) -> str:
 # few folds, with separate graph and held-out reviews, and reported as their mean with Student's t interval.
 
 
-VERSION = 1
 # splits of a scene corpus of which folds can be made
 HELD_OUT = ("train", "test")
 
@@ -382,6 +391,7 @@ class GraphmaxTrial(Callback):
             raise UserError(f"callback.graphmax_trial.held_out={held_out}: use one of {', '.join(HELD_OUT)}")
         if not isinstance(published, AlgorithmOne):
             raise UserError("callback.graphmax_trial.published is missing: give Algorithm 1 its numbers (sec. 4.1)")
+        check_runs(published, "callback.graphmax_trial.published")
         self.scenes = {name: scene for name, scene in scenes.items() if scene is not None}
         self.parts_by_name = {name: part for name, part in parts.items() if part is not None}
         self.folds, self.seed, self.published, self.held_out = folds, seed, published, held_out
@@ -508,11 +518,11 @@ def summarize_folds(measured: Mapping[str, list[Measure]]) -> dict[str, MetricRe
         n = sum(fold.n for fold in folds)
         mean = math.fsum(values) / len(values)
         interval = t_interval(values) if all(map(math.isfinite, values)) else None
-        results[name] = MetricResult(mean, first.unit, first.direction, n, interval, VERSION)
+        results[name] = MetricResult(mean, first.unit, first.direction, n, interval, first.version)
         if first.base is not None and first.base != name:
             base = [fold.value for fold in measured[first.base]]
             finite = all(map(math.isfinite, values + base))
             change = mean - math.fsum(base) / len(base)
             paired = paired_t_interval(values, base) if finite else None
-            results[f"{name}_change"] = MetricResult(change, first.unit, first.direction, n, paired, VERSION)
+            results[f"{name}_change"] = MetricResult(change, first.unit, first.direction, n, paired, first.version)
     return results

@@ -22,9 +22,9 @@ from lit_ctg.core.result import MetricResult
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.decoding.filters import Nucleus, Temperature, nucleus
 from lit_ctg.decoding.loop import StepModel, generate
-from lit_ctg.decoding.ngram import NgramModel
+from lit_ctg.decoding.ngram import ORDERS, NgramModel
 from lit_ctg.decoding.rule import RuleList
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, check_number
 from lit_ctg.papers.graphmax.equation import graphmax, warn_uncertified
 from lit_ctg.papers.graphmax.metrics import (
     HuggingFaceJudge,
@@ -52,6 +52,7 @@ from lit_ctg.papers.graphmax.trial import (
 from lit_ctg.papers.graphmax.variant import Variant, VariantRule
 
 BLOCK = 64
+GENERATED = 2  # version of the numbers of generated texts; in 1 all folds drew with the same uniforms
 NGRAMS = ("unigram", "bigram", "trigram")  # order 1, 2, 3
 FLOOR = 1e-3  # uniform share mixed into a distribution with zeros
 
@@ -227,13 +228,13 @@ class Sampler:
     def continue_ids(
         self, fold: Fold, module: LightningModule, method: str, prompts: Sequence[Sequence[int]], new_tokens: int
     ) -> list[list[int]]:
-        """Return prompt and continuation (including ``<eos>``); row i is a function of (seed, i) and the method."""
+        """Return prompt and continuation (including ``<eos>``); row i is a function of (fold, i) and the method."""
         setting = self.methods[method]
         before = [] if self.model_temperature == 1.0 else [Temperature(self.model_temperature)]
         rules = RuleList(
             [
                 *before,
-                VariantRule(fold.variant(setting["variant"]), float(setting.get("strength", 1.0))),
+                VariantRule.named(setting["variant"], fold.variants, float(setting.get("strength", 1.0))),
                 Temperature(self.temperature),
                 Nucleus(self.top_p, keep_crossing=True),
             ]
@@ -243,7 +244,7 @@ class Sampler:
             cast(StepModel, module),
             prompts,
             rules,
-            seed=fold.seed,
+            seed=fold.text_seed,
             max_new_tokens=new_tokens,
             eos_id=NO_END if end is None else end,
         )
@@ -298,6 +299,7 @@ class ReviewGeneration:
         lengths = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
         check_counts(where, 1, texts=texts, sampled=sampled, judge_order=judge_order, **lengths)
         check_counts(where, 0, samples_kept=samples_kept)
+        check_number(f"{where}.judge_order", judge_order, most=ORDERS[1])
         check_softmax(f"{where}.sampler.methods", sampler.methods)
         if judge_path is not None and not isinstance(judge_path, str):
             raise UserError(f"{where}.judge_path={judge_path}: give a folder or a hub name, or null")
@@ -309,7 +311,12 @@ class ReviewGeneration:
         self.sampled, self.judge_order, self.samples_kept = sampled, judge_order, samples_kept
 
     def positions(self, vocabulary: Tokenizer) -> int:
-        """Return how many positions of the language model are needed: the last token is not read again."""
+        """Return how many positions of the language model are needed: the last token is not read again.
+
+        Raises:
+            UserError: the second judge cannot be loaded.
+        """
+        _ = self.pretrained_judge
         return len(self._prefix(vocabulary)) + self.prompt_tokens + self.new_tokens - 1
 
     def _prefix(self, vocabulary: Tokenizer) -> list[int]:
@@ -392,7 +399,12 @@ class ReviewGeneration:
     ) -> dict[str, Measure]:
         return {
             f"{protocol}/{scene}/{method}/{name}": Measure(
-                result.value, result.unit, result.direction, result.n, f"{protocol}/{scene}/softmax/{name}"
+                result.value,
+                result.unit,
+                result.direction,
+                result.n,
+                f"{protocol}/{scene}/softmax/{name}",
+                GENERATED,
             )
             for name, result in self._score(references, texts).items()
         }
@@ -428,7 +440,7 @@ class ReviewGeneration:
             result = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
             base = f"{name}/{fold.scene}/softmax"
             numbers[f"{name}/{fold.scene}/{method}"] = Measure(
-                result.value, result.unit, result.direction, result.n, base
+                result.value, result.unit, result.direction, result.n, base, GENERATED
             )
         return numbers
 
@@ -632,8 +644,8 @@ class TopWords:
     def __init__(self, *, methods: Mapping[str, Mapping[str, Any]], contexts: Sequence[str], words: int) -> None:
         where = "callback.graphmax_trial.parts.top_words"
         check_counts(where, 1, words=words)
-        if not contexts:
-            raise UserError(f"{where}.contexts is empty: give one text or more")
+        if isinstance(contexts, str) or not contexts or not all(isinstance(text, str) for text in contexts):
+            raise UserError(f"{where}.contexts={contexts}: give a list of one text or more")
         self.methods = checked_methods(f"{where}.methods", methods)
         self.contexts, self.words = list(contexts), words
 
@@ -647,6 +659,10 @@ class TopWords:
         if 0 in lengths:
             empty = self.contexts[lengths.index(0)]
             raise UserError(f"callback.graphmax_trial.parts.top_words.contexts: '{empty}' has no token, leave it out")
+        if self.words > len(vocabulary):
+            raise UserError(
+                f"callback.graphmax_trial.parts.top_words.words={self.words}: the vocabulary has {len(vocabulary)}"
+            )
         return max(lengths)
 
     def measure(self, fold: Fold, module: LightningModule) -> tuple[dict[str, Measure], list[dict[str, Any]]]:

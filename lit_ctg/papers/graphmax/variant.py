@@ -128,6 +128,8 @@ NAMES = {
     "successor_divergence": "lambda KL(a || x)",
     "interpolation": "(softmax + lambda a) / (1 + lambda)",
 }
+# strength 0 of these is not softmax: one has no strength, the other stops on the way
+OTHERWISE_AT_0 = frozenset({"sparsemax", "algorithm_one"})
 OTHER_NAMES = {"published": "algorithm_one", "squared": "successor", "certified": "graphmax"}
 
 
@@ -154,8 +156,9 @@ def variants(
     """Return every variant over one scene graph by name (``NAMES`` says what each is).
 
     A variant maps logits ``[B, V]`` (``-inf`` allowed), the last token of each context ``[B]`` and a strength (one, or
-    one per row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (except for sparsemax). A row
-    that the certified solver does not certify causes a warning, and the run continues.
+    one per row) to log-probabilities ``[B, V]``, without gradient. Strength 0 is softmax (except for
+    those in ``OTHERWISE_AT_0``). A row that the certified solver does not certify causes a warning, and the run
+    continues.
 
     Args:
         graph: row-normalised, order 1, with its counts; other graphs are derived from it when first used.
@@ -252,19 +255,31 @@ class VariantRule(ScoreRule):
     It sees the last token of each prefix (the decoder's, for an encoder-decoder model), so the variants that pull
     towards its successors also work. A row with strength 0 keeps its scores.
 
+    Args:
+        variant: from ``variants``, or your own.
+        strength: one, or one per row.
+        softmax_at_0: False if strength 0 of the variant is not softmax (``OTHERWISE_AT_0``): no row keeps its scores.
+
     Raises:
         UserError: something else than a variant.
     """
 
-    def __init__(self, variant: Variant, strength: PerRow = 1.0):
+    def __init__(self, variant: Variant, strength: PerRow = 1.0, *, softmax_at_0: bool = True):
         if not callable(variant):
             raise UserError(f"variant: give a function or layer of scores, last ids and strengths, not {variant!r}")
-        self.variant, self.strength = variant, strength
+        self.variant, self.strength, self.softmax_at_0 = variant, strength, softmax_at_0
+
+    @classmethod
+    def named(cls, name: str, found: Mapping[str, Variant], strength: PerRow = 1.0) -> VariantRule:
+        """Return the rule of one of ``variants``; ``UserError`` names an unknown one."""
+        return cls(chosen(name, found), strength, softmax_at_0=name not in OTHERWISE_AT_0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if input_ids.dim() != 2 or input_ids.shape[1] == 0:
             raise UserError(f"input_ids of shape {tuple(input_ids.shape)} have no last token: give [B, T] with T >= 1")
         strength_B1 = per_row(self.strength, scores)
         log_probs_BV = self.variant(scores, input_ids[:, -1], strength_B1)
+        if not self.softmax_at_0:
+            return log_probs_BV
         # in half precision the result would differ from the certified distribution
         return torch.where(strength_B1 == 0, scores.to(log_probs_BV), log_probs_BV)

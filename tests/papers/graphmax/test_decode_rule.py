@@ -8,7 +8,8 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, GraphmaxRule, NotConverged, certify, graphmax
-from lit_ctg.papers.graphmax.decode import MAX_ITERATIONS
+from lit_ctg.papers.graphmax.decode import MAX_ITERATIONS, EachVariant, GraphmaxDecoding
+from lit_ctg.papers.graphmax.variant import variants
 
 IDS = torch.zeros(12, 1, dtype=torch.long)
 
@@ -88,3 +89,25 @@ def test_inside_hugging_face_generate(slow) -> None:
         logits = model(ids).logits[:, -1]
         ids = torch.cat([ids, graphmax(logits.detach(), graph, 20.0).probs_BV.argmax(-1, keepdim=True)], dim=-1)
     assert torch.equal(steered, ids)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_k": -5}, "decoding.top_k=-5: give a whole number from 0"),
+        ({"top_k": "a"}, "decoding.top_k='a'"),
+        ({"top_p": 1.5}, "decoding.top_p=1.5: give a number above 0, at most 1"),
+        ({"temperature": 0.0}, "decoding.temperature=0.0"),
+    ],
+)
+def test_sampling_settings_out_of_range_are_not_dropped(changes, message) -> None:
+    with pytest.raises(UserError, match=message):
+        GraphmaxDecoding(variant="graphmax", strength=1.0, **changes)
+
+
+def test_layers_of_each_row_take_half_precision(zipf_graph, zipf_logits) -> None:
+    names = ["graphmax", "softmax"] * 6
+    rule = EachVariant(variants(zipf_graph), names, [1.0] * 12)
+    scores = rule(IDS, zipf_logits.bfloat16())
+    assert scores.dtype == torch.float32 and torch.equal(scores[1::2], zipf_logits[1::2].bfloat16().float())
+    torch.testing.assert_close(scores[::2], GraphmaxRule(zipf_graph, 1.0)(IDS, zipf_logits.bfloat16())[::2])

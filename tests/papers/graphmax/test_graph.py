@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from safetensors.numpy import save_file
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import CooccurrenceGraph
-from lit_ctg.papers.graphmax.graph import GraphOperator, _arrays_checksum, _multiply_pruned, count_bigrams
+from lit_ctg.papers.graphmax.graph import (
+    GraphOperator,
+    SceneGraph,
+    _arrays_checksum,
+    _largest_eigenvalue,
+    _multiply_pruned,
+    count_bigrams,
+)
 
 TEXTS = [[0, 1, 2, 1, 2], [2, 0], [3], [], [1, 1]]
 SIZE = 5
@@ -320,3 +328,28 @@ def test_memory_is_sparse(zipf_graph: CooccurrenceGraph) -> None:
     operator = zipf_graph.operator(torch.zeros(1))
     # two copies of the edges and two laid out for the compiled product, the hub block, a few vectors
     assert operator.megabytes < (2 * (8 + 7) * zipf_graph.edges + 4 * 512**2 + 40 * zipf_graph.vocab_size) / 1e6
+
+
+def test_the_largest_eigenvalue_of_several_parts() -> None:
+    """A chain of parts with one eigenvalue: the power method on the whole would take forever."""
+    loops = 40
+    matrix = np.eye(loops) + np.eye(loops, k=1)
+    assert _largest_eigenvalue(sp.csr_array(matrix)) == 1.0
+    pair = np.array([[0.0, 2.0], [2.0, 0.0]])
+    blocks = np.block([[pair, np.ones((2, 2))], [np.zeros((2, 2)), pair]])
+    assert _largest_eigenvalue(sp.csr_array(blocks)) == pytest.approx(2.0, rel=1e-9)
+
+
+def test_a_graph_that_was_counted_otherwise_is_refused(tmp_path) -> None:
+    vocabulary = SimpleNamespace(tokens=[str(n) for n in range(SIZE)])
+    path = tmp_path / "graph.safetensors"
+    CooccurrenceGraph.from_token_ids(TEXTS, SIZE, order=2).save(path)
+    with pytest.raises(UserError, match=r"has order=2, the settings say 1: .* set model.scene.order=2"):
+        SceneGraph(path=path).graph(vocabulary)
+    assert SceneGraph(path=path, order=2).graph(vocabulary).information["order"] == 2
+    CooccurrenceGraph.from_token_ids(TEXTS, SIZE).save(path)
+    assert SceneGraph(path=path, row_edges=7).graph(vocabulary).information["order"] == 1
+    with pytest.raises(UserError, match="unknown normalization 'rows'"):
+        SceneGraph(path=path, normalization="rows")
+    with pytest.raises(UserError, match="of at least 1"):
+        SceneGraph(path=path, order=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from transformers import BartConfig, CTRLConfig, GPT2Config, LlamaConfig, OPTCon
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, graphmax
+from lit_ctg.papers.graphmax.published import check_runs
+from lit_ctg.papers.graphmax.trial import GraphmaxTrial
 
 # sec. 4.1: T = 20, learning rate and threshold 1e-4
 PRINTED = {"step_size": 1e-4, "steps": 20, "threshold": 1e-4}
@@ -210,3 +213,12 @@ def test_the_vocabulary_of_the_paper_is_that_of_no_model_used() -> None:
     # beside Fig. 2 it says N = 50527: GPT-2's 50,257 with two digits changed places
     used = [kind().vocab_size for kind in (GPT2Config, CTRLConfig, OPTConfig, LlamaConfig, BartConfig)]
     assert 50_527 not in used and sorted(str(GPT2Config().vocab_size)) == sorted("50527")
+
+
+def test_a_run_refuses_the_printed_logarithm_of_zero(published) -> None:
+    printed = replace(published, log_floor=0.0)
+    with pytest.raises(UserError, match=r"callback.graphmax_trial.published.log_floor=0: as printed"):
+        GraphmaxTrial(scenes={}, parts={}, folds=5, seed=0, published=printed)
+    with pytest.raises(UserError, match=r"model.published.log_floor=0"):
+        check_runs(printed, "model.published")
+    check_runs(published, "model.published")

@@ -235,3 +235,8 @@ def test_the_trial_reads_what_comes_before_the_models_output_layer() -> None:
             return GraphmaxOutput(logits_BTV.softmax(-1).log(), logits_BTV, logits_BTV)
 
     assert torch.equal(logits_of(Module(), [[1, 2]], 3), torch.arange(5.0).expand(1, 3, 5))
+
+
+def test_every_fold_draws_texts_of_its_own(folds) -> None:
+    seeds = [fold.text_seed for fold in folds]
+    assert len(set(seeds)) == len(seeds) and seeds == [fold.text_seed for fold in folds]

@@ -125,7 +125,8 @@ WORDS = {"methods": {"softmax": {"variant": "softmax"}}, "contexts": ["the food"
         (Convergence, {"contexts": 0}, "convergence.contexts=0: give a whole number from 1"),
         (Convergence, {"strength": -1}, "convergence.strength=-1"),
         (TopWords, {"words": 0}, "top_words.words=0"),
-        (TopWords, {"contexts": []}, "top_words.contexts is empty"),
+        (TopWords, {"contexts": []}, r"top_words.contexts=\[\]: give a list"),
+        (TopWords, {"contexts": "the food"}, "top_words.contexts=the food: give a list"),
         (TopWords, {"methods": {"g": {"variant": "softmx"}}}, "did you mean 'softmax'"),
     ],
 )
@@ -139,3 +140,9 @@ def test_a_context_without_a_token_is_told(vocabulary):
     assert TopWords(**WORDS).positions(vocabulary) == 2
     with pytest.raises(UserError, match="'' has no token"):
         TopWords(**{**WORDS, "contexts": ["the food", ""]}).positions(vocabulary)
+
+
+def test_more_words_than_there_are_is_told_before_the_training(vocabulary) -> None:
+    part = TopWords(methods=WORDS["methods"], contexts=["the food"], words=len(vocabulary) + 1)
+    with pytest.raises(UserError, match=r"top_words.words=\d+: the vocabulary has"):
+        part.positions(vocabulary)

@@ -12,7 +12,15 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from lit_ctg.errors import UserError
-from lit_ctg.papers.graphmax import AlgorithmOne, CooccurrenceGraph, VariantRule, graphmax, variant, variants
+from lit_ctg.papers.graphmax import (
+    AlgorithmOne,
+    CooccurrenceGraph,
+    GraphmaxRule,
+    VariantRule,
+    graphmax,
+    variant,
+    variants,
+)
 from lit_ctg.papers.graphmax.published import project_on_simplex
 from lit_ctg.papers.graphmax.variant import NAMES, Certificates, checked_name, chosen
 
@@ -240,3 +248,16 @@ def test_a_rule_wants_prefixes_that_the_graph_knows(zipf_graph, zipf_logits) -> 
 def test_half_precision_scores_come_back_in_float32(zipf_graph, zipf_logits) -> None:
     scores = VariantRule(variants(zipf_graph)["graphmax"], 1.0)(torch.zeros(12, 1).long(), zipf_logits.bfloat16())
     assert scores.dtype == torch.float32
+
+
+def test_at_strength_0_only_softmax_keeps_the_scores(graph, logits) -> None:
+    found = variants(graph, published=PUBLISHED)
+    ids = LAST.unsqueeze(1)
+    for name in found:
+        given = VariantRule.named(name, found, 0.0)(ids, logits)
+        assert torch.equal(given, logits) == (name not in variant.OTHERWISE_AT_0), name
+    np.testing.assert_allclose(
+        VariantRule.named("sparsemax", found, 0.0)(ids, logits).exp(), variant.sparsemax(logits), atol=1e-6
+    )
+    rule = GraphmaxRule(graph, 0.0, solver=PUBLISHED, strict=False)(ids, logits)
+    assert torch.equal(rule, VariantRule.named("algorithm_one", found, 0.0)(ids, logits))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from lit_ctg.data import wikitext
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.papers.nslm.corpus import (
+    HOST,
     WikiTextDataModule,
     chunk_places,
     gazetteer,
@@ -104,3 +108,14 @@ def test_numbers_and_places_make_corpora_of_their_own(tmp_path: Path) -> None:
     assert "New_York_City" in places.vocabulary.tokens
     assert len({data.packed.folder for data in (bare, numbers, places)}) == 3
     assert numbers.transform("1 @,@ 234 in New York") == "1,234 in New York"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_an_accelerators_batches_keep_their_parts(kind) -> None:
+    batch = {"input_ids_BT": torch.tensor([[1, 2]])}
+    device = SimpleNamespace(type=kind)
+    data = SimpleNamespace(trainer=SimpleNamespace(strategy=SimpleNamespace(root_device=device)))
+    found = WikiTextDataModule.on_before_batch_transfer(data, batch, 0)
+    assert set(found) == {"input_ids_BT"} | ({HOST + "input_ids_BT"} if kind == "cuda" else set())
+    if kind == "cuda":
+        assert isinstance(found[HOST + "input_ids_BT"], np.ndarray)

@@ -23,6 +23,7 @@ from lit_ctg.core.model import evaluating
 from lit_ctg.errors import UserError
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.nslm.classes import ListRecogniser, PatternRecogniser, class_table, make_recogniser
+from lit_ctg.papers.nslm.corpus import HOST
 from lit_ctg.papers.nslm.evaluation import NSLMEvaluation
 from lit_ctg.papers.nslm.heads import HeadScores
 from lit_ctg.papers.nslm.micro_model import Blend, MicroModel
@@ -31,6 +32,8 @@ from lit_ctg.papers.nslm.model import (
     NSLMModule,
     Stream,
     TokenScores,
+    _counted,
+    _host,
     clip_apart,
     clip_by_norm,
     distance,
@@ -858,3 +861,18 @@ def test_one_training_serves_both_regimes(run_cli: Any, tmp_path: Path) -> None:
     assert "weights" in taken.corpus and "weights" not in own.corpus
     tested = {name: entry["value"] for name, entry in own.metrics.items() if name.startswith(("test/", "val/"))}
     assert len(tested) > 50 and tested == {name: taken.metrics[name]["value"] for name in tested}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_counted_positions_row_by_row(whole) -> None:
+    values_BT = torch.arange(12.0).view(3, 4)
+    mask_BT = torch.ones(3, 4, dtype=torch.bool)
+    mask_BT[1, 2:] = whole
+    assert torch.equal(_counted(values_BT, mask_BT.numpy()), values_BT[mask_BT])
+
+
+def test_what_was_kept_before_a_batch_was_moved_is_read() -> None:
+    """The kept part differs on purpose: it shows which one is read."""
+    moved, kept = torch.tensor([[1, 2]]), np.array([[3, 4]])
+    assert _host({"input_ids_BT": moved}, "input_ids_BT").tolist() == [[1, 2]]
+    assert _host({"input_ids_BT": moved, HOST + "input_ids_BT": kept}, "input_ids_BT").tolist() == [[3, 4]]
