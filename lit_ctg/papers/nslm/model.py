@@ -806,12 +806,16 @@ def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
     if not grads:
         return
     if grads[0].device.type != "cpu":
-        # in few kernels, and without waiting for the norm
-        factor = (largest / torch.nn.utils.get_total_norm(grads)).clamp(max=1.0)
-        for grad in grads:
-            grad.mul_(factor)
+        scale_to_norm(grads, largest)
         return
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
     if norm > largest:
         for grad in grads:
             grad.mul_(largest / norm)
+
+
+def scale_to_norm(grads: Sequence[Tensor], largest: float) -> None:
+    """Scale tensors as ``clip_by_norm`` does, in few kernels and without waiting for the norm."""
+    factor = (largest / torch.nn.utils.get_total_norm(grads)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(factor)

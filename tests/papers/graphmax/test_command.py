@@ -60,6 +60,8 @@ def test_bad_input(tmp_path: Path, run_cli) -> None:
     for word in ("order=0", "minimum_count=few", "row_edges=-1"):
         with pytest.raises(UserError, match=f"lit-ctg data graph: {word}: give a whole number from 1"):
             main(["data=reviews", "size=smoke", "data/tokenizer=word", out, word])
+    with pytest.raises(UserError, match=r"split=tran: the corpus has test, val, train; did you mean 'train'"):
+        main(["data=reviews", "size=smoke", "data/tokenizer=word", out, "split=tran"])
     with pytest.raises(UserError, match="not a text corpus"):
         main(["data=clause", "size=smoke", out])
     code, _, err = run_cli("data", "grap", "data=reviews")

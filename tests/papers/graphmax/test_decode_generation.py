@@ -14,6 +14,8 @@ from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.papers.graphmax import CooccurrenceGraph
+from lit_ctg.papers.graphmax.command import main
+from lit_ctg.papers.graphmax.control import of_run
 from lit_ctg.papers.graphmax.decode import GraphmaxDecoding, GraphmaxGenerator
 from lit_ctg.papers.graphmax.model import GraphmaxModule
 
@@ -128,3 +130,14 @@ def test_each_row_has_its_own_layer_and_strength(module) -> None:
     for row in range(3):
         own = {name: values[row] for name, values in control.items()}
         assert made.generate(1, "the", control=own, seed=2, rows=[row]) == [together[row]]
+
+
+def test_a_run_with_plain_softmax_has_no_control_to_export(module) -> None:
+    assert of_run(module, None, SimpleNamespace(variant="successor", strength=2.0)).variant == "successor"
+    with pytest.raises(UserError, match="variant=softmax: that is the model itself"):
+        of_run(module, None, SimpleNamespace(variant="softmax", strength=1.0))
+
+
+def test_a_translation_corpus_is_counted_on_the_side_that_is_written(tmp_path) -> None:
+    graph = main(["experiment=graphmax/translation", "size=smoke", f"out={tmp_path / 'g'}"])
+    assert graph.information["split"] == "train.target"

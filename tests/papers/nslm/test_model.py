@@ -41,6 +41,7 @@ from lit_ctg.papers.nslm.model import (
     likeliest_weight,
     mix,
     read_vectors,
+    scale_to_norm,
     sgd_with_decay,
     with_cache,
 )
@@ -876,3 +877,17 @@ def test_what_was_kept_before_a_batch_was_moved_is_read() -> None:
     moved, kept = torch.tensor([[1, 2]]), np.array([[3, 4]])
     assert _host({"input_ids_BT": moved}, "input_ids_BT").tolist() == [[1, 2]]
     assert _host({"input_ids_BT": moved, HOST + "input_ids_BT": kept}, "input_ids_BT").tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize("largest", [0.5, 1e6])
+def test_both_ways_to_clip_agree(largest) -> None:
+    generator = torch.Generator().manual_seed(0)
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 4), (5,))]
+    for parameter in parameters:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    copies = [parameter.grad.clone() for parameter in parameters]
+    clip_by_norm(parameters, largest)
+    scale_to_norm(copies, largest)
+    for parameter, copy in zip(parameters, copies, strict=True):
+        torch.testing.assert_close(parameter.grad, copy)
+    assert float(torch.cat([copy.flatten() for copy in copies]).norm()) <= largest * 1.0001
