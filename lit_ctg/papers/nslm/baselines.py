@@ -132,7 +132,7 @@ class CharacterRNN(nn.Module):
 
     def forward(self, context_ND: Tensor, index_N: np.ndarray) -> Tensor:
         """Return log P of one member per context by the chain rule, [N]; strings outside the class also have mass."""
-        member_N = moved(index_N, context_ND.device)
+        member_N = moved(index_N, context_ND)
         length_N = self.length_K[member_N]
         text_NL = self.padded_KL[member_N][:, : int(self.lengths[index_N].max())]
         # the end symbol also starts a token
@@ -233,7 +233,7 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         cost = hidden_XD.new_zeros((), dtype=torch.float32)
         for number in np.unique(class_X):
             rows_X = np.flatnonzero(class_X == number)
-            cost = cost - self[number](hidden_XD[moved(rows_X, hidden_XD.device)], index_X[rows_X]).sum()
+            cost = cost - self[number](hidden_XD[moved(rows_X, hidden_XD)], index_X[rows_X]).sum()
         return cost / len(class_X)
 
     def log_probs(self, hidden_XD: Tensor, number: int) -> Tensor:
@@ -247,7 +247,7 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
             return self[number](hidden_XD, index_X)
         blocks = hidden_XD.split(max(1, CELLS // len(self[number].length_K)))
         log_XK = torch.cat([self.log_probs(block, number) for block in blocks])
-        return log_XK.gather(1, moved(index_X, log_XK.device).unsqueeze(1)).squeeze(1)
+        return log_XK.gather(1, moved(index_X, log_XK).unsqueeze(1)).squeeze(1)
 
 
 @dataclass

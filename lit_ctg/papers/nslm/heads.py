@@ -128,7 +128,7 @@ class ClassHeads(nn.Module, ABC):
         for number in range(len(self.sizes)):
             rows_X = np.flatnonzero(class_N == number)
             if len(rows_X):
-                rows = moved(rows_X, hidden_ND.device)
+                rows = moved(rows_X, hidden_ND)
                 index_X1 = self.index_CV[number, target_N[rows]].unsqueeze(1)
                 chosen_X = self.within_class(hidden_ND[rows], number).gather(1, index_X1).squeeze(1)
                 result_N = result_N.index_put((rows,), chosen_X)
@@ -156,9 +156,9 @@ class ClassHeads(nn.Module, ABC):
         return tags_NC.masked_fill(~self.available_SC[state_N], -torch.inf)
 
 
-def moved(values: np.ndarray, device: torch.device) -> Tensor:
-    """Return values on a device, without waiting for its work so far."""
-    return torch.from_numpy(values).to(device, non_blocking=True)
+def moved(values: np.ndarray, beside: Tensor) -> Tensor:
+    """Return values on another tensor's device, without waiting for its work so far."""
+    return torch.from_numpy(values).to(beside.device, non_blocking=True)
 
 
 def rows(count: int, dim: int, init_range: float) -> tuple[nn.Parameter, nn.Parameter]:

@@ -184,7 +184,7 @@ def _counted(values_BT: Tensor, counted_BT: np.ndarray) -> Tensor:
     """Return the values at some positions, row by row; unlike an index of bools it does not wait for the device."""
     if counted_BT.all():
         return values_BT.flatten(0, 1)
-    return values_BT.flatten(0, 1)[moved(np.flatnonzero(counted_BT), values_BT.device)]
+    return values_BT.flatten(0, 1)[moved(np.flatnonzero(counted_BT), values_BT)]
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -687,7 +687,7 @@ class NSLMModule(LitLanguageModel):
         hidden_BTD, contexts = self._run(batch, self.streams["train"])
         counted_BT, target_BT = _host(batch, "mask_target_BT"), _host(batch, "target_ids_BT")
         hidden_ND, target_N = _counted(hidden_BTD, counted_BT), _counted(batch["target_ids_BT"], counted_BT)
-        state_N = moved(contexts.state_BT[counted_BT], target_N.device)
+        state_N = moved(contexts.state_BT[counted_BT], target_N)
         sums = self.heads.losses(hidden_ND, target_N, state_N, contexts.class_of(target_BT)[counted_BT])
         tokens = max(1, len(target_N))
         found = contexts.occurrences(target_BT, counted_BT)
@@ -696,7 +696,7 @@ class NSLMModule(LitLanguageModel):
             losses["within"] = sums["within"] / max(1, len(found))
         loss = sums["all"] / (len(counted_BT) if self.sum_over_time else tokens)
         if len(self.characters) and len(found):
-            position_X = moved(found.position_N, hidden_BTD.device)
+            position_X = moved(found.position_N, hidden_BTD)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
         if self.characters.ready:
             losses["characters"] = self.characters.cost()
