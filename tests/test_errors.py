@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import re
@@ -100,5 +101,9 @@ def test_a_number_out_of_its_bounds_is_named(value, bounds, said):
 
 
 def test_a_number_within_its_bounds_is_taken():
-    for value in (0, 0.5, 1, np.float32(0.25), np.int64(1)):
-        check_number("x", value, least=0, most=1)
+    taken = []
+    for value in (-0.01, 0, 0.5, 1, np.float32(0.25), np.int64(1), 1.01):
+        with contextlib.suppress(UserError):
+            check_number("x", value, least=0, most=1)
+            taken.append(value)
+    assert taken == [0, 0.5, 1, 0.25, 1]

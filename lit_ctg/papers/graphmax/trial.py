@@ -417,7 +417,11 @@ class GraphmaxTrial(Callback):
                     "tokens or raise backbone.context"
                 )
         for name, scene in self.scenes.items():
-            found = len(list(itertools.islice(scene.documents(self.held_out), self.folds)))
+            # each review counts once, and those of the training split are never held out as test
+            texts = {document.text for document in scene.documents(self.held_out)}
+            if self.held_out == "test":
+                texts -= {document.text for document in scene.documents("train")}
+            found = len(texts)
             if found < self.folds:
                 raise UserError(
                     f"callback.graphmax_trial.scenes.{name} has {found} reviews for {self.folds} folds: choose another "

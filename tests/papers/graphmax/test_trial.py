@@ -13,7 +13,7 @@ from lit_ctg.config import compose
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import graphmax
 from lit_ctg.papers.graphmax.model import GraphmaxOutput
-from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, logits_of, summarize_folds
+from lit_ctg.papers.graphmax.trial import GraphmaxTrial, Measure, checked_methods, logits_of, summarize_folds
 from lit_ctg.run.build import instantiate
 from lit_ctg.statistics import paired_t_interval, t_interval
 from tests.papers.graphmax.conftest import REVIEWS
@@ -204,6 +204,9 @@ def test_what_does_not_fit_is_told_before_training(scene, published, module, voc
     found.scenes = {"shop": scene(("one review", "another review"))}
     with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
         found.setup(trainer, model, "fit")
+    found.scenes = {"shop": scene(("one review", "another review") * 5)}
+    with pytest.raises(UserError, match=r"scenes\.shop has 2 reviews for 3 folds"):
+        found.setup(trainer, model, "fit")
 
 
 @pytest.mark.parametrize(
@@ -240,3 +243,16 @@ def test_the_trial_reads_what_comes_before_the_models_output_layer() -> None:
 def test_every_fold_draws_texts_of_its_own(folds) -> None:
     seeds = [fold.text_seed for fold in folds]
     assert len(set(seeds)) == len(seeds) and seeds == [fold.text_seed for fold in folds]
+
+
+@pytest.mark.parametrize(
+    ("strengths", "setting", "message"),
+    [
+        ("strength", {"strength": None}, "here.g.strength=None: the strength of graphmax is a number"),
+        ("strengths", {"strengths": 1.0}, "here.g.strengths=1.0: give a list of numbers"),
+        ("strengths", {"strengths": "12"}, "here.g.strengths=12: give a list of numbers"),
+    ],
+)
+def test_a_strength_that_is_none_or_no_list_is_named(strengths, setting, message) -> None:
+    with pytest.raises(UserError, match=message):
+        checked_methods("here", {"g": {"variant": "graphmax", **setting}}, strengths=strengths)

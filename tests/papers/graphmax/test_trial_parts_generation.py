@@ -15,6 +15,7 @@ from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.metrics import NgramJudge
 from lit_ctg.papers.graphmax.trial_parts import (
+    GENERATED,
     DecodingTime,
     ReviewGeneration,
     Sampler,
@@ -362,3 +363,24 @@ def test_time_and_generation_need_softmax_to_compare_with():
         DecodingTime(sampler=sampler(), prompts=1, prompt_tokens=1, new_tokens=1, clock="sun")
     with pytest.raises(UserError, match=r"time\.prompts=0"):
         DecodingTime(sampler=sampler(), prompts=0, prompt_tokens=1, new_tokens=1)
+
+
+def test_folds_draw_apart_and_methods_alike(folds, module) -> None:
+    """The folds have the same prompts here: only what they draw can differ."""
+    prompts = [[0], [1], [2]] * 4
+    methods = {"softmax": {"variant": "softmax"}, "same": {"variant": "graphmax", "strength": 0.0}}
+    drawn = sampler(methods=methods)
+    texts = [[drawn.continue_ids(fold, module, name, prompts, 5) for name in methods] for fold in folds]
+    assert texts[0][0] == texts[0][1] and texts[1][0] == texts[1][1]
+    assert sum(a == b for a, b in zip(texts[0][0], texts[1][0], strict=True)) < 6
+
+
+def test_generated_numbers_have_a_version_of_their_own(folds, module) -> None:
+    numbers, _ = part().measure(folds[0], module)
+    assert numbers and {number.version for number in numbers.values()} == {GENERATED}
+    assert {number.version for number in part().references(folds[0]).values()} == {1}
+
+
+def test_a_judge_of_unsupported_order_is_told_when_the_part_is_built() -> None:
+    with pytest.raises(UserError, match=r"generation.judge_order=9: give a number at most 5"):
+        part(judge_order=9)
