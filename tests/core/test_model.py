@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import math
+from pathlib import Path
 
 import lightning
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -118,6 +121,57 @@ def test_training_learns_logs_the_parts_and_validation_returns_the_output():
     assert float(logged["train/token_loss"]) < 0.1
     assert isinstance(seen[0], LMOutput)
     assert seen[0].scores_BTV.shape == (4, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "max_steps", "written"), [(3, 2, -1, [2, 4, 6]), (3, 100, -1, []), (3, 0, 5, [])]
+)
+def test_parts_of_the_loss_reach_callbacks_each_step_and_loggers_as_often_as_asked(
+    tmp_path, steps, every, max_steps, written
+):
+    lightning.seed_everything(0, verbose=False)
+    parts: list[dict] = []
+    last: list[tuple[float, float]] = []
+    calls: list[int] = []
+
+    class Watch(lightning.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            assert not any(value.requires_grad for value in outputs.values())
+            parts.append({name: float(value) for name, value in outputs.items()})
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            last.append((float(trainer.callback_metrics["train/token_loss"]), parts[-1]["token_loss"]))
+
+    class Counted(Bigram):
+        def log_dict(self, *args, **kwargs):
+            calls.append(self.global_step + 1)
+            super().log_dict(*args, **kwargs)
+
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    trainer = lightning.Trainer(
+        max_epochs=2 if max_steps < 0 else None,
+        max_steps=max_steps,
+        limit_train_batches=steps,
+        log_every_n_steps=every,
+        accelerator="cpu",
+        logger=logger,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[Watch()],
+    )
+    trainer.fit(Counted(), loader())
+    total = 6 if max_steps < 0 else max_steps
+    assert len(parts) == total
+    assert all(part["loss"] == pytest.approx(2 * part["token_loss"], rel=1e-6) for part in parts)
+    assert last and all(logged == own for logged, own in last), "the last step of an epoch, and of the run"
+    assert set(calls) == {*written, 3, total} and len(calls) == len(set(calls))
+    file = Path(logger.log_dir, "metrics.csv")
+    rows = list(csv.DictReader(file.open())) if written else []
+    assert [(int(row["step"]) + 1, float(row["train/token_loss"])) for row in rows] == [
+        (step, pytest.approx(parts[step - 1]["token_loss"])) for step in written
+    ]
+    assert written or not file.exists()
 
 
 def test_gradients_are_clipped_in_mixed_precision_too(tmp_path):

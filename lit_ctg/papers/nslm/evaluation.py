@@ -299,11 +299,8 @@ class NSLMEvaluation(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add up the step's costs, on the device, without waiting for it."""
-        logged = trainer.callback_metrics
         # a single-task model has no tags
-        self._sums = {
-            name: total + logged[f"train/{name}"] for name, total in self._sums.items() if f"train/{name}" in logged
-        }
+        self._sums = {name: total + outputs[name] for name, total in self._sums.items() if name in outputs}
         self._steps += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

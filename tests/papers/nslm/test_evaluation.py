@@ -181,11 +181,11 @@ def test_a_run_leaves_its_numbers(run_cli: Callable[..., Any], tmp_path: Path) -
 def test_the_curve_of_training_is_the_mean_of_the_steps() -> None:
     callback = NSLMEvaluation(total="numbers", rarity=[1])
     for epoch, costs in enumerate(([6.0, 4.0], [3.0, 1.0, 2.0])):
-        trainer: Any = SimpleNamespace(current_epoch=epoch, callback_metrics={})
+        trainer: Any = SimpleNamespace(current_epoch=epoch)
         callback.on_train_epoch_start(trainer, trainer)
         for cost in costs:
-            trainer.callback_metrics |= {"train/nnlm": torch.tensor(cost), "train/tag": torch.tensor(2 * cost)}
-            callback.on_train_batch_end(trainer, trainer, None, None, 0)
+            parts = {"loss": torch.tensor(9.0), "nnlm": torch.tensor(cost), "tag": torch.tensor(2 * cost)}
+            callback.on_train_batch_end(trainer, trainer, parts, None, 0)
             # interrupted after every step
             state = json.loads(json.dumps(callback.state_dict()))
             callback = NSLMEvaluation(total="numbers", rarity=[1])
