@@ -810,12 +810,12 @@ def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:
         return
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
     if norm > largest:
+        factor = largest / norm
         for grad in grads:
-            grad.mul_(largest / norm)
+            grad.mul_(factor)
 
 
 def scale_to_norm(grads: Sequence[Tensor], largest: float) -> None:
     """Scale tensors as ``clip_by_norm`` does, in few kernels and without waiting for the norm."""
     factor = (largest / torch.nn.utils.get_total_norm(grads)).clamp(max=1.0)
-    for grad in grads:
-        grad.mul_(factor)
+    torch._foreach_mul_(list(grads), factor)
