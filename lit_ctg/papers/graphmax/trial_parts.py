@@ -316,7 +316,8 @@ class ReviewGeneration:
         Raises:
             UserError: the second judge cannot be loaded.
         """
-        _ = self.pretrained_judge
+        if self.judge_path is not None:
+            HuggingFaceJudge(self.judge_path)  # not kept: it would lie in memory while the model trains
         return len(self._prefix(vocabulary)) + self.prompt_tokens + self.new_tokens - 1
 
     def _prefix(self, vocabulary: Tokenizer) -> list[int]:

@@ -14,7 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lit_ctg.errors import UserError
+from lit_ctg.papers.graphmax import trial_parts
 from lit_ctg.papers.graphmax.metrics import HuggingFaceJudge, NgramJudge, text_perplexity
+from lit_ctg.papers.graphmax.trial_parts import ReviewGeneration, Sampler
 from lit_ctg.statistics import t_quantile
 
 V = 7
@@ -122,3 +124,24 @@ def test_special_tokens_that_a_tokenizer_adds_are_no_text_and_places_in_the_text
 def test_no_judge_there(tmp_path):
     with pytest.raises(UserError, match="no causal language model"):
         HuggingFaceJudge(str(tmp_path))
+
+
+def test_a_second_judge_is_tried_before_the_training_and_loaded_when_it_reads(folder, tmp_path, monkeypatch):
+    loaded: list[str] = []
+
+    class Counted(HuggingFaceJudge):
+        def __init__(self, path: str) -> None:
+            loaded.append(path)
+            super().__init__(path)
+
+    monkeypatch.setattr(trial_parts, "HuggingFaceJudge", Counted)
+    softmax = Sampler(methods={"softmax": {"variant": "softmax"}}, temperature=1.0, top_p=0.9)
+    lengths = {"texts": 1, "prompt_tokens": 2, "new_tokens": 3, "sampled": 1, "judge_order": 2}
+    assert ReviewGeneration(sampler=softmax, **lengths).positions(None) == 4 and loaded == []
+    missing = ReviewGeneration(sampler=softmax, judge_path=str(tmp_path), **lengths)
+    with pytest.raises(UserError, match="no causal language model"):
+        missing.positions(None)
+    part = ReviewGeneration(sampler=softmax, judge_path=str(folder), **lengths)
+    assert part.positions(None) == 4
+    assert not any(isinstance(value, HuggingFaceJudge) for value in vars(part).values()), "nothing stays in memory"
+    assert part.pretrained_judge is part.pretrained_judge and loaded == [str(tmp_path), str(folder), str(folder)]
