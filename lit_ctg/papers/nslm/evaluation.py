@@ -461,11 +461,26 @@ class ClassReport(Callback):
                 raise UserError(f"{where}: low={low} is above high={high}; exchange them")
         self.results: dict[str, dict[str, Any]] = {}
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look, before any training, whether the classes were fitted with the metrics of their curves."""
+        if getattr(pl_module, "selection", None) is not None:
+            self._check(pl_module)
+
+    def _check(self, module: Any) -> None:
+        for name, settings in self.curves.items():
+            if name not in module.table.names:
+                continue
+            known = sorted({trial.metric for trial in module.selection.best(name)})
+            if settings["metric"] not in known:
+                hint = did_you_mean(str(settings["metric"]), known)
+                raise UserError(f"callback.class_report: class '{name}' has the metrics {', '.join(known)}{hint}")
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the data behind the module's micro-models."""
         if trainer.state.fn != "validate":
             return
         module, datamodule = cast("NSLMModule", pl_module), datamodule_of(trainer)
+        self._check(module)  # of a checkpoint that is evaluated, too
         packed = datamodule.prepare()
         found = {split: module.occurrences(datamodule, split) for split in ("train", "val", "test")}
         totals = {split: len(packed.ids(split)) for split in found}
@@ -484,12 +499,7 @@ class ClassReport(Callback):
         """Add the curves of one class: the first trial of a density is its best."""
         low, high = int(settings["low"]), int(settings["high"])
         edges = np.arange(low, high + 2) - 0.5
-        trials = module.selection.best(name)
-        if settings["metric"] not in {trial.metric for trial in trials}:
-            known = sorted({trial.metric for trial in trials})
-            hint = did_you_mean(str(settings["metric"]), known)
-            raise UserError(f"callback.class_report: class '{name}' has the metrics {', '.join(known)}{hint}")
-        for trial in trials:
+        for trial in module.selection.best(name):
             if trial.metric == settings["metric"] and f"density/{name}/{trial.density}/{low}" not in self.results:
                 curve = density_curve(trial.model, occurrences, edges)
                 # otherwise this many rows would stay cached until the process ends

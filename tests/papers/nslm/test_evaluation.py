@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -528,8 +528,24 @@ def run(curves: dict) -> tuple[ClassReport, np.ndarray]:
     )
     trainer = SimpleNamespace(state=SimpleNamespace(fn="validate"), datamodule=datamodule)
     report = ClassReport(curves=curves)
+    # evaluated without training
     report.on_validation_end(trainer, module)
+    trained = ClassReport(curves=curves)
+    trained.on_fit_start(trainer, module)
+    trained.on_validation_end(trainer, module)
+    assert trained.results == report.results
     return report, ids_T
+
+
+def test_a_metric_that_a_class_lacks_is_named_before_the_training() -> None:
+    year = make_recogniser("year", {"pattern": r"19\d\d", **GRID})
+    table = class_table(TOKENS, [year])
+    found = Occurrences.from_documents(np.arange(60) + 1, np.zeros(1, dtype=int), table)
+    module: Any = SimpleNamespace(table=table, selection=select(table, found, found))
+    report = ClassReport(curves={"year": {"metric": "diference", "low": 0, "high": 1}})
+    with pytest.raises(UserError, match="class 'year' has the metrics difference, frequency; did you mean"):
+        report.on_fit_start(cast(Any, None), module)
+    report.on_fit_start(cast(Any, None), cast(Any, SimpleNamespace(selection=None)))
 
 
 def test_counts_and_curves() -> None:
