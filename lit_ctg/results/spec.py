@@ -4,7 +4,7 @@
 
     title: semantic fusion
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
-    unread: {main: model.scene}       # experiment -> the part of its configuration whose corpora no number reads
+    unread: {main: model.scene}       # experiment -> the part of its configuration that no number reads
     headline:                         # optional: what the README shows
       summary: The outcome in words; numbers in it must stand in the tables.
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
@@ -107,7 +107,7 @@ class Headline:
 class Manifest:
     """A paper's ``paper.yaml``; ``data`` None means that any local data is the paper's kind of data.
 
-    ``unread`` names, for an experiment, the part of its configuration whose corpora no number of it has read.
+    ``unread`` names, for an experiment, the part of its configuration that no number of it has read.
     """
 
     paper: str

@@ -71,7 +71,7 @@ class RecordPool:
         paper, size: which of them to use.
         committed: folder of the paper's committed records.
         data: folders of local data that are the paper's kind of data; None: any.
-        unread: experiment -> the part of its configuration whose corpora no number of it has read.
+        unread: experiment -> the part of its configuration that no number of it has read.
     """
 
     def __init__(
@@ -183,8 +183,7 @@ class RecordPool:
 
     def _sources(self, record: RunRecord) -> Iterator[tuple[str, Any]]:
         """Return (source, root) of every corpus that a run's numbers may have read."""
-        part = self.unread.get(record.name)
-        return sources_of(record.config if part is None else drop_keys(record.config, frozenset([part])))
+        return sources_of(without_unread(record.config, self.unread.get(record.name)))
 
     def describe(self) -> str:
         """Describe the records in one line: how many, which seeds, size and data."""
@@ -236,7 +235,8 @@ class RecordPool:
     def _one_configuration(self, key: Key, group: list[RunRecord], folder: Path | None) -> list[RunRecord]:
         """Return the runs of one configuration; the others get a note."""
         committed = [r for r in group if folder is not None and r.source is not None and folder in r.source.parents]
-        families = {id(record): family_hash(record) for record in group}
+        configs = {id(record): without_unread(record.config, self.unread.get(key[0])) for record in group}
+        families = {id(record): family_hash(configs[id(record)]) for record in group}
         votes = Counter(families[id(record)] for record in committed or group)
         latest = {families[id(record)]: record for record in sorted(group, key=lambda record: record.started_at)}
         best = max(votes, key=lambda family: (votes[family], latest[family].started_at))
@@ -246,7 +246,8 @@ class RecordPool:
             fits = families[id(record)] == best or any(record is one for one in committed)
             (kept if fits else other).append(record)
         for record in [*other, *(record for record in kept if families[id(record)] != best)]:
-            changes = ", ".join(_differences(without_modules(latest[best].config), without_modules(record.config))[:3])
+            pair = (without_modules(configs[id(each)]) for each in (latest[best], record))
+            changes = ", ".join(_differences(*pair)[:3])
             mixed = any(record is one for one in kept)
             how = "committed, so counted with the others, but of" if mixed else "left out,"
             run = f"{self.paper}/{key[0]} {key[1]} seed {record.seed}"
@@ -266,9 +267,14 @@ def sources_of(node: Any) -> Iterator[tuple[str, Any]]:
             yield from sources_of(value)
 
 
-def family_hash(record: RunRecord) -> str:
-    """Return the hash of the configuration without its seeds: runs that share it are one sample."""
-    return config_hash(_without_seeds(drop_keys(record.config, frozenset(HASH_IGNORED))))
+def without_unread(config: dict[str, Any], part: str | None) -> dict[str, Any]:
+    """Return a run's configuration without the part that no number of it has read (``unread`` of ``paper.yaml``)."""
+    return config if part is None else drop_keys(config, frozenset([part]))
+
+
+def family_hash(config: Mapping[str, Any]) -> str:
+    """Return the hash of a configuration without its seeds: runs that share it are one sample."""
+    return config_hash(_without_seeds(drop_keys(config, frozenset(HASH_IGNORED))))
 
 
 # a run that has one shares no random numbers with the other models of its seed; which one it is does not matter

@@ -344,6 +344,16 @@ def test_a_corpus_that_no_number_has_read_decides_nothing(make_record) -> None:
         assert ("made-up sample text" in pool.describe()) == (said is not None)
 
 
+def test_runs_that_differ_in_what_no_number_has_read_are_one_sample(make_record) -> None:
+    records = [make_record("main", "corrected", seed, "paper") for seed in range(2)]
+    for record, source in zip(records, ("sample", "local"), strict=True):
+        record.config["model"] = {"scene": {"corpus": {"source": source, "root": None}}}
+    for unread, seeds in ((None, {1}), ({"other": "model.scene"}, {1}), ({"main": "model.scene"}, {0, 1})):
+        pool = RecordPool(records, "semantic_fusion", "paper", unread=unread)
+        assert set(pool.runs["main", "corrected"]) == seeds
+        assert any("another configuration" in note for note in pool.notes) == (len(seeds) == 1)
+
+
 def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records, monkeypatch) -> None:
     root = tmp_path / "experiments"
     shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))

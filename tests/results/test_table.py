@@ -176,9 +176,9 @@ def test_family_ignores_every_seed_but_nothing_else(make_record) -> None:
     one, two = make_record("main", "corrected", 1), make_record("main", "corrected", 2)
     one.config["data"], two.config["data"] = {"seed": 1, "n": 5}, {"seed": 2, "n": 5}
     one.config["logger"] = {"csv": 1}
-    assert family_hash(one) == family_hash(two)
+    assert family_hash(one.config) == family_hash(two.config)
     two.config["data"]["n"] = 6
-    assert family_hash(one) != family_hash(two)
+    assert family_hash(one.config) != family_hash(two.config)
 
 
 def test_nan_stays_nan(make_record) -> None:
