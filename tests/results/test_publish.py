@@ -351,7 +351,7 @@ def test_the_command_writes_a_file_a_run(tmp_path: Path, write_records, monkeypa
 
 @pytest.mark.long
 def test_workspace_shows_curves_and_tables() -> None:
-    results = results_for(PAPER)
+    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "results"])  # whatever lies in outputs/
     data = json.loads(serialised(workspace(results, "me", "ours")))
     assert (data["entity"], data["project"]) == ("me", "ours")
     text = json.dumps(data)
@@ -363,7 +363,7 @@ def test_workspace_shows_curves_and_tables() -> None:
 
 
 def test_report_holds_every_table_and_number() -> None:
-    results = results_for(PAPER)
+    results = results_for(PAPER, record_dirs=[EXPERIMENTS / PAPER / "results"])  # whatever lies in outputs/
     text = serialised(wandb_report(results, "me", "ours"))
     for table in results.tables:
         assert table.title.split(":")[0] in text
