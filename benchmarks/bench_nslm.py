@@ -1,6 +1,6 @@
 """NSLM: a training step of the medium LSTM, the grid search of WikiText-2, the cost of micro-models in evaluation.
 
-    python benchmarks/bench_nslm.py [--root local/wikitext2] [--parts step,grid] [--threads 2] [--batches 40]
+    python benchmarks/bench_nslm.py [--root local/wikitext2] [--parts step,grid,recorded] [--threads 2] [--batches 40]
 
 - ``step``: one step at ``size=paper`` (2 x 650, full softmax over both vocabularies), as it was (``model.fast=off``,
   float32) and as it is (``fast=auto``, bfloat16 products), in turns on the same batches with the same dropout. At least
@@ -10,8 +10,10 @@
   class tokens, their log-probabilities) at most 5% of the LSTM's evaluation with its exact softmax. That is measured at
   ``size=small`` (200 units) in float32 on one thread, both parts in turns on the same batches: a larger LSTM makes the
   share smaller.
+- ``recorded`` (needs CUDA): a step at ``size=paper`` on the device, kernel by kernel and as one recorded graph, in
+  turns of 20 steps. Seconds of the clock, since the processor does not wait for the device.
 
-CPU seconds of this process throughout. Without ``--root`` the text is the sample, which shows that it runs: its
+Otherwise CPU seconds of this process. Without ``--root`` the text is the sample, which shows that it runs: its
 vocabulary, and so the softmax, is smaller than WikiText-2's.
 """
 
@@ -28,11 +30,13 @@ import torch
 from lit_ctg.config import compose
 from lit_ctg.papers.nslm.evaluation import class_counts
 from lit_ctg.papers.nslm.model import Stream
+from lit_ctg.papers.nslm.recorded import RECORDERS
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.precision import has_bfloat16
 
 GRID_SECONDS, SHARE, SPEED_UP = 120, 0.05, 2.0
 WARM_UP = 3  # batches that are not counted
+TURN = 20  # steps of one form before the other's turn
 
 
 def prepare(experiment: str, options: argparse.Namespace) -> tuple[Any, Any]:
@@ -142,6 +146,49 @@ def medium(options: argparse.Namespace) -> None:
     print(f"now against before: {f'bound {SPEED_UP}' if has_bfloat16() else 'no units for bfloat16 here, so no bound'}")
 
 
+def recorded(options: argparse.Namespace) -> None:
+    """Print the milliseconds of a training step on a CUDA device, kernel by kernel and as one recorded graph."""
+    if not torch.cuda.is_available():
+        print("recorded: needs a CUDA device, and there is none")
+        return
+    cfg = compose(["experiment=nslm/numbers", "size=paper", *source(options)])
+    datamodule = build_datamodule(cfg)
+    datamodule.setup("fit")
+    recorders = dict(RECORDERS)
+    modules = {name: build_model(cfg, datamodule).cuda().train() for name in ("kernel by kernel", "recorded")}
+    streams = {name: iter(datamodule.train_dataloader()) for name in modules}
+    optimizers = {name: module.configure_optimizers()["optimizer"] for name, module in modules.items()}
+
+    def steps(name: str) -> float:
+        RECORDERS.clear()
+        if name == "recorded":
+            RECORDERS.update(recorders)
+        module, optimizer = modules[name], optimizers[name]
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(TURN):
+            batch = module.transfer_batch_to_device(next(streams[name]), module.device, 0)
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = module.losses(batch)["loss"]
+            loss.backward()
+            module.configure_gradient_clipping(optimizer, cfg.trainer.gradient_clip_val)
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return 1000 * (time.perf_counter() - began) / TURN
+
+    found: dict[str, list[float]] = {name: [] for name in modules}
+    for turn in range(1 + options.steps):
+        for name in modules:
+            milliseconds = steps(name)
+            if turn:
+                found[name].append(milliseconds)
+    RECORDERS.update(recorders)
+    median = {name: statistics.median(values) for name, values in found.items()}
+    for name, value in median.items():
+        print(f"{name}: {value:.2f} ms a step, {median['kernel by kernel'] / value:.2f} times as fast")
+
+
 def main() -> None:
     """Measure what ``--parts`` names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -150,12 +197,16 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--regime", default="corrected", help="corrected also tries densities times the unigram")
     parser.add_argument("--parts", default="step,grid")
-    parser.add_argument("--steps", type=int, default=7, help="of the medium LSTM that are counted")
+    parser.add_argument(
+        "--steps", type=int, default=7, help="of the medium LSTM that are counted; of `recorded`: turns"
+    )
     options = parser.parse_args()
     parts = options.parts.split(",")
     if "step" in parts:
         torch.set_num_threads(1)
         medium(options)
+    if "recorded" in parts:
+        recorded(options)
     if "grid" not in parts:
         return
     total = 0.0

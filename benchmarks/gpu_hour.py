@@ -46,6 +46,10 @@ STEPS = {
         [PYTHON, "benchmarks/bench_idea_gate.py", "--device", "cuda", "--precision", "bf16"],
         [PYTHON, "benchmarks/bench_idea_gate.py", "--help"],
     ),
+    "bench_nslm": (
+        [PYTHON, "benchmarks/bench_nslm.py", "--parts", "recorded"],
+        [PYTHON, "benchmarks/bench_nslm.py", "--help"],
+    ),
     "bench_gpt2": (
         [PYTHON, "benchmarks/bench_gpt2.py", "--device", "cuda"],
         [PYTHON, "benchmarks/bench_gpt2.py", "--help"],

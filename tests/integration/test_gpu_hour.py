@@ -39,7 +39,10 @@ def call(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_rehearsal_waits_for_time_and_goes_on_to_the_end(folder: Path) -> None:
     (folder / "outputs" / "gpu_hour").mkdir(parents=True)
     # four steps are over: an earlier call did them
-    done = {name: {"code": 0, "attempts": 1, "seconds": 1.0} for name in ("tests", "bench_idea_gate", "bench_gpt2")}
+    done = {
+        name: {"code": 0, "attempts": 1, "seconds": 1.0}
+        for name in ("tests", "bench_idea_gate", "bench_nslm", "bench_gpt2")
+    }
     (folder / "outputs" / "gpu_hour" / "state.json").write_text(json.dumps(done))
     first = call(folder, "out=back", "rehearse=true", "minutes=0.76")
     assert first.returncode == 3, first.stderr
@@ -50,7 +53,7 @@ def test_the_rehearsal_waits_for_time_and_goes_on_to_the_end(folder: Path) -> No
     assert last.returncode == 0, last.stdout + last.stderr
     state = json.loads((folder / "back" / "state.json").read_text())
     assert {name: one["code"] for name, one in state.items()} == dict.fromkeys(
-        ("tests", "bench_idea_gate", "bench_gpt2", "bench_graphmax", "bench_controls"), 0
+        ("tests", "bench_idea_gate", "bench_nslm", "bench_gpt2", "bench_graphmax", "bench_controls"), 0
     )
     assert "--device" in (folder / "back" / "bench_graphmax.txt").read_text()
     (record,) = (folder / "back").rglob("run.json")

@@ -91,6 +91,11 @@ class RecurrentBackbone(StatefulBackbone):
         hidden_BTD, state = self.lstm(self.dropout(embedded_BTD), state)
         return self.dropout(hidden_BTD), state
 
+    def start(self, rows: int) -> State:
+        """Return the state before the first position, zeros [layers, B, D]."""
+        zeros = next(self.lstm.parameters()).new_zeros(self.lstm.num_layers, rows, self.dim)
+        return zeros, zeros.clone()
+
 
 def forget(state: State, reset_B: Tensor) -> State:
     """Return the state, zeroed in the streams where ``reset_B`` is set, and detached from the graph."""

@@ -218,6 +218,16 @@ class OutputHeads(ClassHeads):
             self.register_buffer(name, value, persistent=False)
         self.word_VD, self.word_bias_V1 = rows(len(column_V), dim, init_range)
 
+    @property
+    def sampled(self) -> bool:
+        """Whether training draws words; as many samples as there are words are the full softmax."""
+        return self.samples is not None and self.samples < len(self.column_V)
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether training computes both full softmaxes by ``BothSoftmaxes``."""
+        return self.fast == "auto" and not self.sampled
+
     # training ------------------------------------------------------------------------------------------------------
 
     def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
@@ -226,9 +236,9 @@ class OutputHeads(ClassHeads):
         With ``samples``, the denominators are unbiased estimates: the target, plus words drawn log-uniformly (the
         vocabulary is sorted by frequency) divided by their expected counts.
         """
-        if self.samples is not None and self.samples < len(self.column_V):
+        if self.sampled:
             nnlm, tag = self._sampled(hidden_ND, target_N, state_N)
-        elif self.fast == "auto":
+        elif self.in_one_pass:
             return self._one_pass(hidden_ND, target_N, state_N)
         else:
             nnlm, tag = self.plain(hidden_ND, target_N, state_N)
@@ -386,7 +396,7 @@ class SingleTaskHeads(OutputHeads):
 
     def costs(self, hidden_ND: Tensor, target_N: Tensor, state_N: Tensor) -> Costs:
         """Return the summed negative log-probability of the words in nats, twice, and 0: tags cost nothing."""
-        if self.samples is not None and self.samples < len(self.column_V):
+        if self.sampled:
             _, logits_NJ, own_N = self._sample(hidden_ND, target_N)
             cost = (torch.logaddexp(logits_NJ.logsumexp(1), own_N) - own_N).sum()
         else:

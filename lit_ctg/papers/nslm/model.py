@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from lit_ctg.callback.checkpoint import KEY, load_checked
@@ -32,6 +33,7 @@ from lit_ctg.network.huggingface import HuggingFaceBackbone, weights_digest
 from lit_ctg.papers.nslm.baselines import (
     CharacterRNNs,
     NeuralCache,
+    RecurrentBackbone,
     StatefulBackbone,
     forget,
     grounded_dimensions,
@@ -42,6 +44,7 @@ from lit_ctg.papers.nslm.corpus import HOST
 from lit_ctg.papers.nslm.heads import OutputHeads, make_heads, moved
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
+from lit_ctg.papers.nslm.recorded import RECORDERS, Recorded, StepCosts
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 from lit_ctg.statistics import exp_or_inf
 
@@ -386,6 +389,7 @@ class NSLMModule(LitLanguageModel):
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
+        self._recorded: Recorded | None = None
         self._given: tuple[str, dict[str, str]] | None = None
         if start_from is not None:
             self._start_from(start_from)
@@ -460,7 +464,9 @@ class NSLMModule(LitLanguageModel):
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return embeddings [..., D], grounded dimensions last."""
-        return torch.cat((self.embedding(ids), self.grounded_VG[ids]), -1)
+        # clipping sums the rows of a sparse gradient first, and would wait for a device to count them
+        sparse = self.embedding.sparse and ids.device.type == "cpu"
+        return torch.cat((F.embedding(ids, self.embedding.weight, sparse=sparse), self.grounded_VG[ids]), -1)
 
     def contexts(self, batch: Batch, stream: Stream) -> Contexts:
         """Return the contexts of a stretch's targets, and advance the stream."""
@@ -684,12 +690,9 @@ class NSLMModule(LitLanguageModel):
 
         All heads have weight 1; character RNNs learn from the states, but send no gradient to them.
         """
-        hidden_BTD, contexts = self._run(batch, self.streams["train"])
         counted_BT, target_BT = _host(batch, "mask_target_BT"), _host(batch, "target_ids_BT")
-        hidden_ND, target_N = _counted(hidden_BTD, counted_BT), _counted(batch["target_ids_BT"], counted_BT)
-        state_N = moved(contexts.state_BT[counted_BT], target_N)
-        sums = self.heads.losses(hidden_ND, target_N, state_N, contexts.class_of(target_BT)[counted_BT])
-        tokens = max(1, len(target_N))
+        hidden_BTD, contexts, sums = self._costs(batch, counted_BT, target_BT)
+        tokens = max(1, int(counted_BT.sum()))
         found = contexts.occurrences(target_BT, counted_BT)
         losses: dict[str, Tensor] = {name: sums[name] / tokens for name in ("nnlm", "tag") if name in sums}
         if "within" in sums:
@@ -705,6 +708,49 @@ class NSLMModule(LitLanguageModel):
             losses["penalty"] = penalty
             loss = loss + penalty
         return {"loss": loss, **losses}
+
+    def _costs(
+        self, batch: Batch, counted_BT: np.ndarray, target_BT: np.ndarray
+    ) -> tuple[Tensor, Contexts, dict[str, Tensor]]:
+        """Return the hidden states of a stretch of training text, the contexts of its targets, and the heads' costs."""
+        stream = self.streams["train"]
+        if self._repeats(batch, counted_BT):
+            return self._repeat(batch, stream)
+        hidden_BTD, contexts = self._run(batch, stream)
+        hidden_ND, target_N = _counted(hidden_BTD, counted_BT), _counted(batch["target_ids_BT"], counted_BT)
+        state_N = moved(contexts.state_BT[counted_BT], target_N)
+        class_N = contexts.class_of(target_BT)[counted_BT]
+        return hidden_BTD, contexts, self.heads.losses(hidden_ND, target_N, state_N, class_N)
+
+    def _repeats(self, batch: Batch, counted_BT: np.ndarray) -> bool:
+        """Return whether a step is a repetition of ``StepCosts`` as recorded, or the one to be recorded."""
+        return (
+            batch["input_ids_BT"].device.type in RECORDERS
+            and isinstance(self.backbone, RecurrentBackbone)
+            and type(self.heads) is OutputHeads
+            and self.heads.in_one_pass
+            and "reset_B" in batch
+            and bool(counted_BT.all())
+            and (self._recorded is None or self._recorded.shape == counted_BT.shape)
+        )
+
+    def _repeat(self, batch: Batch, stream: Stream) -> tuple[Tensor, Contexts, dict[str, Tensor]]:
+        """Return the same as ``_costs``, by the recorded step."""
+        assert isinstance(self.backbone, RecurrentBackbone) and isinstance(self.heads, OutputHeads)
+        stream.enter(batch)
+        input_BT = batch["input_ids_BT"]
+        state = self.backbone.start(len(input_BT)) if stream.state is None else map(Tensor.detach, stream.state)
+        contexts = self.contexts(batch, stream)
+        context_BT = moved(contexts.state_BT, input_BT)
+        inputs = (input_BT, batch["target_ids_BT"], context_BT, batch["reset_B"], *state)
+        if self._recorded is None:
+            self._recorded = Recorded(StepCosts(self.embedding, self.embed, self.backbone, self.heads), inputs)
+        sums, hidden_BTD, stream.state = self._recorded(*inputs)
+        return hidden_BTD, contexts, sums
+
+    def on_train_end(self) -> None:
+        """Drop the recorded step: it holds memory of the device."""
+        self._recorded = None
 
     def configure_optimizers(self) -> Any:
         """SGD with a rate that decays after some epochs (sec. 5.2), or AdamW."""

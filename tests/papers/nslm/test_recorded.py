@@ -1,0 +1,200 @@
+"""The recorded step against the plain one: costs, gradients, whole trainings; on a CUDA device the recording itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_ctg.config import compose
+from lit_ctg.papers.nslm import recorded
+from lit_ctg.papers.nslm.baselines import RecurrentBackbone
+from lit_ctg.papers.nslm.model import NSLMModule
+from lit_ctg.results.record import load_records
+from lit_ctg.run.build import build_datamodule, build_model
+
+WORDS = (
+    "experiment=nslm/numbers",
+    "size=smoke",
+    "data.sample_size=3000",
+    "data.batch_size=4",
+    "model.samples=null",
+    "+model.character_every=2",
+)
+
+
+class Recorder:
+    """What a recorded graph does to its callers: inputs are copied, outputs hold only until the next call."""
+
+    def __init__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.module, self.inputs, self.calls = module, [part.clone() for part in inputs], 0
+        self.outputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for own, given in zip(self.inputs, inputs, strict=True):
+            assert not given.requires_grad
+            own.copy_(given)
+        for part in self.outputs:
+            part.detach().fill_(torch.nan)
+        self.calls += 1
+        self.outputs = self.module(*(part.clone() for part in self.inputs))
+        return self.outputs
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    """Record on the processor; return the recorders made."""
+    made: list[Recorder] = []
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> Recorder:
+        made.append(Recorder(module, inputs))
+        return made[-1]
+
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[NSLMModule, Any]:
+    cfg = compose([*WORDS, f"+data.cache_root={tmp_path_factory.mktemp('cache')}"])
+    datamodule = build_datamodule(cfg)
+    datamodule.setup("fit")
+    torch.manual_seed(0)
+    return build_model(cfg, datamodule).train(), datamodule
+
+
+def batches(datamodule: Any, count: int = 6) -> Iterator[Any]:
+    for _, batch in zip(range(count), datamodule.train_dataloader(), strict=False):
+        yield batch
+
+
+def train(module: NSLMModule, datamodule: Any, form: str = "auto", device: str = "cpu") -> list[dict[str, float]]:
+    """Take a few steps; return the costs of each."""
+    module.heads.fast = form
+    module.to(device)
+    module.on_train_epoch_start()
+    torch.manual_seed(1)
+    optimizer = module.configure_optimizers()["optimizer"]
+    costs = []
+    for batch in batches(datamodule):
+        losses = module.losses(module.transfer_batch_to_device(batch, torch.empty(0, device=device).device, 0))
+        losses["loss"].backward()
+        module.configure_gradient_clipping(optimizer, 5.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        costs.append({name: float(value.detach()) for name, value in losses.items()})
+    return costs
+
+
+def test_a_training_is_the_plain_one(made: tuple[NSLMModule, Any], recorders: list[Recorder]) -> None:
+    module, datamodule = made
+    ours, plain = copy.deepcopy(module), copy.deepcopy(module)
+    found = train(ours, datamodule)
+    assert len(recorders) == 1 and recorders[0].calls == len(found) == 6
+    # the plain form of the softmaxes is never recorded
+    expected = train(plain, datamodule, "off")
+    assert len(recorders) == 1
+    assert any("characters" in costs for costs in found) and all(costs["within"] > 0 for costs in found)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    ours.on_train_end()
+    assert ours._recorded is None
+
+
+def test_costs_have_the_gradients_of_the_plain_form(made: tuple[NSLMModule, Any]) -> None:
+    ours, plain = copy.deepcopy(made[0]).eval(), copy.deepcopy(made[0]).eval()
+    batch = next(batches(made[1]))
+    plain.losses(batch)["loss"].backward()
+    contexts, _ = ours.tracker.read(batch["input_ids_BT"].numpy(), batch["document_BT"].numpy())
+    step = recorded.StepCosts(ours.embedding, ours.embed, ours.backbone, ours.heads)
+    rows = len(batch["input_ids_BT"])
+    state = ours.backbone.start(rows)
+    reset_B = torch.zeros(rows, dtype=torch.bool)
+    inputs = (batch["input_ids_BT"], batch["target_ids_BT"], torch.from_numpy(contexts.state_BT), reset_B)
+    every, nnlm, tag, within, hidden_BTD, *after = step(*inputs, *state)
+    assert float(every.detach()) == pytest.approx(float(nnlm + tag + within), rel=1e-6)
+    (every / rows).backward()
+    for (name, one), other in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        if not name.startswith("characters"):
+            torch.testing.assert_close(one.grad.to_dense(), other.grad.to_dense(), rtol=1e-4, atol=1e-6)
+    # streams that start afresh forget the state given to them
+    again = step(*inputs[:3], ~reset_B, *(torch.ones_like(part) for part in state))
+    torch.testing.assert_close(again[4], hidden_BTD)
+    assert not torch.allclose(step(*inputs, *(torch.ones_like(part) for part in state))[4], hidden_BTD)
+    assert not any(part.requires_grad for part in (hidden_BTD, *after))
+
+
+def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders: list[Recorder]) -> None:
+    module, first = copy.deepcopy(made[0]), next(batches(made[1]))
+    module.losses(first)
+    short = {name: part[:, :-1] if part.dim() > 1 else part for name, part in first.items()}
+    part = {**first, "mask_target_BT": first["mask_target_BT"].clone()}
+    part["mask_target_BT"][0, 0] = False
+    rows = {name: value for name, value in first.items() if name != "reset_B"}
+    for batch in (short, part, rows):
+        assert module.losses({**batch})["loss"].isfinite()
+    assert recorders[0].calls == 1 and len(recorders) == 1
+    module.losses(first)
+    assert recorders[0].calls == 2
+
+
+@pytest.mark.parametrize("word", ["model.samples=20", "experiment=nslm/awd_lstm", "backbone=gpt2"])
+def test_other_networks_and_softmaxes_are_not_recorded(word: str, recorders: list[Recorder], tmp_path: Path) -> None:
+    words = [word if word.startswith("experiment") else WORDS[0], *WORDS[1:4], f"+data.cache_root={tmp_path}"]
+    cfg = compose([*words, *(() if word.startswith("experiment") else [word])])
+    datamodule = build_datamodule(cfg)
+    datamodule.setup("fit")
+    assert build_model(cfg, datamodule).train().losses(next(batches(datamodule)))["loss"].isfinite()
+    assert recorders == []
+
+
+def test_a_run_is_the_same_recorded(run_cli: Callable[..., Any], tmp_path: Path, recorders: list[Recorder]) -> None:
+    for name in ("recorded", "plain"):
+        words = [*WORDS, f"output_root={tmp_path / name}", "trainer.max_epochs=2"]
+        code, _, err = run_cli("train", *words, *([] if name == "recorded" else ["+model.fast=off"]))
+        assert code == 0, err
+    assert len(recorders) == 1 and recorders[0].calls > 2
+    ours, plain = (load_records([tmp_path / name])[0].metrics for name in ("recorded", "plain"))
+    assert ours.keys() == plain.keys()
+    for name, metric in plain.items():
+        assert ours[name]["value"] == pytest.approx(metric["value"], rel=1e-3, abs=1e-4, nan_ok=True), name
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any]) -> None:
+    module, datamodule = made
+    module = copy.deepcopy(module)
+    module.backbone.dropout.p = module.backbone.lstm.dropout = 0.0
+    ours, plain = copy.deepcopy(module), copy.deepcopy(module)
+    found, expected = train(ours, datamodule, device="cuda"), train(plain, datamodule, "off", device="cuda")
+    assert ours._recorded is not None and plain._recorded is None
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_every_repetition_draws_its_own_dropout() -> None:
+    """Between the layers, too, where the device's library keeps the generator."""
+    torch.manual_seed(0)
+    backbone = RecurrentBackbone(dim=16, layers=2, dropout=0.5, init_range=0.5).to("cuda")
+    backbone.dropout.p = 0.0
+    step, x, state = Network(backbone), torch.randn(3, 7, 16, device="cuda"), backbone.start(3)
+    run = torch.cuda.make_graphed_callables(step, (x, *state))
+    results = [run(x, *state).clone() for _ in range(4)]
+    assert not any(torch.equal(one, other) for i, one in enumerate(results) for other in results[:i])
+
+
+class Network(nn.Module):
+    def __init__(self, backbone: RecurrentBackbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x: Tensor, *state: Tensor) -> Tensor:
+        return self.backbone.run(x, state)[0]
