@@ -723,9 +723,14 @@ class NSLMModule(LitLanguageModel):
         return hidden_BTD, contexts, self.heads.losses(hidden_ND, target_N, state_N, class_N)
 
     def _repeats(self, batch: Batch, counted_BT: np.ndarray) -> bool:
-        """Return whether a step is a repetition of ``StepCosts`` as recorded, or the one to be recorded."""
+        """Return whether a step is a repetition of ``StepCosts`` as recorded, or the one to be recorded.
+
+        Recorded gradients lie where those of the step before lay, so they cannot be added to them.
+        """
+        trainer: Any = self._trainer
         return (
-            batch["input_ids_BT"].device.type in RECORDERS
+            (trainer is None or trainer.accumulate_grad_batches == 1)
+            and batch["input_ids_BT"].device.type in RECORDERS
             and isinstance(self.backbone, RecurrentBackbone)
             and type(self.heads) is OutputHeads
             and self.heads.in_one_pass

@@ -167,6 +167,12 @@ def test_a_run_is_the_same_recorded(run_cli: Callable[..., Any], tmp_path: Path,
         assert ours[name]["value"] == pytest.approx(metric["value"], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
+def test_gradients_of_several_batches_are_not_recorded(run_cli: Callable[..., Any], recorders: list[Recorder]) -> None:
+    code, _, err = run_cli("train", *WORDS, "+trainer.accumulate_grad_batches=2")
+    assert code == 0, err
+    assert recorders == []
+
+
 @pytest.mark.gpu
 def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any]) -> None:
     module, datamodule = made
