@@ -9,6 +9,7 @@ Shape letters: B streams, T positions, D hidden size, L layers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 
 from lit_ctg.papers.nslm.baselines import State, StatefulBackbone, forget
 from lit_ctg.papers.nslm.heads import OutputHeads
+
+_logger = logging.getLogger(__name__)
 
 # kind of device -> what records a module for inputs of certain shapes: torch's documentation of the function says how
 RECORDERS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., Any]]] = {
@@ -76,7 +79,7 @@ class StepCosts(nn.Module):
 
 
 class Recorded:
-    """``StepCosts`` of one module, recorded for the shape of the first batch.
+    """``StepCosts`` of one module, recorded for the shape of the first batch; as they are where a device cannot record.
 
     Args:
         costs: the module.
@@ -87,8 +90,13 @@ class Recorded:
         kind = inputs[0].device.type
         self.shape = inputs[0].shape
         # recording refuses to run where conversions are kept; ``costs`` enters its own precision
-        with torch.autocast(kind, enabled=False):
-            self.run = RECORDERS[kind](costs, inputs)
+        try:
+            with torch.autocast(kind, enabled=False):
+                self.run = RECORDERS[kind](costs, inputs)
+        except RuntimeError as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            _logger.warning(f"the training step could not be recorded, which makes it slower: {reason}")
+            self.run = costs
 
     def __call__(self, *inputs: Tensor) -> tuple[dict[str, Tensor], Tensor, State]:
         """Return costs by name, hidden states and the network's state, until the next call; see ``StepCosts``."""

@@ -167,6 +167,20 @@ def test_a_run_is_the_same_recorded(run_cli: Callable[..., Any], tmp_path: Path,
         assert ours[name]["value"] == pytest.approx(metric["value"], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
+def test_a_device_that_cannot_record_is_told_and_goes_on(
+    made: tuple[NSLMModule, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+        raise RuntimeError("no graphs here\nat line 3")
+
+    ours, plain = copy.deepcopy(made[0]), copy.deepcopy(made[0])
+    expected = train(plain, made[1])
+    monkeypatch.setitem(recorded.RECORDERS, "cpu", refuse)
+    for one, other in zip(train(ours, made[1]), expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no graphs here"]
+
+
 def test_gradients_of_several_batches_are_not_recorded(run_cli: Callable[..., Any], recorders: list[Recorder]) -> None:
     code, _, err = run_cli("train", *WORDS, "+trainer.accumulate_grad_batches=2")
     assert code == 0, err
