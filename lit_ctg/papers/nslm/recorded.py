@@ -1,6 +1,6 @@
 """The network, the softmaxes and their gradients of a training step as one recorded graph (CUDA graphs).
 
-A step of the paper's LSTM starts some thousand kernels; on a fast device to start one takes longer than it runs. The
+A step of the paper's LSTM starts hundreds of kernels; on a fast device to start one takes longer than it runs. The
 plain form is ``NSLMModule.losses``: here the same is computed with shapes that no batch changes, so that a device can
 repeat the whole by one command. Batches of another shape, or with positions that do not count, go the plain way.
 
