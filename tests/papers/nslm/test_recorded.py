@@ -73,7 +73,9 @@ def batches(datamodule: Any, count: int = 6) -> Iterator[Any]:
         yield batch
 
 
-def train(module: NSLMModule, datamodule: Any, form: str = "auto", device: str = "cpu") -> list[dict[str, float]]:
+def train(
+    module: NSLMModule, datamodule: Any, form: str = "auto", device: str = "cpu", mixed: bool = False
+) -> list[dict[str, float]]:
     """Take a few steps; return the costs of each."""
     module.heads.fast = form
     module.to(device)
@@ -82,7 +84,9 @@ def train(module: NSLMModule, datamodule: Any, form: str = "auto", device: str =
     optimizer = module.configure_optimizers()["optimizer"]
     costs = []
     for batch in batches(datamodule):
-        losses = module.losses(module.transfer_batch_to_device(batch, torch.empty(0, device=device).device, 0))
+        moved = module.transfer_batch_to_device(batch, torch.empty(0, device=device).device, 0)
+        with torch.autocast(device, torch.bfloat16, enabled=mixed):
+            losses = module.losses(moved)
         losses["loss"].backward()
         module.configure_gradient_clipping(optimizer, 5.0)
         optimizer.step()
@@ -188,15 +192,17 @@ def test_gradients_of_several_batches_are_not_recorded(run_cli: Callable[..., An
 
 
 @pytest.mark.gpu
-def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any]) -> None:
+@pytest.mark.parametrize(("mixed", "near"), [(False, 1e-3), (True, 2e-2)])
+def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any], mixed: bool, near: float) -> None:
     module, datamodule = made
     module = copy.deepcopy(module)
     module.backbone.dropout.p = module.backbone.lstm.dropout = 0.0
     ours, plain = copy.deepcopy(module), copy.deepcopy(module)
-    found, expected = train(ours, datamodule, device="cuda"), train(plain, datamodule, "off", device="cuda")
+    found = train(ours, datamodule, device="cuda", mixed=mixed)
+    expected = train(plain, datamodule, "off", device="cuda", mixed=mixed)
     assert ours._recorded is not None and plain._recorded is None
     for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other, rel=1e-3)
+        assert one == pytest.approx(other, rel=near)
 
 
 @pytest.mark.gpu
