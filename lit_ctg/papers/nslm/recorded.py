@@ -79,16 +79,19 @@ class StepCosts(nn.Module):
 
 
 class Recorded:
-    """``StepCosts`` of one module, recorded for the shape of the first batch; as they are where a device cannot record.
+    """``StepCosts`` of one module, recorded for the shape of the first batch.
 
     Args:
         costs: the module.
         inputs: those of the first step.
+
+    Attributes:
+        shape: of the batches that repeat it; None: the device cannot record, and further steps take the plain form.
     """
 
     def __init__(self, costs: StepCosts, inputs: tuple[Tensor, ...]) -> None:
         kind = inputs[0].device.type
-        self.shape = inputs[0].shape
+        self.shape: tuple[int, ...] | None = inputs[0].shape
         # recording refuses to run where conversions are kept; ``costs`` enters its own precision
         try:
             with torch.autocast(kind, enabled=False):
@@ -96,7 +99,7 @@ class Recorded:
         except RuntimeError as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             _logger.warning(f"the training step could not be recorded, which makes it slower: {reason}")
-            self.run = costs
+            self.run, self.shape = costs, None
 
     def __call__(self, *inputs: Tensor) -> tuple[dict[str, Tensor], Tensor, State]:
         """Return costs by name, hidden states and the network's state, until the next call; see ``StepCosts``."""

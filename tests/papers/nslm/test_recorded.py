@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 from lit_ctg.config import compose
 from lit_ctg.papers.nslm import recorded
@@ -135,6 +136,24 @@ def test_costs_have_the_gradients_of_the_plain_form(made: tuple[NSLMModule, Any]
     assert not any(part.requires_grad for part in (hidden_BTD, *after))
 
 
+def test_nothing_that_is_recorded_waits_for_a_value(made: tuple[NSLMModule, Any]) -> None:
+    """Tensors without values stand for a device that records: no shape may depend on them, the host may read none."""
+    module = copy.deepcopy(made[0])
+    batch = next(batches(made[1]))
+    step = recorded.StepCosts(module.embedding, module.embed, module.backbone, module.heads)
+    rows = len(batch["input_ids_BT"])
+    inputs = (batch["input_ids_BT"], batch["target_ids_BT"], torch.zeros_like(batch["input_ids_BT"]))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = [mode.from_tensor(part) for part in (*inputs, torch.zeros(rows, dtype=torch.bool))]
+        every, *_, hidden_BTD, _, _ = step(*fakes, *map(mode.from_tensor, module.backbone.start(rows)))
+        assert isinstance(every, FakeTensor) and hidden_BTD.shape == (*fakes[0].shape, module.backbone.dim)
+        gradients = torch.autograd.grad(every, list(step.parameters()))
+        assert all(isinstance(part, FakeTensor) for part in gradients)
+        # evaluation looks for the targets in a class: what this test would say if the recorded step did
+        with pytest.raises(DynamicOutputShapeException):
+            module.heads.score(hidden_BTD.flatten(0, 1), fakes[1].flatten(), fakes[2].flatten())
+
+
 def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders: list[Recorder]) -> None:
     module, first = copy.deepcopy(made[0]), next(batches(made[1]))
     module.losses(first)
@@ -180,8 +199,12 @@ def test_a_device_that_cannot_record_is_told_and_goes_on(
     ours, plain = copy.deepcopy(made[0]), copy.deepcopy(made[0])
     expected = train(plain, made[1])
     monkeypatch.setitem(recorded.RECORDERS, "cpu", refuse)
+    taken, forward = [], recorded.StepCosts.forward
+    monkeypatch.setattr(recorded.StepCosts, "forward", lambda *args: taken.append(1) or forward(*args))
     for one, other in zip(train(ours, made[1]), expected, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
+    # by the plain form, which scores a class only where there is a target in it
+    assert len(taken) == 1
     assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["no graphs here"]
 
 
