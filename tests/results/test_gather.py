@@ -373,7 +373,9 @@ def test_a_broken_paper_is_left_out_with_one_line(tmp_path: Path, write_records,
 
 
 @pytest.mark.long
-def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Path) -> None:
+def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     committed = ROOT / PAPER / "results" / "main" / "corrected-paper-seed111.json"
     folder = tmp_path / "outputs" / "main"
     folder.mkdir(parents=True)
@@ -386,6 +388,9 @@ def test_a_fresh_run_is_held_against_the_committed_one_of_its_seed(tmp_path: Pat
     (folder / "run.json").write_text(json.dumps(data), encoding="utf-8")
     note = results_for(PAPER, record_dirs=[tmp_path / "outputs"]).notes[1]
     assert re.search(r": 1 of \d+ numbers differ, most of all val/perplexity \(10%\)", note)
+    # where there are no runs of one's own
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
     assert "of the same seed" not in " ".join(results_for(PAPER).notes)
 
 
