@@ -223,7 +223,8 @@ def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any], m
     ours, plain = copy.deepcopy(module), copy.deepcopy(module)
     found = train(ours, datamodule, device="cuda", mixed=mixed)
     expected = train(plain, datamodule, "off", device="cuda", mixed=mixed)
-    assert ours._recorded is not None and plain._recorded is None
+    # where recording failed, the plain form would be compared with itself
+    assert ours._recorded is not None and ours._recorded.shape is not None and plain._recorded is None
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=near)
 
