@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,11 +121,27 @@ def join(cfg: DictConfig) -> Outcome:
     return Outcome("DONE", folder)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector away from what exists now.
+
+    Vocabulary, corpus and classes are hundreds of thousands of objects that stay, and each step of a training makes
+    enough new ones to have all of them searched for garbage again and again (``benchmarks/bench_logging.py``).
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def _fit(experiment: Experiment, checkpoint: Path) -> None:
     """Fit from the last checkpoint if there is one, and validate."""
     trainer, module, datamodule = experiment.trainer, experiment.module, experiment.datamodule
     resume = str(checkpoint) if checkpoint.is_file() else None
-    trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
+    with uncollected():
+        trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
     # the record's numbers come from a final validation, so a run killed right after training ends the same way
     check_weights(module, trainer.global_step)
     trainer.validate(module, datamodule, verbose=False)

@@ -137,9 +137,12 @@ class CharacterRNN(nn.Module):
 
     def forward(self, context_ND: Tensor, index_N: np.ndarray) -> Tensor:
         """Return log P of one member per context by the chain rule, [N]; strings outside the class also have mass."""
-        member_N = moved(index_N, context_ND)
+        return self.log_prob(context_ND, moved(index_N, context_ND), int(self.lengths[index_N].max()))
+
+    def log_prob(self, context_ND: Tensor, member_N: Tensor, longest: int) -> Tensor:
+        """Return the same for members on the device, of which none has more than ``longest`` characters and the end."""
         length_N = self.length_K[member_N]
-        text_NL = self.padded_KL[member_N][:, : int(self.lengths[index_N].max())]
+        text_NL = self.padded_KL[member_N][:, :longest]
         # the end symbol also starts a token
         input_NL = F.pad(text_NL[:, :-1], (1, 0), value=END)
         hidden_NLH, _ = self.rnn(self.embedding(input_NL), self._first(context_ND).unsqueeze(0))
@@ -230,11 +233,15 @@ class CharacterRNNs(ModuleListOf[CharacterRNN]):
         """Drop the collected tokens."""
         self.gathered = []
 
-    def cost(self) -> Tensor:
-        """Return the mean -log P of the collected class tokens in nats, (), and start collecting afresh."""
+    def collected(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Return the states before the collected tokens, their classes and members, and start collecting afresh."""
         hidden_XD = torch.cat([part[0] for part in self.gathered])
         class_X, index_X = (np.concatenate([part[place] for part in self.gathered]) for place in (1, 2))
         self.forget()
+        return hidden_XD, class_X, index_X
+
+    def cost(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> Tensor:
+        """Return the mean -log P of some class tokens in nats, ()."""
         cost = hidden_XD.new_zeros((), dtype=torch.float32)
         for number in np.unique(class_X):
             rows_X = np.flatnonzero(class_X == number)

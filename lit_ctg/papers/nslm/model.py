@@ -44,7 +44,7 @@ from lit_ctg.papers.nslm.corpus import HOST
 from lit_ctg.papers.nslm.heads import OutputHeads, make_heads, moved
 from lit_ctg.papers.nslm.micro_model import arc
 from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker, Evidence, Occurrences, occurring
-from lit_ctg.papers.nslm.recorded import RECORDERS, Recorded, StepCosts
+from lit_ctg.papers.nslm.recorded import RECORDERS, Recorded, RecordedCharacters, StepCosts
 from lit_ctg.papers.nslm.selection import REFERENCES, Selection, select
 from lit_ctg.statistics import exp_or_inf
 
@@ -389,7 +389,10 @@ class NSLMModule(LitLanguageModel):
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
+        # the parameters that are clipped together: to collect them takes longer than to clip them on a fast device
+        self._clipped: list[list[nn.Parameter]] | None = None
         self._recorded: Recorded | None = None
+        self._recorded_characters = RecordedCharacters(self.characters)
         self._given: tuple[str, dict[str, str]] | None = None
         if start_from is not None:
             self._start_from(start_from)
@@ -702,7 +705,7 @@ class NSLMModule(LitLanguageModel):
             position_X = moved(found.position_N, hidden_BTD)
             self.characters.gather(hidden_BTD.flatten(0, 1)[position_X], found.class_N, found.index_N)
         if self.characters.ready:
-            losses["characters"] = self.characters.cost()
+            losses["characters"] = self._character_cost(*self.characters.collected())
             loss = loss + self.character_rate * losses["characters"]
         if isinstance(self.backbone, StatefulBackbone) and (penalty := self.backbone.penalty()) is not None:
             losses["penalty"] = penalty
@@ -753,9 +756,19 @@ class NSLMModule(LitLanguageModel):
         sums, hidden_BTD, stream.state = self._recorded(*inputs)
         return hidden_BTD, contexts, sums
 
+    def _character_cost(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> Tensor:
+        """Return the cost of the character RNNs, recorded where steps are.
+
+        A recorded graph gives a class without tokens a gradient of 0 instead of none, which SGD takes for the same.
+        """
+        if self._recorded is None or self._recorded.shape is None or self.optimizer_name != "sgd":
+            return self.characters.cost(hidden_XD, class_X, index_X)
+        return self._recorded_characters.cost(hidden_XD, class_X, index_X)
+
     def on_train_end(self) -> None:
-        """Drop the recorded step: it holds memory of the device."""
+        """Drop what was recorded: it holds memory of the device."""
         self._recorded = None
+        self._recorded_characters = RecordedCharacters(self.characters)
 
     def configure_optimizers(self) -> Any:
         """SGD with a rate that decays after some epochs (sec. 5.2), or AdamW."""
@@ -779,7 +792,10 @@ class NSLMModule(LitLanguageModel):
     ) -> None:
         """Clip by the norm of all gradients, including sparse ones; character RNNs are clipped separately."""
         if gradient_clip_val is not None:
-            clip_apart(self, self.characters, gradient_clip_val)
+            if self._clipped is None:
+                self._clipped = parameters_apart(self, self.characters)
+            for parameters in self._clipped:
+                clip_by_norm(parameters, gradient_clip_val)
 
     # evaluation ----------------------------------------------------------------------------------------------------
 
@@ -837,13 +853,11 @@ def sgd_with_decay(
     return {"optimizer": optimizer, "lr_scheduler": LambdaLR(optimizer, factor)}
 
 
-def clip_apart(whole: nn.Module, apart: Iterable[nn.Module], largest: float) -> None:
-    """Clip each of some parts by the norm of its own gradients, and everything else together."""
-    parts = list(apart)
-    own = {parameter for part in parts for parameter in part.parameters()}
-    clip_by_norm((parameter for parameter in whole.parameters() if parameter not in own), largest)
-    for part in parts:
-        clip_by_norm(part.parameters(), largest)
+def parameters_apart(whole: nn.Module, apart: Iterable[nn.Module]) -> list[list[nn.Parameter]]:
+    """Return the parameters of each of some parts, after those of everything else."""
+    parts = [list(part.parameters()) for part in apart]
+    own = {parameter for part in parts for parameter in part}
+    return [[parameter for parameter in whole.parameters() if parameter not in own], *parts]
 
 
 def clip_by_norm(parameters: Iterable[nn.Parameter], largest: float) -> None:

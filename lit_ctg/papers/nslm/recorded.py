@@ -1,10 +1,11 @@
-"""The network, the softmaxes and their gradients of a training step as one recorded graph (CUDA graphs).
+"""What a training step computes on the device, with its gradients, as recorded graphs (CUDA graphs).
 
-A step of the paper's LSTM starts hundreds of kernels; on a fast device to start one takes longer than it runs. The
-plain form is ``NSLMModule.losses``: here the same is computed with shapes that no batch changes, so that a device can
-repeat the whole by one command. Batches of another shape, or with positions that do not count, go the plain way.
+A step of the paper's LSTM starts hundreds of kernels, a step of the character RNNs hundreds more; on a fast device to
+start one takes longer than it runs. The plain forms are ``NSLMModule.losses`` and ``CharacterRNNs.cost``: here the same
+is computed with shapes that do not depend on what is in a batch, so that a device can repeat the whole by one command.
+Batches of another shape, or with positions that do not count, go the plain way.
 
-Shape letters: B streams, T positions, D hidden size, L layers.
+Shape letters: B streams, T positions, D hidden size, L layers, C classes, N rows of each class, X class tokens.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.papers.nslm.baselines import State, StatefulBackbone, forget
-from lit_ctg.papers.nslm.heads import OutputHeads
+from lit_ctg.papers.nslm.baselines import CharacterRNNs, State, StatefulBackbone, forget
+from lit_ctg.papers.nslm.heads import OutputHeads, moved
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +27,9 @@ _logger = logging.getLogger(__name__)
 RECORDERS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., Any]]] = {
     "cuda": torch.cuda.make_graphed_callables
 }
+
+# rows of a class in a recorded step of the character RNNs, and the multiple to which their characters are padded
+FEWEST, CHARACTERS = 16, 8
 
 
 class StepCosts(nn.Module):
@@ -78,6 +83,47 @@ class StepCosts(nn.Module):
         return cost
 
 
+class CharacterCosts(nn.Module):
+    """The cost of the character RNNs on rows padded to one number for every class.
+
+    Args:
+        networks: of all classes.
+        longest: characters of the longest member that it is given, with the end symbol.
+    """
+
+    def __init__(self, networks: CharacterRNNs, longest: int) -> None:
+        super().__init__()
+        self.networks, self.longest = networks, longest
+        kind = next(networks.parameters()).device.type
+        self.kind, self.dtype, self.mixed = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def forward(self, hidden_CND: Tensor, index_CN: Tensor) -> Tensor:
+        """Return the sum of -log P of the members, (), nats.
+
+        Args:
+            hidden_CND: states before them.
+            index_CN: members, -1 in rows that do not count.
+        """
+        cost = hidden_CND.new_zeros((), dtype=torch.float32)
+        with torch.autocast(self.kind, self.dtype, enabled=self.mixed, cache_enabled=False):
+            for number, network in enumerate(self.networks):
+                log_N = network.log_prob(hidden_CND[number], index_CN[number].clamp(min=0), self.longest)
+                cost = cost - torch.where(index_CN[number] >= 0, log_N, 0.0).sum()
+        return cost
+
+
+def record(costs: nn.Module, inputs: tuple[Tensor, ...], what: str) -> Callable[..., Any] | None:
+    """Return the module as recorded for such inputs; None, and a warning that names ``what``, if it cannot be."""
+    # recording refuses to run where conversions are kept; ``costs`` enters its own precision
+    try:
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            return RECORDERS[inputs[0].device.type](costs, inputs)
+    except RuntimeError as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        _logger.warning(f"{what} could not be recorded, which makes it slower: {reason}")
+        return None
+
+
 class Recorded:
     """``StepCosts`` of one module, recorded for the shape of the first batch.
 
@@ -90,19 +136,56 @@ class Recorded:
     """
 
     def __init__(self, costs: StepCosts, inputs: tuple[Tensor, ...]) -> None:
-        kind = inputs[0].device.type
-        self.shape: tuple[int, ...] | None = inputs[0].shape
-        # recording refuses to run where conversions are kept; ``costs`` enters its own precision
-        try:
-            with torch.autocast(kind, enabled=False):
-                self.run = RECORDERS[kind](costs, inputs)
-        except RuntimeError as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            _logger.warning(f"the training step could not be recorded, which makes it slower: {reason}")
-            self.run, self.shape = costs, None
+        run = record(costs, inputs, "the training step")
+        self.run = costs if run is None else run
+        self.shape: tuple[int, ...] | None = None if run is None else inputs[0].shape
 
     def __call__(self, *inputs: Tensor) -> tuple[dict[str, Tensor], Tensor, State]:
         """Return costs by name, hidden states and the network's state, until the next call; see ``StepCosts``."""
         with torch.autocast(inputs[0].device.type, enabled=False):
             every, nnlm, tag, within, hidden_BTD, *state = self.run(*inputs)
         return {"all": every, "nnlm": nnlm, "tag": tag, "within": within}, hidden_BTD, tuple(state)
+
+
+class RecordedCharacters:
+    """``CharacterCosts``, recorded for every shape that occurs.
+
+    Rows are padded to a power of two (``FEWEST`` at least) and characters to a multiple of ``CHARACTERS``, so that
+    there are few shapes.
+
+    Args:
+        networks: of all classes.
+    """
+
+    def __init__(self, networks: CharacterRNNs) -> None:
+        self.networks = networks
+        self.runs: dict[tuple[int, int], Callable[..., Any]] = {}
+        self.possible = True
+
+    def cost(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> Tensor:
+        """Return the same as ``CharacterRNNs.cost``."""
+        if self.possible and (total := self._sum(hidden_XD, class_X, index_X)) is not None:
+            return total / len(class_X)
+        return self.networks.cost(hidden_XD, class_X, index_X)
+
+    def _sum(self, hidden_XD: Tensor, class_X: np.ndarray, index_X: np.ndarray) -> Tensor | None:
+        """Return the sum of the costs, (); None: it could not be recorded."""
+        count_C = np.bincount(class_X, minlength=len(self.networks))
+        rows = max(FEWEST, 1 << int(count_C.max() - 1).bit_length())
+        longest = max(self.networks[number].lengths[index_X[class_X == number]].max() for number in np.unique(class_X))
+        shape = rows, -(-int(longest) // CHARACTERS) * CHARACTERS
+        # the rows of a class: where its states are among those of all, and its members
+        order_X = np.argsort(class_X, kind="stable")
+        rank_X = np.arange(len(class_X)) - np.repeat(np.cumsum(count_C) - count_C, count_C)
+        table_2CN = np.full((2, len(self.networks), rows), -1)
+        table_2CN[:, class_X[order_X], rank_X] = order_X, index_X[order_X]
+        place_CN, index_CN = moved(table_2CN, hidden_XD)
+        inputs = hidden_XD[place_CN.clamp(min=0)], index_CN
+        if shape not in self.runs:
+            run = record(CharacterCosts(self.networks, shape[1]), inputs, "the character RNNs' step")
+            if run is None:
+                self.possible = False
+                return None
+            self.runs[shape] = run
+        with torch.autocast(hidden_XD.device.type, enabled=False):
+            return self.runs[shape](*inputs)

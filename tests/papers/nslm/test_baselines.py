@@ -11,7 +11,7 @@ import torch
 
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.baselines import END, CharacterRNN, CharacterRNNs, NeuralCache, RecurrentBackbone, forget
-from lit_ctg.papers.nslm.model import NSLMModule, clip_apart
+from lit_ctg.papers.nslm.model import NSLMModule, clip_by_norm, parameters_apart
 from tests.papers.nslm.conftest import lstm_layer
 
 
@@ -140,8 +140,9 @@ def trained(rate: float, steps: int = 150) -> list[float]:
     for _ in range(steps):
         networks.gather(torch.randn(20, 8), np.zeros(20, int), share_K.multinomial(20, replacement=True).numpy())
         optimizer.zero_grad()
-        (rate * networks.cost()).backward()
-        clip_apart(networks, networks, 5.0)
+        (rate * networks.cost(*networks.collected())).backward()
+        for parameters in parameters_apart(networks, networks):
+            clip_by_norm(parameters, 5.0)
         optimizer.step()
     return [*before, *cost()]
 

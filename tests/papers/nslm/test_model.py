@@ -34,12 +34,12 @@ from lit_ctg.papers.nslm.model import (
     TokenScores,
     _counted,
     _host,
-    clip_apart,
     clip_by_norm,
     distance,
     grounded_dimensions,
     likeliest_weight,
     mix,
+    parameters_apart,
     read_vectors,
     scale_to_norm,
     sgd_with_decay,
@@ -797,7 +797,8 @@ def test_parts_are_clipped_apart() -> None:
     whole = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in sizes})
     for name, size in sizes.items():
         whole[name].weight.grad = torch.tensor([[0.6, 0.8]]) * size
-    clip_apart(whole, [whole[name] for name in sizes if name != "rest"], 5.0)
+    for parameters in parameters_apart(whole, [whole[name] for name in sizes if name != "rest"]):
+        clip_by_norm(parameters, 5.0)
     norms = {name: float(part.weight.grad.norm()) for name, part in whole.items()}
     assert norms == pytest.approx({"rest": 5.0, "wild": 5.0, "calm": 0.3, "loud": 5.0}, rel=1e-5)
 

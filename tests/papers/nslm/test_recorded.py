@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,15 +37,16 @@ class Recorder:
         self.module, self.inputs, self.calls = module, [part.clone() for part in inputs], 0
         self.outputs: tuple[Tensor, ...] = ()
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *inputs: Tensor) -> Any:
         for own, given in zip(self.inputs, inputs, strict=True):
             assert not given.requires_grad
             own.copy_(given)
         for part in self.outputs:
             part.detach().fill_(torch.nan)
         self.calls += 1
-        self.outputs = self.module(*(part.clone() for part in self.inputs))
-        return self.outputs
+        found = self.module(*(part.clone() for part in self.inputs))
+        self.outputs = found if isinstance(found, tuple) else (found,)
+        return found
 
 
 @pytest.fixture
@@ -58,6 +60,14 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 
     monkeypatch.setitem(recorded.RECORDERS, "cpu", record)
     return made
+
+
+def of_steps(recorders: list[Recorder]) -> list[Recorder]:
+    return [recorder for recorder in recorders if isinstance(recorder.module, recorded.StepCosts)]
+
+
+def of_characters(recorders: list[Recorder]) -> list[Recorder]:
+    return [recorder for recorder in recorders if isinstance(recorder.module, recorded.CharacterCosts)]
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +110,20 @@ def test_a_training_is_the_plain_one(made: tuple[NSLMModule, Any], recorders: li
     module, datamodule = made
     ours, plain = copy.deepcopy(module), copy.deepcopy(module)
     found = train(ours, datamodule)
-    assert len(recorders) == 1 and recorders[0].calls == len(found) == 6
-    # the plain form of the softmaxes is never recorded
+    steps, characters = of_steps(recorders), of_characters(recorders)
+    assert len(steps) == 1 and steps[0].calls == len(found) == 6
+    assert sum(recorder.calls for recorder in characters) == sum("characters" in costs for costs in found) == 3
+    count = len(recorders)
+    # with the plain form of the softmaxes nothing is recorded
     expected = train(plain, datamodule, "off")
-    assert len(recorders) == 1
-    assert any("characters" in costs for costs in found) and all(costs["within"] > 0 for costs in found)
+    assert len(recorders) == count
+    assert all(costs["within"] > 0 for costs in found)
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     ours.on_train_end()
-    assert ours._recorded is None
+    assert ours._recorded is None and not ours._recorded_characters.runs
 
 
 def test_costs_have_the_gradients_of_the_plain_form(made: tuple[NSLMModule, Any]) -> None:
@@ -143,7 +156,11 @@ def test_nothing_that_is_recorded_waits_for_a_value(made: tuple[NSLMModule, Any]
     step = recorded.StepCosts(module.embedding, module.embed, module.backbone, module.heads)
     rows = len(batch["input_ids_BT"])
     inputs = (batch["input_ids_BT"], batch["target_ids_BT"], torch.zeros_like(batch["input_ids_BT"]))
+    spelling = recorded.CharacterCosts(module.characters, 8)
+    hidden_CND = torch.zeros(len(module.characters), 16, module.backbone.dim)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        given = mode.from_tensor(hidden_CND), mode.from_tensor(torch.zeros(hidden_CND.shape[:2], dtype=torch.long))
+        assert isinstance(spelling(*given), FakeTensor)
         fakes = [mode.from_tensor(part) for part in (*inputs, torch.zeros(rows, dtype=torch.bool))]
         every, *_, hidden_BTD, _, _ = step(*fakes, *map(mode.from_tensor, module.backbone.start(rows)))
         assert isinstance(every, FakeTensor) and hidden_BTD.shape == (*fakes[0].shape, module.backbone.dim)
@@ -152,6 +169,30 @@ def test_nothing_that_is_recorded_waits_for_a_value(made: tuple[NSLMModule, Any]
         # evaluation looks for the targets in a class: what this test would say if the recorded step did
         with pytest.raises(DynamicOutputShapeException):
             module.heads.score(hidden_BTD.flatten(0, 1), fakes[1].flatten(), fakes[2].flatten())
+
+
+def test_character_costs_have_the_gradients_of_the_plain_form(
+    made: tuple[NSLMModule, Any], recorders: list[Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For one token, for many, without some classes: few shapes, whatever the tokens."""
+    ours, plain = copy.deepcopy(made[0]), copy.deepcopy(made[0])
+    networks, run = plain.characters, recorded.RecordedCharacters(ours.characters)
+    generator = np.random.default_rng(0)
+    for count in (1, 2, 17, 40, 200, 40):
+        class_X = generator.integers(1 if count < 40 else 0, len(networks), count)
+        index_X = np.array([generator.integers(len(networks[number].lengths)) for number in class_X])
+        hidden_XD = torch.randn(count, plain.backbone.dim)
+        cost, expected = run.cost(hidden_XD, class_X, index_X), networks.cost(hidden_XD, class_X, index_X)
+        torch.testing.assert_close(cost, expected)
+        ours.zero_grad()
+        plain.zero_grad()
+        cost.backward()
+        expected.backward()
+        for one, other in zip(ours.characters.parameters(), networks.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, torch.zeros_like(one) if other.grad is None else other.grad)
+    assert sum(recorder.calls for recorder in recorders) == 6 and len(recorders) == len(run.runs) < 6
+    rows = {recorder.inputs[1].shape[1] for recorder in recorders}
+    assert min(rows) == recorded.FEWEST and all(number & (number - 1) == 0 for number in rows)
 
 
 def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders: list[Recorder]) -> None:
@@ -163,9 +204,10 @@ def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders:
     rows = {name: value for name, value in first.items() if name != "reset_B"}
     for batch in (short, part, rows):
         assert module.losses({**batch})["loss"].isfinite()
-    assert recorders[0].calls == 1 and len(recorders) == 1
+    (steps,) = of_steps(recorders)
+    assert steps.calls == 1
     module.losses(first)
-    assert recorders[0].calls == 2
+    assert steps.calls == 2
 
 
 @pytest.mark.parametrize("word", ["model.samples=20", "experiment=nslm/awd_lstm", "backbone=gpt2"])
@@ -183,7 +225,8 @@ def test_a_run_is_the_same_recorded(run_cli: Callable[..., Any], tmp_path: Path,
         words = [*WORDS, f"output_root={tmp_path / name}", "trainer.max_epochs=2"]
         code, _, err = run_cli("train", *words, *([] if name == "recorded" else ["+model.fast=off"]))
         assert code == 0, err
-    assert len(recorders) == 1 and recorders[0].calls > 2
+    (steps,), characters = of_steps(recorders), of_characters(recorders)
+    assert steps.calls > 2 and sum(recorder.calls for recorder in characters) > 2
     ours, plain = (load_records([tmp_path / name])[0].metrics for name in ("recorded", "plain"))
     assert ours.keys() == plain.keys()
     for name, metric in plain.items():
@@ -196,8 +239,18 @@ def test_a_device_that_cannot_record_is_told_and_goes_on(
     def refuse(module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         raise RuntimeError("no graphs here\nat line 3")
 
-    ours, plain = copy.deepcopy(made[0]), copy.deepcopy(made[0])
+    ours, plain, other = (copy.deepcopy(made[0]) for _ in range(3))
     expected = train(plain, made[1])
+    # a device that records steps, but not these
+    monkeypatch.setitem(
+        recorded.RECORDERS,
+        "cpu",
+        lambda module, inputs: (refuse if isinstance(module, recorded.CharacterCosts) else Recorder)(module, inputs),
+    )
+    for one, costs in zip(train(other, made[1]), expected, strict=True):
+        assert one == pytest.approx(costs, rel=1e-5)
+    assert [record.message.partition(" could not")[0] for record in caplog.records] == ["the character RNNs' step"]
+    caplog.clear()
     monkeypatch.setitem(recorded.RECORDERS, "cpu", refuse)
     taken, forward = [], recorded.StepCosts.forward
     monkeypatch.setattr(recorded.StepCosts, "forward", lambda *args: taken.append(1) or forward(*args))
@@ -225,6 +278,7 @@ def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any], m
     expected = train(plain, datamodule, "off", device="cuda", mixed=mixed)
     # where recording failed, the plain form would be compared with itself
     assert ours._recorded is not None and ours._recorded.shape is not None and plain._recorded is None
+    assert ours._recorded_characters.possible and ours._recorded_characters.runs
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=near)
 

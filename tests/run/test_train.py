@@ -1,0 +1,36 @@
+"""The parts of `lit-ctg train` that its runs do not show."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from lit_ctg.run.train import uncollected
+
+
+def test_what_exists_is_kept_from_the_collector_for_a_while() -> None:
+    before = gc.get_freeze_count()
+    with uncollected():
+        # as many as there are objects in a process that has imported torch
+        assert gc.get_freeze_count() - before > 100_000
+        assert not gc.get_objects() or len(gc.get_objects()) < 10_000
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_collector_is_back_after_an_error() -> None:
+    with pytest.raises(ValueError, match="within"), uncollected():
+        raise ValueError("within")
+    assert gc.get_freeze_count() == 0
+
+
+def test_garbage_from_before_is_not_kept() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.own = self
+
+    found: list[int] = []
+    Node.__del__ = lambda node: found.append(1)  # type: ignore[attr-defined]
+    Node()
+    with uncollected():
+        assert found == [1]
