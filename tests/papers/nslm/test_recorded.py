@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 
 from lit_ctg.config import compose
 from lit_ctg.papers.nslm import recorded
-from lit_ctg.papers.nslm.baselines import RecurrentBackbone
+from lit_ctg.papers.nslm.baselines import CharacterRNNs, RecurrentBackbone
 from lit_ctg.papers.nslm.model import NSLMModule
 from lit_ctg.results.record import load_records
 from lit_ctg.run.build import build_datamodule, build_model
@@ -171,28 +171,29 @@ def test_nothing_that_is_recorded_waits_for_a_value(made: tuple[NSLMModule, Any]
             module.heads.score(hidden_BTD.flatten(0, 1), fakes[1].flatten(), fakes[2].flatten())
 
 
-def test_character_costs_have_the_gradients_of_the_plain_form(
-    made: tuple[NSLMModule, Any], recorders: list[Recorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For one token, for many, without some classes: few shapes, whatever the tokens."""
-    ours, plain = copy.deepcopy(made[0]), copy.deepcopy(made[0])
-    networks, run = plain.characters, recorded.RecordedCharacters(ours.characters)
+def test_character_costs_have_the_gradients_of_the_plain_form(recorders: list[Recorder]) -> None:
+    """For one token, for many, for short and for long ones, without some classes: few shapes, whatever the tokens."""
+    torch.manual_seed(0)
+    classes = [["7", "12", "1984"], ["Bern", "Dar_es_Salaam", "Saint_Petersburg"], ["x"]]
+    networks = CharacterRNNs(classes, context_dim=8, dim=6, every=1, renormalise=False)
+    plain, run = copy.deepcopy(networks), recorded.RecordedCharacters(networks)
     generator = np.random.default_rng(0)
-    for count in (1, 2, 17, 40, 200, 40):
-        class_X = generator.integers(1 if count < 40 else 0, len(networks), count)
-        index_X = np.array([generator.integers(len(networks[number].lengths)) for number in class_X])
-        hidden_XD = torch.randn(count, plain.backbone.dim)
-        cost, expected = run.cost(hidden_XD, class_X, index_X), networks.cost(hidden_XD, class_X, index_X)
+    for count, members in ((1, 1), (2, 2), (17, 1), (40, 3), (200, 3), (40, 2), (200, 2)):
+        class_X = generator.integers(1 if count < 40 else 0, len(classes), count)
+        index_X = np.array([generator.integers(min(members, len(classes[number]))) for number in class_X])
+        hidden_XD = torch.randn(count, 8)
+        cost, expected = run.cost(hidden_XD, class_X, index_X), plain.cost(hidden_XD, class_X, index_X)
         torch.testing.assert_close(cost, expected)
-        ours.zero_grad()
+        networks.zero_grad()
         plain.zero_grad()
         cost.backward()
         expected.backward()
-        for one, other in zip(ours.characters.parameters(), networks.parameters(), strict=True):
+        for one, other in zip(networks.parameters(), plain.parameters(), strict=True):
+            assert one.grad is not None
             torch.testing.assert_close(one.grad, torch.zeros_like(one) if other.grad is None else other.grad)
-    assert sum(recorder.calls for recorder in recorders) == 6 and len(recorders) == len(run.runs) < 6
-    rows = {recorder.inputs[1].shape[1] for recorder in recorders}
-    assert min(rows) == recorded.FEWEST and all(number & (number - 1) == 0 for number in rows)
+    assert sum(recorder.calls for recorder in recorders) == 7 and len(recorders) == len(run.runs) < 7
+    assert min(run.runs) == (recorded.FEWEST, 8) and {longest for _, longest in run.runs} == {8, 16, 24}
+    assert all(rows & (rows - 1) == 0 and rows <= 128 for rows, _ in run.runs)
 
 
 def test_other_batches_go_the_plain_way(made: tuple[NSLMModule, Any], recorders: list[Recorder]) -> None:
@@ -268,17 +269,21 @@ def test_gradients_of_several_batches_are_not_recorded(run_cli: Callable[..., An
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("characters", [False, True], ids=["steps_alone", "characters_too"])
 @pytest.mark.parametrize(("mixed", "near"), [(False, 1e-3), (True, 2e-2)])
-def test_a_training_on_a_device_is_the_plain_one(made: tuple[NSLMModule, Any], mixed: bool, near: float) -> None:
+def test_a_training_on_a_device_is_the_plain_one(
+    made: tuple[NSLMModule, Any], mixed: bool, near: float, characters: bool
+) -> None:
     module, datamodule = made
     module = copy.deepcopy(module)
     module.backbone.dropout.p = module.backbone.lstm.dropout = 0.0
     ours, plain = copy.deepcopy(module), copy.deepcopy(module)
+    ours._recorded_characters.possible = characters
     found = train(ours, datamodule, device="cuda", mixed=mixed)
     expected = train(plain, datamodule, "off", device="cuda", mixed=mixed)
     # where recording failed, the plain form would be compared with itself
     assert ours._recorded is not None and ours._recorded.shape is not None and plain._recorded is None
-    assert ours._recorded_characters.possible and ours._recorded_characters.runs
+    assert bool(ours._recorded_characters.runs) == ours._recorded_characters.possible == characters
     for one, other in zip(found, expected, strict=True):
         assert one == pytest.approx(other, rel=near)
 
