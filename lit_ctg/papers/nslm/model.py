@@ -389,7 +389,7 @@ class NSLMModule(LitLanguageModel):
         self.streams = {"train": Stream(), "evaluation": Stream()}
         self.validation: list[TokenScores] = []
         self._carried: dict[str, Any] | None = None
-        # the parameters that are clipped together: to collect them takes longer than to clip them on a fast device
+        # the parameters that are clipped together, kept since collecting them goes through all modules
         self._clipped: list[list[nn.Parameter]] | None = None
         self._recorded: Recorded | None = None
         self._recorded_characters = RecordedCharacters(self.characters)

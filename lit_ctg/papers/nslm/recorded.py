@@ -1,9 +1,9 @@
 """What a training step computes on the device, with its gradients, as recorded graphs (CUDA graphs).
 
-A step of the paper's LSTM starts hundreds of kernels, a step of the character RNNs hundreds more; on a fast device to
-start one takes longer than it runs. The plain forms are ``NSLMModule.losses`` and ``CharacterRNNs.cost``: here the same
-is computed with shapes that do not depend on what is in a batch, so that a device can repeat the whole by one command.
-Batches of another shape, or with positions that do not count, go the plain way.
+A step of the paper's LSTM starts hundreds of kernels, one of the character RNNs more for every class; on a fast device
+to start one takes longer than it runs. The plain forms are ``NSLMModule.losses`` and ``CharacterRNNs.cost``: here the
+same is computed with shapes that do not depend on what is in a batch, so that a device can repeat the whole by one
+command. Batches of another shape, or with positions that do not count, go the plain way.
 
 Shape letters: B streams, T positions, D hidden size, L layers, C classes, N rows of each class, X class tokens.
 """
@@ -32,7 +32,23 @@ RECORDERS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., Any
 FEWEST, CHARACTERS = 16, 8
 
 
-class StepCosts(nn.Module):
+class Costs(nn.Module):
+    """Costs to be recorded, in the precision in which they were made.
+
+    Args:
+        kind: of device.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.dtype, self.mixed = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def precision(self) -> torch.autocast:
+        """Return the training's; what is converted within one recorded graph is not kept for the next."""
+        return torch.autocast(self.kind, self.dtype, enabled=self.mixed, cache_enabled=False)
+
+
+class StepCosts(Costs):
     """What a training step computes on the device.
 
     Args:
@@ -45,10 +61,8 @@ class StepCosts(nn.Module):
     def __init__(
         self, embedding: nn.Module, embed: Callable[[Tensor], Tensor], backbone: StatefulBackbone, heads: OutputHeads
     ) -> None:
-        super().__init__()
+        super().__init__(heads.word_VD.device.type)
         self.embedding, self.embed, self.backbone, self.heads = embedding, embed, backbone, heads
-        kind = heads.word_VD.device.type
-        self.kind, self.dtype, self.mixed = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def forward(
         self, input_BT: Tensor, target_BT: Tensor, context_BT: Tensor, reset_B: Tensor, *state: Tensor
@@ -62,8 +76,7 @@ class StepCosts(nn.Module):
             reset_B: streams that start afresh.
             state: of the network before the stretch, [L, B, D] each.
         """
-        # the precision of the training; what is converted within one recorded graph is not kept for the next
-        with torch.autocast(self.kind, self.dtype, enabled=self.mixed, cache_enabled=False):
+        with self.precision():
             hidden_BTD, after = self.backbone.run(self.embed(input_BT), forget(state, reset_B))
             hidden_ND, target_N, state_N = hidden_BTD.flatten(0, 1), target_BT.flatten(), context_BT.flatten()
             both, nnlm, tag = self.heads.costs(hidden_ND, target_N, state_N)
@@ -83,7 +96,7 @@ class StepCosts(nn.Module):
         return cost
 
 
-class CharacterCosts(nn.Module):
+class CharacterCosts(Costs):
     """The cost of the character RNNs on rows padded to one number for every class.
 
     Args:
@@ -92,10 +105,8 @@ class CharacterCosts(nn.Module):
     """
 
     def __init__(self, networks: CharacterRNNs, longest: int) -> None:
-        super().__init__()
+        super().__init__(next(networks.parameters()).device.type)
         self.networks, self.longest = networks, longest
-        kind = next(networks.parameters()).device.type
-        self.kind, self.dtype, self.mixed = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
     def forward(self, hidden_CND: Tensor, index_CN: Tensor) -> Tensor:
         """Return the sum of -log P of the members, (), nats.
@@ -105,7 +116,7 @@ class CharacterCosts(nn.Module):
             index_CN: members, -1 in rows that do not count.
         """
         cost = hidden_CND.new_zeros((), dtype=torch.float32)
-        with torch.autocast(self.kind, self.dtype, enabled=self.mixed, cache_enabled=False):
+        with self.precision():
             for number, network in enumerate(self.networks):
                 log_N = network.log_prob(hidden_CND[number], index_CN[number].clamp(min=0), self.longest)
                 cost = cost - torch.where(index_CN[number] >= 0, log_N, 0.0).sum()
@@ -155,6 +166,10 @@ class RecordedCharacters:
 
     Args:
         networks: of all classes.
+
+    Attributes:
+        runs: the recorded costs by rows of a class and characters.
+        possible: False once the device could not record one; from then on all take the plain form.
     """
 
     def __init__(self, networks: CharacterRNNs) -> None:
