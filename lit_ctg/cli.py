@@ -271,7 +271,8 @@ _RUN = (
     Setting("training_seed", "initial values, dropout, order (null: seed)"),
 )
 _RECORDS = Setting(
-    "records", "comma-separated folders of records; default: your own in outputs/, else the committed ones"
+    "records",
+    "comma-separated folders of records; default: your own in outputs/ (larger than smoke), else the committed ones",
 )
 _SIZE = Setting(
     "size",

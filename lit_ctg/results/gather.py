@@ -42,7 +42,7 @@ def results_for(
         paper: name of a folder in ``experiments``.
         root: the ``experiments`` folder; found from the current folder or the package when not given.
         record_dirs: folders and files with records; default: the user's own in ``outputs`` if the paper has finished
-        runs there (of the requested size), else the committed ones.
+            runs there (of the requested size; of "auto", larger than smoke), else the committed ones.
         size: only runs of this size count; "auto" is the largest size with finished runs.
         extra: records that are not yet in a folder.
         known: records already read, by file (see ``load_records``).
@@ -79,11 +79,20 @@ def results_for(
 def _own_or_committed(
     paper: str, committed: Path, size: str, known: dict[Path, RunRecord] | None
 ) -> tuple[list[RunRecord], str]:
-    """Return the user's finished runs of the paper if there are any, else the committed ones, and whose they are."""
+    """Return the user's finished runs of the paper if there are any, else the committed ones, and whose they are.
+
+    Runs of a few steps (smoke) tell nothing about the paper: unless asked for, they do not take the place of committed
+    ones.
+    """
     own = load_records([Path(OUTPUTS)], known)
-    if size in sizes_run(own, paper) or (size == AUTO and sizes_run(own, paper)):
-        return own, f"your own runs in {OUTPUTS} (the committed ones: records={_shown_path(committed)})"
-    return load_records([committed], known), "the committed records"
+    sizes = sizes_run(own, paper)
+    mine = f"your own runs in {OUTPUTS}"
+    if size in sizes or (size == AUTO and sizes[:1] not in ([], ["smoke"])):
+        return own, f"{mine} (the committed ones: records={_shown_path(committed)})"
+    theirs = load_records([committed], known)
+    if size == AUTO and sizes and not sizes_run(theirs, paper):
+        return own, f"{mine} (none are committed)"
+    return theirs, "the committed records" + (f" ({mine}: size=smoke)" if size == AUTO and sizes else "")
 
 
 def twins(pool: RecordPool, committed: Path, known: dict[Path, RunRecord] | None) -> list[str]:

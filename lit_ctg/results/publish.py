@@ -56,7 +56,7 @@ def table_command(
         paper: name of a paper; None or "all" for all.
         size: see ``gather``.
         format: one of ``FORMATS``; eee writes a file for every run.
-        records: folders and files with records; default: one's own in ``outputs``, else the committed ones.
+        records: folders and files with records; default: see ``results_for``.
         out: file to write instead of printing; with format=eee the folder.
         console: where to print.
 

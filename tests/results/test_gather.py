@@ -246,6 +246,25 @@ def test_every_size_that_was_run_has_its_tables_except_smoke(make_record, tmp_pa
     assert results_for(PAPER, root, size="small").origin == "the committed records"
 
 
+def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_path, monkeypatch) -> None:
+    root = tmp_path / "experiments"
+    shutil.copytree(ROOT / PAPER, root / PAPER, ignore=shutil.ignore_patterns("results"))
+    monkeypatch.chdir(tmp_path)
+    write_record(make_record("main", "corrected", 7, "smoke"), tmp_path / "outputs" / "smoke" / "run.json")
+    alone = results_for(PAPER, root)
+    assert alone.size == "smoke" and alone.origin == "your own runs in outputs (none are committed)"
+    committed = root / PAPER / "results" / "main" / "corrected-paper-seed8.json"
+    write_record(make_record("main", "corrected", 8, "paper"), committed)
+    both = results_for(PAPER, root)
+    assert (both.size, [record.seed for record in both.pool.records()]) == ("paper", [8])
+    assert both.origin == "the committed records (your own runs in outputs: size=smoke)"
+    asked = results_for(PAPER, root, size="smoke")
+    assert [record.seed for record in asked.pool.records()] == [7] and asked.origin.startswith("your own runs")
+    # a larger run of one's own takes their place
+    write_record(make_record("main", "corrected", 9, "small"), tmp_path / "outputs" / "small" / "run.json")
+    assert results_for(PAPER, root).size == "small"
+
+
 def test_a_run_is_held_against_the_committed_one_of_its_seed(make_record, tmp_path: Path) -> None:
     committed = tmp_path / "experiments" / PAPER / "results"
     for seed in (1, 2, 3):
