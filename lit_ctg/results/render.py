@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ REGIME_TITLES = {"as_published": "As published", "corrected": "Corrected"}
 NOT_APPLICABLE = "\N{EM DASH}"
 # between the first and the last section of a gap
 GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
+# in place of an interval of runs that all gave one number
+NO_SPREAD = "no spread"
 
 PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
 # longer values (generated texts) and verdicts wrap in a column that takes a share of the line
@@ -206,9 +209,11 @@ def value_text(row: Row, cell: Cell) -> str:
 
 
 def interval_text(row: Row, cell: Cell) -> str:
-    """Return ``[low, high]`` or nothing."""
+    """Return ``[low, high]`` or nothing; NO_SPREAD where all runs gave one number, which is no certainty."""
     if cell.interval is None:
         return ""
+    if math.isclose(*cell.interval, rel_tol=1e-9):
+        return NO_SPREAD
     exponent = needs_exponent(cell.mean, row.spec.digits)
     low, high = (format_value(bound, row.spec.digits, _signed(row), exponent) for bound in cell.interval)
     return f"[{low}, {high}]"

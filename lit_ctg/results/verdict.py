@@ -61,10 +61,11 @@ RULES = (
     "smallest meaningful effect; undecided: neither. cannot decide: a check that must hold first does not. met by "
     "an untrained model: it would get the same verdict. too small to tell: the metric is at its floor. impossible: "
     "beyond a bound that holds for the stated model. other size, other metric, other data: not comparable, so not "
-    "judged. Intervals of levels are prediction intervals, those of differences of the mean; those of rates over all "
-    "texts of our seeds are of the rate, the wider of Wilson's over texts and Student's over seeds; over folds they "
-    "are of one run. CV* is the spread over seeds in percent of the mean, corrected for few seeds (in brackets with "
-    "the printed number among them). All of it: docs/verdicts.md."
+    "judged. Intervals of levels are prediction intervals, those of differences of the mean; those of rates over "
+    "all texts of our seeds are of the rate, the wider of Wilson's over texts and Student's over seeds; over folds "
+    "they are of one run; no spread: the same number in all, which says nothing of other texts. CV* is the spread "
+    "over seeds in percent of the mean, corrected for few seeds (in brackets with the printed number among them). "
+    "All of it: docs/verdicts.md."
 )
 
 

@@ -45,6 +45,7 @@ from lit_ctg.results.verdict import (
     UNDECIDED,
     Verdict,
 )
+from lit_ctg.statistics import summarize
 from tests.results.conftest import SEEDS, build_record, full_cell, row_of, table_of
 
 
@@ -319,6 +320,10 @@ def test_signs_and_powers_are_those_of_the_mean() -> None:
     assert interval_text(row_of("r"), tiny) == "[\N{MINUS SIGN}1.0e\N{MINUS SIGN}6, 2.5e\N{MINUS SIGN}1]"
     assert interval_text(row_of("r"), Cell({1: 0.25}, 0.25, (1e-6, 0.5))) == "[0.000, 0.500]"
     assert interval_text(row_of("r"), Cell({1: 0.25}, 0.25)) == ""
+    # runs that all gave one number: an interval without a width would look like certainty; a narrow one is shown
+    same = summarize([0.1, 0.1, 0.1])
+    assert interval_text(row_of("r"), Cell({1: 0.1, 2: 0.1, 3: 0.1}, same.mean, same.ci95)) == "no spread"
+    assert interval_text(row_of("r"), Cell({1: 0.1, 2: 0.1}, 0.1, (0.1, 0.1000001))) == "[0.100, 0.100]"
     for combine in ("difference", "percent_change", "interaction", None):
         sign, row = "+" * (combine is not None), row_of("r", combine=combine, digits=1)
         cell = Cell({1: 2.0}, 2.0, (-1.0, 5.0))
