@@ -87,7 +87,7 @@ def _own_or_committed(
     own = load_records([Path(OUTPUTS)], known)
     sizes = sizes_run(own, paper)
     mine = f"your own runs in {OUTPUTS}"
-    if size in sizes or (size == AUTO and sizes[:1] not in ([], ["smoke"])):
+    if size in sizes or (size == AUTO and any(one != "smoke" for one in sizes)):
         return own, f"{mine} (the committed ones: records={_shown_path(committed)})"
     theirs = load_records([committed], known)
     if size == AUTO and sizes and not sizes_run(theirs, paper):

@@ -21,7 +21,6 @@ from lit_ctg.results.figure import HEADLINE, headline_picture
 from lit_ctg.results.gather import AUTO, all_results, gather
 from lit_ctg.results.record import REGIMES, RunRecord, check_no_input, check_plain
 from lit_ctg.results.render import (
-    NO_SPREAD,
     NOT_APPLICABLE,
     REGIME_TITLES,
     escape_markdown,
@@ -177,8 +176,7 @@ def _cell(row: Row, cell: Cell | None, size: str) -> str:
         return NOT_APPLICABLE
     if cell.hole is not None:
         return NOT_RUN
-    value, interval = value_text(row, cell), interval_text(row, cell)
-    words = f"{value}, {interval}" if interval == NO_SPREAD else " ".join(filter(None, (value, interval)))
+    words = " ".join(filter(None, (value_text(row, cell), interval_text(row, cell))))
     return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell, size)))))
 
 

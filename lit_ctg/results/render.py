@@ -54,7 +54,7 @@ NOT_APPLICABLE = "\N{EM DASH}"
 # between the first and the last section of a gap
 GAP_TO = " \N{HORIZONTAL ELLIPSIS} "
 # in place of an interval of runs that all gave one number
-NO_SPREAD = "no spread"
+NO_SPREAD = "(no spread)"
 
 PREAMBLE = "% needs \\usepackage{array,booktabs,longtable}, and a wide page (\\usepackage[landscape]{geometry})"
 # longer values (generated texts) and verdicts wrap in a column that takes a share of the line

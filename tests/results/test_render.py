@@ -322,7 +322,7 @@ def test_signs_and_powers_are_those_of_the_mean() -> None:
     assert interval_text(row_of("r"), Cell({1: 0.25}, 0.25)) == ""
     # runs that all gave one number: an interval without a width would look like certainty; a narrow one is shown
     same = summarize([0.1, 0.1, 0.1])
-    assert interval_text(row_of("r"), Cell({1: 0.1, 2: 0.1, 3: 0.1}, same.mean, same.ci95)) == "no spread"
+    assert interval_text(row_of("r"), Cell({1: 0.1, 2: 0.1, 3: 0.1}, same.mean, same.ci95)) == "(no spread)"
     assert interval_text(row_of("r"), Cell({1: 0.1, 2: 0.1}, 0.1, (0.1, 0.1000001))) == "[0.100, 0.100]"
     for combine in ("difference", "percent_change", "interaction", None):
         sign, row = "+" * (combine is not None), row_of("r", combine=combine, digits=1)
