@@ -148,7 +148,10 @@ def _headline(sizes: Sequence[Results]) -> list[str]:
     if headline is None:
         return []
     titles = " | ".join(REGIME_TITLES[regime] for regime in REGIMES)
-    lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {headline.summary}", ""]
+    answer, *points = headline.summary
+    lines = [f"**{results.title[0].upper()}{results.title[1:]}.** {answer}", ""]
+    if points:
+        lines += [*(f"- {point}" for point in points), ""]
     if any(headline_picture(one) is not None for one in sizes):
         # written beside the tables by `make tables`
         lines += [f"![{results.title}](experiments/{results.paper}/figures/{HEADLINE})", ""]
@@ -171,13 +174,13 @@ def _of_sizes(sizes: Sequence[Results], wanted: dict[str, str], regime: str) -> 
 
 
 def _cell(row: Row, cell: Cell | None, size: str) -> str:
-    """Return value, interval and verdict; for a hole only that it is one (the tables say which run is missing)."""
+    """Return value, interval and verdict, or that it was not run; the tables say why not, or why it cannot decide."""
     if cell is None:
         return NOT_APPLICABLE
     if cell.hole is not None:
         return NOT_RUN
     words = " ".join(filter(None, (value_text(row, cell), interval_text(row, cell))))
-    return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell, size)))))
+    return escape_markdown(": ".join(filter(None, (words, verdict_text(row, cell, size, why=False)))))
 
 
 def filled(text: str, root: Path) -> str:

@@ -242,17 +242,18 @@ def spread_text(cell: Cell) -> str:
     return f"{cell.spread:.1f}{printed}"
 
 
-def verdict_text(row: Row, cell: Cell, size: str = "paper") -> str:
+def verdict_text(row: Row, cell: Cell, size: str = "paper", *, why: bool = True) -> str:
     """Return the verdict on a printed number or claim, else our own finding; a hole is always reported.
 
-    ``impossible`` is shown beside the printed number; a claim judged at a ``size`` other than the paper's says so.
+    ``impossible`` is shown beside the printed number; a claim judged at a ``size`` other than the paper's says so, and
+    with ``why`` one that cannot be decided says which check fails.
     """
     label = ""
     if cell.verdict is not None and (row.judged or cell.hole is not None):
         label, reason = cell.verdict.label, cell.verdict.reason
         if label == IMPOSSIBLE:
             label = ""
-        elif label == CANNOT_DECIDE:
+        elif label == CANNOT_DECIDE and why:
             label = f"{label}: {reason}"
         elif label in NOT_COMPARABLE and reason and not reason.startswith("size "):
             label = f"{label} ({reason})"

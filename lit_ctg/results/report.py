@@ -8,7 +8,6 @@ committed records, and the page says which is which and whether they agree; othe
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,16 +163,11 @@ def page(shown: Sequence[Part], left_out: Sequence[str] = ()) -> str:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def first_sentence(summary: str) -> str:
-    """Return the first sentence of a summary."""
-    return re.split(r"(?<=\.)\s+(?=[A-Z])", summary)[0]
-
-
 def _answer(shown: Sequence[Part]) -> str:
     """Return the card of a paper: its sentence, the counts of its claims and one picture per origin of runs."""
     first = shown[0].results
     headline = first.manifest.headline if first.manifest is not None else None
-    sentence = first_sentence(headline.summary) if headline is not None else ""
+    sentence = headline.summary[0] if headline is not None else ""
     origins = {part.own for part in shown}
     words, drawings = "", ""
     for own in sorted(origins, reverse=True):
@@ -286,9 +280,10 @@ def _paper(part: Part) -> str:
     result = part.results
     whose = f"{part.origin}, {runs_words(result)}" if result.pool.records() else runs_words(result)
     title = f'<h3>{_e(result.title)} <span class="muted">{_e(whose)}</span></h3>'
-    summary = result.manifest.headline.summary if result.manifest and result.manifest.headline else ""
+    summary = result.manifest.headline.summary if result.manifest and result.manifest.headline else ()
     body = [f'<details class="fold {part.classes}"><summary>{title}</summary>\n<div id="{part.anchor}">']
-    body.append(f"<p>{_e(summary)}</p>\n" if summary and result.pool.records() and not part.own else "")
+    if summary and result.pool.records() and not part.own:
+        body.append(f"<ul>{''.join(f'<li>{_e(point)}</li>' for point in summary)}</ul>\n")
     body += [_numbers(result), _holes(result)]
     ran = [table for table in result.tables if any(map(_ran, table.rows))]
     body += [_table(table, part) for table in ran]

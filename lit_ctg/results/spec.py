@@ -6,7 +6,7 @@
     data: [wikitext2]                 # folders of local data that are the paper's kind of data; others are "other data"
     unread: {main: model.scene}       # experiment -> the part of its configuration that no number reads
     headline:                         # optional: what the README shows
-      summary: The outcome in words; numbers in it must stand in the tables.
+      summary: [The answer in a sentence., What else there is to know., ...]   # its numbers must stand in the tables
       rows: [{table: table_1, section: ..., label: ..., says: ...}, ...]
       picture: {table: figure_1, panel: Fusion}      # optional: the one picture, a panel of a table's plot, or curves:
                # {curves: {words: experiment, ...}, metric: val/perplexity, regime: corrected, title: ...}
@@ -96,9 +96,9 @@ _QUANTITIES = ("floor", "ceiling", "expectation")
 
 @dataclass(frozen=True)
 class Headline:
-    """What the README shows of one paper: a summary in words, rows, and a picture (see above)."""
+    """What the README shows of one paper: a summary in points, rows, and a picture (see above)."""
 
-    summary: str
+    summary: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
     picture: dict[str, Any] | None = None
 
@@ -273,11 +273,14 @@ def _headline(data: Any, where: str) -> Headline:
         _whole(picture, _PICTURES["curves" in picture], f"{where}, headline picture")
         data = {key: value for key, value in data.items() if key != "picture"}
     _whole(data, _HEADLINE_KEYS, f"{where}, headline")
+    summary = data["summary"]
+    if not (isinstance(summary, list) and summary and all(isinstance(point, str) for point in summary)):
+        raise UserError(f"{where}, headline: summary must be a list of sentences")
     if not isinstance(data["rows"], list):
         raise UserError(f"{where}, headline: rows must be a list")
     for row in data["rows"]:
         _whole(row, _HEADLINE_ROW_KEYS, f"{where}, headline rows")
-    return Headline(" ".join(str(data["summary"]).split()), tuple(data["rows"]), picture)
+    return Headline(tuple(" ".join(point.split()) for point in summary), tuple(data["rows"]), picture)
 
 
 def _whole(data: Any, keys: Sequence[str], where: str) -> None:

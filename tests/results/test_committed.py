@@ -136,7 +136,7 @@ def unfound(words: str, tables: str) -> list[str]:
 def test_a_summary_has_no_number_that_the_tables_have_not(folder: Path) -> None:
     headline = load_manifest(folder.parent, folder.name).headline
     assert headline is not None
-    assert unfound(headline.summary, (folder / "tables.md").read_text(encoding="utf-8")) == []
+    assert unfound(" ".join(headline.summary), (folder / "tables.md").read_text(encoding="utf-8")) == []
 
 
 def test_the_examples_of_the_rule_are_those_of_the_tables() -> None:

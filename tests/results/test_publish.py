@@ -126,7 +126,7 @@ PAPER = "semantic_fusion"
 ROWS = ("A", "B", "C")
 HEAD = """title: {paper}
 headline:
-  summary: All of it.
+  summary: [All of it., More of it.]
   rows:
 """
 
@@ -166,7 +166,7 @@ def test_a_headline_s_row_is_of_the_largest_size_that_was_run(papers_of_ours: Pa
               "| [mine](experiments/mine/tables.md) | 1, size small | claims | "]  # fmt: skip
     found = [line for line in lines if "](experiments/" in line]
     assert len(found) == 2 and all(map(str.startswith, found, starts)) and "empty" not in text
-    assert text.count("**") == 2 and "**Mine.** All of it." in text
+    assert text.count("**") == 2 and "**Mine.** All of it.\n\n- More of it.\n\n| | " in text
     assert [line.split(" | ")[-2:] for line in lines[2:6]] == [
         ["—", "— |"], ["—", "1 undecided |"], ["—", "— |"], ["—", "1 other size |"]
     ], "of the number, not of the claims"  # fmt: skip

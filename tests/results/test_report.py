@@ -17,7 +17,7 @@ from lit_ctg.results import report
 from lit_ctg.results.gather import gather
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.render import REGIME_TITLES
-from lit_ctg.results.report import Part, first_sentence, main, parts, write_report
+from lit_ctg.results.report import Part, main, parts, write_report
 from lit_ctg.results.report import page as page_of
 from lit_ctg.results.spec import Headline, Manifest
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
@@ -276,7 +276,7 @@ def part_of(
     runs = list(records) if records != () else [build_record("main", "corrected", 1, size)]
     rows = ({"says": "In short, <it> works", "table": "table_x", "section": "S", "label": "C1"},)
     labels = [row.spec.label for table in tables for row in table.rows]
-    headline = Headline("It works by 1.5 times. See below. No more", rows if "C1" in labels else ())
+    headline = Headline(("It works by 1.5 times.", "See <below>."), rows if "C1" in labels else ())
     manifest = Manifest("semantic_fusion", "mine & Yours", headline=headline)
     pool = RecordPool(runs, "semantic_fusion", size)
     return Part(Results("semantic_fusion", size, tables, pool, manifest=manifest, **options), own, agreement)
@@ -408,19 +408,15 @@ def test_a_card_has_its_sentence_and_says_whose_runs_are_counted() -> None:
     others = '<a href="#semantic_fusion-paper">committed records</a> <span class="muted">(3 runs, size paper)</span>'
     assert 0 < card.index(runs) < card.index(others)
     tables = text[text.index('<h2 id="tables">') :]
-    assert tables.count("<p>It works by 1.5 times. See below. No more</p>") == 1, "below the committed ones"
+    points = "<ul><li>It works by 1.5 times.</li><li>See &lt;below&gt;.</li></ul>"
+    assert tables.count(points) == 1, "below the committed ones"
     alone = page_of([committed])
-    assert "3 runs</p>" in alone and "This sentence" not in alone and "See below" in alone
+    assert "3 runs</p>" in alone and "This sentence" not in alone and "<li>See" in alone
     mine = page_of([own])
-    assert "This sentence" not in mine and "See below" not in mine and '<p class="sentence">It works' in mine
+    assert "This sentence" not in mine and "<li>See" not in mine and '<p class="sentence">It works' in mine
     none = page_of([part_of(records=[build_record("main", "corrected", 1, "smoke")])])
     assert "0 runs</p>" in none and "no runs yet" in none and "It works" not in none
     assert "Nothing was run yet: lit-ctg reproduce paper=semantic_fusion size=paper" in none
-
-
-def test_a_summary_s_first_sentence() -> None:
-    assert first_sentence("It is 1.5 times e.g. that. It is more. And") == "It is 1.5 times e.g. that."
-    assert first_sentence("No end") == "No end"
 
 
 def test_holes_are_counted_and_the_first_notes_stand_above_them() -> None:
