@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import abc
+import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -290,3 +291,49 @@ class SpacyTokenizer(WordTokenizer):
             words += self._words(chunk)
             ends.append(len(words))
         return words, np.diff(ends)
+
+
+# --- tokens inside a text -------------------------------------------------------------------------------------------
+
+
+# A text read alone can have other tokens than behind a word, and a token alone another text: tokenizers of the Llama
+# family put a space before every text, and decoding drops the one that a text begins with.
+
+
+def ids_behind(tokenizer: Tokenizer, before: str, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of each text where it stands behind ``before``; read alone where the two share a token.
+
+    So they are, too, where ``before`` is an unknown token, which may be that of both.
+    """
+    first = list(tokenizer.encode(before))
+    first = [] if tokenizer.unknown_id in first else first
+
+    def rows(wholes: Sequence[str]) -> list[list[int]]:
+        ids_T, counts_N = tokenizer.encode_many(wholes)
+        return [part.tolist() for part in np.split(ids_T, np.cumsum(counts_N)[:-1])] if len(wholes) else []
+
+    found = rows([before * bool(first) + text for text in texts])
+    shared = [place for place, ids in enumerate(found) if ids[: len(first)] != first or len(ids) == len(first)]
+    found = [ids[len(first) :] for ids in found]
+    for place, ids in zip(shared, rows([texts[place] for place in shared]), strict=True):
+        found[place] = ids
+    return found
+
+
+def texts_behind(tokenizer: Any, special: Collection[int | None] = ()) -> list[str]:
+    """Return the text of every token behind another one, with the space that it begins with or gets.
+
+    Args:
+        tokenizer: with ``decode`` and a length: ours or Hugging Face's.
+        special: ids that cannot be the other one.
+    """
+    count = len(tokenizer)
+    alone = ((number, tokenizer.decode([number])) for number in range(count) if number not in special)
+    # half a character decodes to U+FFFD alone and to something else with its other half
+    before = [number for number, text in itertools.islice((each for each in alone if _is_whole(each[1])), 1)]
+    start = len(tokenizer.decode(before)) if before else 0
+    return [tokenizer.decode([*before, number])[start:] for number in range(count)]
+
+
+def _is_whole(text: str) -> bool:
+    return bool(text.strip()) and "\ufffd" not in text

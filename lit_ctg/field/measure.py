@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.field.task import words_of
 
 
@@ -70,13 +72,13 @@ def text_cost(
     """
     start, found = [int(tokenizer.eos_token_id)], []
     longest = int(getattr(model.config, "max_position_embeddings", 1024))
+    reader = HuggingFaceTokenizer.of(tokenizer)
     for first in range(0, len(texts), batch):
         rows, kept = [], []
         for prompt, text in zip(prompts[first : first + batch], texts[first : first + batch], strict=True):
-            before = start + tokenizer(prompt, add_special_tokens=False).input_ids
-            new = tokenizer(text, add_special_tokens=False).input_ids
-            rows.append((before + new)[-longest:])
-            kept.append(len(new))
+            (own,) = ids_behind(reader, prompt, [text])
+            rows.append((start + reader.encode(prompt) + own)[-longest:])
+            kept.append(len(own))
         width = max(map(len, rows))
         ids_BT = torch.tensor([row + start * (width - len(row)) for row in rows])
         log_p_BTV = model(input_ids=ids_BT).logits[:, :-1].float().log_softmax(-1)

@@ -21,6 +21,8 @@ from rich.console import Console
 from lit_ctg.config import plain
 from lit_ctg.control import Steered
 from lit_ctg.core.result import Direction, MetricResult
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.bench import Bench, Parts
 from lit_ctg.field.judge import successes
@@ -194,17 +196,11 @@ def human_texts(bench: Bench) -> list[dict[str, Any]]:
     rows = []
     longest = int(bench.decode_options["new_tokens"])
     reader = Steered(bench.model, [], tokenizer=bench.tokenizer)
-
-    def ids_of(text: str) -> list[int]:
-        found: list[int] = bench.tokenizer(text, add_special_tokens=False).input_ids
-        return found
-
+    tokenizer = HuggingFaceTokenizer.of(bench.tokenizer)
     for place, (prompt, example) in enumerate(bench.prompts):
-        # read and decoded behind its prompt: tokenizers of the Llama family put a space before a text and drop one
-        before, whole = ids_of(prompt), ids_of(example.text)
-        goes_on = whole[: len(before)] == before
-        new = whole[len(before) :] if goes_on else ids_of(example.text[len(prompt) :])
-        rows.append({"text": reader.continuation(before, new[:longest]), "prompt": prompt, "place": place, "copy": 0,
+        (new,) = ids_behind(tokenizer, prompt, [example.text[len(prompt) :]])
+        text = reader.continuation(tokenizer.encode(prompt), new[:longest])
+        rows.append({"text": text, "prompt": prompt, "place": place, "copy": 0,
                      "target": example.label, "strength": 0.0, "kind": HUMAN})  # fmt: skip
     return measured(bench, rows)
 

@@ -9,8 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer, blocks
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import SpacyTokenizer, Tokenizer, WordTokenizer, blocks, ids_behind, texts_behind
 from lit_ctg.errors import UserError
+from tests.llama import llama_tokenizer
 
 TEXTS = ["the cat sat\non the mat\n", "the Cat , 1 @,@ 234 cats\n", "\n", "a <unk> in U.S. don't (we) 3.5%\n"]
 
@@ -123,3 +126,45 @@ def test_more_than_65536_tokens_need_four_bytes() -> None:
     tokenizer.train([text])
     ids_T, _ = tokenizer.encode_many([text])
     assert ids_T.dtype == np.dtype("<u4") and ids_T.tolist() == tokenizer.encode(text)
+
+
+def of_kind(kind: str, text: str) -> Tokenizer:
+    if kind in ("normalised", "metaspace"):
+        return HuggingFaceTokenizer.of(llama_tokenizer([text], kind == "normalised"))
+    tokenizer: Tokenizer = TrainedBPETokenizer(size=300) if kind == "bytes" else WordTokenizer(eol=None)
+    tokenizer.train([text])
+    return tokenizer
+
+
+INSIDE = "it was in 1914 ( 1914 ) and ( it ) in (1914) and in 1914 " * 20
+
+
+@pytest.mark.parametrize("kind", ["normalised", "metaspace", "bytes", "words"])
+def test_tokens_inside_a_text_are_those_of_the_text(kind: str) -> None:
+    """Read alone, the family of Llama puts a space before 1914, or a second one."""
+    tokenizer = of_kind(kind, INSIDE)
+    (after_space, bare) = ids_behind(tokenizer, "(", [" 1914", "1914"])
+    assert [*tokenizer.encode("("), *after_space] == tokenizer.encode("( 1914")
+    if kind != "words":
+        assert [*tokenizer.encode("("), *bare] == tokenizer.encode("(1914") and bare != after_space
+    ids, texts = tokenizer.encode("it was in 1914"), texts_behind(tokenizer)
+    assert "".join(texts[number] for number in ids) == " it was in 1914"[len("" if texts[ids[0]][0] == " " else " ") :]
+    assert ids_behind(tokenizer, "(", []) == []
+
+
+def test_a_text_that_shares_a_token_with_what_stands_before_is_read_alone() -> None:
+    tokenizer = WordTokenizer(eol=None)
+    tokenizer.train(["in (1914 1914"])
+    assert ids_behind(tokenizer, "(", ["1914", "1914 in"]) == [[tokenizer.id("1914")], tokenizer.encode("1914 in")]
+    assert ids_behind(tokenizer, "", ["in 1914"]) == [tokenizer.encode("in 1914")]
+
+
+def test_nothing_whole_to_stand_behind() -> None:
+    class Halves:
+        def __len__(self) -> int:
+            return 2
+
+        def decode(self, ids: list[int]) -> str:
+            return "\ufffd" * len(ids)
+
+    assert texts_behind(Halves()) == ["\ufffd", "\ufffd"]

@@ -12,8 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from lit_ctg.cli import main
 from lit_ctg.control import Steered
@@ -29,6 +27,7 @@ from lit_ctg.field.rank import deciding_judges, longest
 from lit_ctg.field.skeleton import add
 from lit_ctg.results.record import load_records
 from tests.field.conftest import MakeBench
+from tests.llama import llama_tokenizer
 
 RunCli = Callable[..., tuple[int, str, str]]
 
@@ -500,27 +499,10 @@ def test_of_a_combination_the_parts_own_strengths_do_not_count(monkeypatch: pyte
     assert found() == {}
 
 
-def spaced_tokenizer(texts: list[str], normalised: bool) -> Any:
-    """Return a tokenizer of the Llama family: a space before every text, which its decoder takes away again."""
-    engine = Tokenizer(models.BPE(unk_token="<unk>"))
-    if normalised:
-        engine.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-        engine.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
-        engine.decoder = decoders.Sequence(
-            [decoders.Replace("\u2581", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-        )
-    else:
-        engine.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-        engine.decoder = decoders.Metaspace(prepend_scheme="always")
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", "</s>"], show_progress=False)
-    engine.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", unk_token="<unk>")
-
-
 @pytest.mark.parametrize("normalised", [True, False])
 def test_human_texts_begin_as_the_passages_go_on(normalised: bool, bench: Bench) -> None:
     """Read alone, a text cost a token for a second space, or lost the one that it begins with."""
-    tokenizer = spaced_tokenizer([example.text for _, example in bench.prompts], normalised)
+    tokenizer = llama_tokenizer([example.text for _, example in bench.prompts], normalised)
     made, longest = copy.copy(bench), int(bench.decode_options["new_tokens"])
     made.__dict__["_loaded"] = bench.model, tokenizer
 

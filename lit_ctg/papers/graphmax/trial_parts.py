@@ -432,11 +432,8 @@ class ReviewGeneration:
         numbers = {}
         pairs_by_name = {"perplexity_lm": own, "perplexity_judge": judged}
         if self.pretrained_judge is not None:
-            read = fold.vocabulary.decode
-            pairs_by_name["perplexity_pretrained_judge"] = [
-                self.pretrained_judge.nll(read(row[:start]), read(row[start:]))
-                for row, start in zip(found, starts, strict=True)
-            ]
+            texts = [self._halves(fold, row, start) for row, start in zip(found, starts, strict=True)]
+            pairs_by_name["perplexity_pretrained_judge"] = [self.pretrained_judge.nll(*halves) for halves in texts]
         for name, pairs in pairs_by_name.items():
             result = text_perplexity([nats for nats, _ in pairs], [tokens for _, tokens in pairs])
             base = f"{name}/{fold.scene}/softmax"
@@ -444,6 +441,16 @@ class ReviewGeneration:
                 result.value, result.unit, result.direction, result.n, base, GENERATED
             )
         return numbers
+
+    @staticmethod
+    def _halves(fold: Fold, row: Sequence[int], start: int) -> tuple[str, str]:
+        """Return the texts of a prompt and of what follows it, with the space between them.
+
+        Decoded alone, what follows would lose that space under tokenizers of the Llama family.
+        """
+        read = fold.vocabulary.decode
+        prompt, whole = read(row[:start]), read(row)
+        return prompt, whole[len(prompt) :] if whole.startswith(prompt) else read(row[start:])
 
     def _sample(self, fold: Fold, method: str, row: Sequence[int], prompt: Sequence[int]) -> dict[str, Any]:
         text = fold.vocabulary.decode(row[len(prompt) :])

@@ -44,7 +44,7 @@ class DividingPenalty(ScoreRule):
     def __init__(self, penalty: float, *, normalised: bool = False, compounds: bool = False) -> None:
         from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-        self.processor, self.normalised = RepetitionPenaltyLogitsProcessor(penalty), normalised
+        self.processor, self.normalised = RepetitionPenaltyLogitsProcessor(float(penalty)), normalised
         self.penalty, self.compounds = penalty, compounds
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

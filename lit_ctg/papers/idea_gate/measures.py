@@ -20,6 +20,7 @@ from torch import Tensor
 from lit_ctg.core.metric import BatchMetric, RatioMetric, float64, pick_mask
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import Domain, load_domain
@@ -320,7 +321,7 @@ def about(source: str, domain: str) -> bool:
 
 def term_ids(domain: Domain, vocabulary: Any, chosen: str = "long") -> Tensor:
     """Return the sorted ids of the domain's terms that are one token after a space."""
-    encoded = (vocabulary.encode(f" {term}") for term in domain.terms[chosen])
+    encoded = ids_behind(vocabulary, "a", [f" {term}" for term in domain.terms[chosen]])
     return torch.tensor(sorted({ids[0] for ids in encoded if len(ids) == 1}), dtype=torch.long)
 
 
@@ -342,9 +343,10 @@ class TopicMass(Callback):
     """Teacher-forced probability of the domain's terms in held-out texts, in ``trainer.validate``; nothing is drawn.
 
     Three kinds of text per domain: ``inside``, windows of its own articles; ``drifted``, the first ``before`` tokens of
-    such a window and then general text; ``never``, the same general text after as many tokens of other general text.
-    All three are measured after the first ``before`` tokens, so that ``drifted`` minus ``never`` is what the model
-    retains of the topic after the text has left it.
+    such a window and then general text; ``never``, the same general text after as many tokens of general text, of the
+    same article where it has two windows. All three are measured after the first ``before`` tokens, so that ``drifted``
+    minus ``never`` is what the model retains of the topic after the text has left it, and besides what a beginning on
+    another subject changes: to be compared between models, not with 0.
 
     Args:
         domains: names or files of domains, see ``load_domain``.

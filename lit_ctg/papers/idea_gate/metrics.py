@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lit_ctg.core.metric import BatchMetric, LitMetric, pick_mask, token_nll
 from lit_ctg.core.result import MetricResult
+from lit_ctg.data.tokenizer import texts_behind
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.network.backbone import ModuleListOf
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
@@ -77,10 +78,6 @@ class GatedPerplexity(Perplexity):
         return {"loss": nats, "perplexity": perplexity}
 
 
-# how many ids are tried to see whether decoding puts spaces between tokens
-_TRIED = 50
-
-
 class WordPerplexity(Perplexity):
     """exp of the total cost divided by the number of words of the targets.
 
@@ -127,16 +124,10 @@ class WordPerplexity(Perplexity):
 
 
 def token_texts(vocabulary: Any) -> list[str]:
-    """Return the text of every token, including whitespace; a special token has none.
-
-    For a vocabulary of words, whose ``decode`` puts spaces between tokens, every word has a space before it.
-    """
-    texts = [vocabulary.decode([number]) for number in range(len(vocabulary))]
+    """Return the text of every token inside a text, including white space; a special token has none."""
     special = {vocabulary.eos_id, vocabulary.bos_id, vocabulary.pad_id}
-    # half a character decodes to U+FFFD alone and to something else with its other half
-    whole = [number for number, text in enumerate(texts) if number not in special and "\ufffd" not in text][:_TRIED]
-    blank = "" if vocabulary.decode(whole) == "".join(texts[number] for number in whole) else " "
-    return ["" if number in special and not text.isspace() else blank + text for number, text in enumerate(texts)]
+    texts = texts_behind(vocabulary, special)
+    return ["" if number in special and not text.isspace() else text for number, text in enumerate(texts)]
 
 
 # scores ranked at a time

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_ctg.core.model import Batch, LitLanguageModel, LMOutput, adamw_warmup_cosine, datamodule_of
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.decoding.rule import PerRow
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone, check_backbone
@@ -112,8 +113,7 @@ def check_stopwords(rule: str) -> str:
 def authors_mask(vocabulary: Any, size: int) -> Tensor:
     """Return [V] bool, True at the authors' strings where they are single tokens (all of them, with GPT-2's)."""
     mask_V = torch.zeros(size, dtype=torch.bool)
-    for string in AUTHORS:
-        ids = vocabulary.encode(string)
+    for ids in ids_behind(vocabulary, "a", AUTHORS):
         if len(ids) == 1 and ids[0] != vocabulary.unknown_id:
             mask_V[ids[0]] = True
     return mask_V
@@ -402,8 +402,10 @@ class IdeaGateModule(LitLanguageModel):
             if idea_bias == "base_rate":
                 nn.init.constant_(self.idea_head.outer.bias, math.log(positive_weight * window / self.vocabulary_size))
             elif idea_bias == "above_clamp":
-                p = math.exp(START * self.form.floor(alpha, beta)) if alpha > 0 else 0.5
-                nn.init.constant_(self.idea_head.outer.bias, math.log(p / (1 - p)))
+                log_p = START * self.form.floor(alpha, beta) if alpha > 0 else math.log(0.5)
+                # a bound of 0 closes the gate at every probability, one of -inf at none: no bias is above it
+                bias = log_p - math.log(-math.expm1(log_p)) if -math.inf < log_p < 0 else 0.0
+                nn.init.constant_(self.idea_head.outer.bias, bias)
             if lift:
                 self.register_buffer("base_V", torch.zeros(self.vocabulary_size))
             if stopwords == "authors":

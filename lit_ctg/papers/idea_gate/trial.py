@@ -20,6 +20,7 @@ from torch import Tensor
 from lit_ctg.callback.progress import steps
 from lit_ctg.core.model import datamodule_of
 from lit_ctg.core.result import MetricResult
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, check_whole
 from lit_ctg.figure import Bar, BarGroup, Drawing, bar_chart
 from lit_ctg.papers.idea_gate.corpus import AUTHORS, LISTS, Domain, load_domain
@@ -549,7 +550,7 @@ def look(module: Any, ids: Sequence[int]) -> Picture | None:
 
 def first_token(vocabulary: Any, word: str) -> int:
     """Return the first token of a word within a sentence (after a space)."""
-    return int(vocabulary.encode(f" {word}")[0])
+    return ids_behind(vocabulary, "a", [f" {word}"])[0][0]
 
 
 def shown(vocabulary: Any, number: int) -> str:

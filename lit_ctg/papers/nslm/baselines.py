@@ -363,7 +363,12 @@ def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[T
         check_regular(path)
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                word, _, values = line.rstrip("\n").partition(" ")
+                line = line.rstrip("\n")
+                word, _, values = line.partition(" ")
+                if word in wanted and len(values.split()) > dim:
+                    # some files have words with spaces in them, such as ". . ."
+                    word, *numbers = line.rsplit(" ", dim)
+                    values = " ".join(numbers)
                 if word in wanted:
                     vectors[word] = _vector(values, dim, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:

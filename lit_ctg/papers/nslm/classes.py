@@ -474,14 +474,14 @@ class ClassTable:
 
     @classmethod
     def build(
-        cls, tokens: Sequence[str], recognisers: Sequence[Recogniser], contexts: Sequence[LeftContext] = ()
+        cls, tokens: Sequence[str], recognisers: Sequence[Recogniser], contexts: Mapping[str, LeftContext] | None = None
     ) -> ClassTable:
         """Sort a vocabulary into classes.
 
         Args:
             tokens: texts of the vocabulary, by id.
             recognisers: in a state, the classes bound to it come first, then the unbound ones; the first match wins.
-            contexts: the left contexts that classes are bound to, in order of precedence.
+            contexts: the left contexts by the names under which classes are bound to them, in order of precedence.
 
         Raises:
             UserError: two classes of one name, an unknown context, or a class that is only partly available in some
@@ -490,14 +490,15 @@ class ClassTable:
         names = [recogniser.name for recogniser in recognisers]
         if len(set(names)) < len(names):
             raise UserError(f"two classes have the same name among {', '.join(names)}: rename one")
-        states = (PLAIN, *(context.name for context in contexts))
+        contexts = {} if contexts is None else contexts
+        states = (PLAIN, *contexts)
         for recogniser in recognisers:
             if recogniser.context is not None and recogniser.context not in states:
                 known = ", ".join(states)
                 raise UserError(
                     f"class '{recogniser.name}' is bound to the context '{recogniser.context}'; there are: {known}"
                 )
-        for context in contexts:
+        for context in contexts.values():
             context.bind(tokens)
         attributes = [[recogniser.attributes(token) for token in tokens] for recogniser in recognisers]
         matches_RV = np.array([[found is not None for found in row] for row in attributes], dtype=bool)
@@ -509,7 +510,7 @@ class ClassTable:
             for number in bound + unbound:
                 free_V = (class_of_SV[state] < 0) & matches_RV[number]
                 class_of_SV[state, free_V] = number
-        return cls._collect(tokens, recognisers, attributes, tuple(contexts), class_of_SV)
+        return cls._collect(tokens, recognisers, attributes, contexts, class_of_SV)
 
     @classmethod
     def _collect(
@@ -517,10 +518,10 @@ class ClassTable:
         tokens: Sequence[str],
         recognisers: Sequence[Recogniser],
         attributes: Sequence[Sequence[tuple[float, ...] | None]],
-        contexts: tuple[LeftContext, ...],
+        contexts: Mapping[str, LeftContext],
         class_of_SV: np.ndarray,
     ) -> ClassTable:
-        states = (PLAIN, *(context.name for context in contexts))
+        states = (PLAIN, *contexts)
         classes, kept = [], []
         for number, recogniser in enumerate(recognisers):
             ids_K = np.flatnonzero((class_of_SV == number).any(0))
@@ -546,7 +547,7 @@ class ClassTable:
         available_SC = np.zeros((len(states), len(classes)), dtype=bool)
         for number in range(len(classes)):
             available_SC[:, number] = (class_of_SV == number).any(1)
-        return cls(tuple(classes), contexts, class_of_SV, index_CV, available_SC)
+        return cls(tuple(classes), tuple(contexts.values()), class_of_SV, index_CV, available_SC)
 
 
 Kind = TypeVar("Kind")
@@ -588,7 +589,7 @@ def class_table(tokens: Sequence[str], recognisers: Iterable[Recogniser]) -> Cla
     recognisers = list(recognisers)
     wanted = {recogniser.context for recogniser in recognisers if recogniser.context is not None}
     ordered = [name for name in CONTEXTS if name in wanted] + sorted(wanted - CONTEXTS.keys())
-    contexts: list[LeftContext] = [candidate(CONTEXTS, name, LeftContext)() for name in ordered]
+    contexts: dict[str, LeftContext] = {name: candidate(CONTEXTS, name, LeftContext)() for name in ordered}
     return ClassTable.build(tokens, recognisers, contexts)
 
 

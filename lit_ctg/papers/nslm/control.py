@@ -27,6 +27,7 @@ from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, row_
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import (
@@ -374,7 +375,7 @@ class WordReader:
         self.class_W = np.repeat(np.arange(len(self.classes)), [len(each.texts) for each in self.classes])
         self.first_W = np.cumsum([0, *(len(each.texts) for each in self.classes)])
         forms = ("",) if self.by_word else (" ", "")
-        spelled = [[self._spell(blank, text) for each in self.classes for text in each.texts] for blank in forms]
+        spelled = [self._spell(blank) for blank in forms]
         if not any(ways for form in spelled for ways in form):
             names = ", ".join(each.name for each in self.classes)
             raise UserError(f"control {control.name}: the tokenizer spells no member of its classes ({names})")
@@ -391,17 +392,22 @@ class WordReader:
         contexts, _ = self.tracker.read(np.array([[self.unknown]]), None, start)
         self._running: Running[Reading] = Running(Reading(start, contexts, start, contexts), self._advance)
 
-    def _spell(self, blank: str, text: str) -> list[tuple[int, ...]]:
-        """Return the spellings of a member, that in which the model writes it first."""
-        ways = []
-        for written in dict.fromkeys((text, text.replace(JOINER, " "))):
-            ids = tuple(self.vocabulary.encode(blank + written))
-            # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
-            known = bool(ids) and self.vocabulary.unknown_id not in ids
-            # bytes spell any text: only a token of its own shows that the model writes members as the training text did
-            if known and (len(ids) == 1 or JOINER not in written) and self.vocabulary.decode(ids).strip() == written:
-                ways.append(ids)
-        return ways
+    def _spell(self, blank: str) -> list[list[tuple[int, ...]]]:
+        """Return the spellings of each member, that in which the model writes it first."""
+        texts = [text for each in self.classes for text in each.texts]
+        written = [list(dict.fromkeys((text, text.replace(JOINER, " ")))) for text in texts]
+        ids = iter(self._ids([blank + text for ways in written for text in ways]))
+        return [[own for text in ways if self._spells(own := tuple(next(ids)), text)] for ways in written]
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts inside a text: one that words are read behind, whether a space follows or not."""
+        return ids_behind(self.vocabulary, "" if self.by_word else "(", texts)
+
+    def _spells(self, ids: tuple[int, ...], text: str) -> bool:
+        # decoding must return the member: some tokenizers lose spaces, fold case or lack letters
+        known = bool(ids) and self.vocabulary.unknown_id not in ids
+        # bytes spell any text: only a token of its own shows that the model writes members as the training text did
+        return known and (len(ids) == 1 or JOINER not in text) and self.vocabulary.decode(ids).strip() == text
 
     def _own(self, form: int, blank: str, others: Mapping[str, int]) -> np.ndarray:
         """Return the share of members among the training words that begin with each first token of members, [J]."""
@@ -411,10 +417,10 @@ class WordReader:
         counts = [each.count * np.exp(_parts(each.model)[0].fallback_K) for each in self.classes]
         # a member that training text lacks still has its token where no other word begins with it
         own_J = np.maximum(begun.mass(np.concatenate(counts)), 1e-9)
-        ids_T, length_O = self.vocabulary.encode_many([blank + word for word in others])
-        filled_O = length_O > 0
-        first_O = ids_T[(np.cumsum(length_O) - length_O)[filled_O]]
-        count_V = np.bincount(first_O, np.array(list(others.values()))[filled_O], len(self.vocabulary.tokens))
+        count_V = np.zeros(len(self.vocabulary.tokens))
+        for ids, count in zip(self._ids([blank + word for word in others]), others.values(), strict=True):
+            if ids:
+                count_V[ids[0]] += count
         share_J: np.ndarray = own_J / (own_J + count_V[begun.ids_J])
         return share_J
 

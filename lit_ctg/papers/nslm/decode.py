@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lit_ctg.control.trie import Running
 from lit_ctg.core.generation import ControlSetting, GeneratedText, Generator
+from lit_ctg.data.tokenizer import texts_behind
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.rule import PerRow, RuleList, ScoreRule, per_row
 from lit_ctg.errors import UserError
@@ -29,11 +30,10 @@ from lit_ctg.papers.nslm.occurrences import Carry, Contexts, ContextTracker
 def word_texts(tokenizer: Any) -> tuple[str, ...]:
     """Return the words of a Hugging Face tokenizer's vocabulary, by id, for ``class_table``.
 
-    In a byte-level vocabulary (GPT-2) a token that begins a word starts with a space; the others are pieces of words
-    and get the text "", which is in no class. A token may still be the first piece of a longer word.
+    In a vocabulary of pieces (GPT-2's, Llama's) a token that begins a word starts with a space; the others go on in a
+    word and get the text "", which is in no class. A token may still be the first piece of a longer word.
     """
-    ids = range(len(tokenizer))
-    texts = [tokenizer.decode([number]) for number in ids]
+    texts = texts_behind(tokenizer, tokenizer.all_special_ids)
     if any(text.startswith(" ") for text in texts):
         return tuple(text[1:] if text.startswith(" ") else "" for text in texts)
     return tuple(texts)

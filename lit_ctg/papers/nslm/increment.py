@@ -271,8 +271,8 @@ class IncrementTrial(Callback):
             "unseen": (unseen, tried),
             "unseen_best": (best, tried),
             "uniform": (float(len(datamodule.vocabulary)), tried),
-            "nslm_train": (nslm["train"], trained),
-            "nslm_unseen": (nslm["test"], tried),
+            "nslm_train": (nslm["train"], min(MOST_PAIRS, len(datamodule.pairs("train")))),
+            "nslm_unseen": (nslm["test"], min(MOST_PAIRS, len(datamodule.pairs("test")))),
         }
         self.results = {
             f"increment/{name}": MetricResult(value, "perplexity", "lower", count, None, 1).to_dict()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.core.generation import ControlSetting
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import membership
@@ -143,8 +144,7 @@ class Mark(Feature):
 
     def bind(self, lexicon: Lexicon, vocabulary: Any) -> None:
         self.ids = []
-        for mark in self.marks:
-            ids = list(vocabulary.encode(mark))
+        for mark, ids in zip(self.marks, ids_behind(vocabulary, "a", self.marks), strict=True):
             if len(ids) != 1 or ids[0] == getattr(vocabulary, "unknown_id", None):
                 raise UserError(f"feature Mark: '{mark}' is not a token of the corpus's vocabulary: leave it out")
             self.ids.append(ids[0])
@@ -226,6 +226,8 @@ class FeatureBank(nn.Module):
                 self.groups[feature.group] = (*self.groups.get(feature.group, ()), *columns)
         if len(set(names)) < len(names):
             raise UserError(f"model.bank.features: two features have a column of the same name ({', '.join(names)})")
+        if any("strength" in columns for columns in self.groups.values()):
+            raise UserError("model.bank.features.strength: the control has a setting of this name; rename the feature")
         self.names = tuple(names)
 
     @property

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
 
@@ -277,6 +278,13 @@ class WordFinder(nn.Module):
         """Return the index of the word that ends at each position, long [B, T], or -1."""
         return self.spans(ids_BT)[0]
 
+    def whole(self, ids_BT: Tensor) -> Tensor:
+        """Return the same for whole texts: without words that the next token continues."""
+        word_BT = self.spans(ids_BT)[0]
+        known_BT = ids_BT.clamp(min=0, max=len(self.begins_V) - 1)
+        goes_on_BT = self.ends_open_V[known_BT[:, :-1]] & ~self.begins_V[known_BT[:, 1:]] & (ids_BT[:, 1:] >= 0)
+        return word_BT.masked_fill(nn.functional.pad(goes_on_BT, (0, 1)), NO_WORD)
+
     def spans(self, ids_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the index of the word that ends at each position and its number of tokens, long [B, T] each."""
         word_BT, length_BT = torch.full_like(ids_BT, NO_WORD), torch.zeros_like(ids_BT)
@@ -316,14 +324,14 @@ class Speller:
         self.unknown = getattr(vocabulary, "unknown_id", None)
 
     def spell(self, word: str) -> tuple[tuple[int, ...], ...]:
-        """Return the id sequences of a word, each once."""
+        """Return the id sequences of a word inside a text, each once."""
+        forms = dict.fromkeys((word, word.capitalize(), word.upper()))
+        texts = [text for form in forms for text in ((form,) if self.by_word else (f" {form}", form))]
         found = []
-        for form in dict.fromkeys((word, word.capitalize(), word.upper())):
-            for text in (form,) if self.by_word else (f" {form}", form):
-                ids = tuple(int(i) for i in self.vocabulary.encode(text))
-                # some tokenizers lose the space or fold case: decoding must return the word
-                if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
-                    found.append(ids)
+        for ids in map(tuple, ids_behind(self.vocabulary, "" if self.by_word else "(", texts)):
+            # some tokenizers lose the space or fold case: decoding must return the word
+            if ids and self.unknown not in ids and self.vocabulary.decode(ids).strip().lower() == word.lower():
+                found.append(ids)
         return tuple(dict.fromkeys(found))
 
 

@@ -13,11 +13,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax import trial_parts
 from lit_ctg.papers.graphmax.metrics import HuggingFaceJudge, NgramJudge, text_perplexity
 from lit_ctg.papers.graphmax.trial_parts import ReviewGeneration, Sampler
 from lit_ctg.statistics import t_quantile
+from tests.llama import llama_tokenizer
 
 V = 7
 
@@ -145,3 +147,15 @@ def test_a_second_judge_is_tried_before_the_training_and_loaded_when_it_reads(fo
     assert part.positions(None) == 4
     assert not any(isinstance(value, HuggingFaceJudge) for value in vars(part).values()), "nothing stays in memory"
     assert part.pretrained_judge is part.pretrained_judge and loaded == [str(tmp_path), str(folder), str(folder)]
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_prompt_and_what_follows_it_are_read_as_one_text(normalised):
+    """Decoded alone, what follows a prompt has lost its space: the judge read "wasin"."""
+    vocabulary = HuggingFaceTokenizer.of(llama_tokenizer(["it was in Paris" * 9], normalised))
+    ids = vocabulary.encode("it was in Paris")
+    halves = ReviewGeneration._halves(SimpleNamespace(vocabulary=vocabulary), ids, 2)
+    assert "".join(halves) == "it was in Paris" and halves[1].startswith(" ")
+    assert "".join(vocabulary.decode(part) for part in (ids[:2], ids[2:])) != "it was in Paris"
+    fish = SimpleNamespace(vocabulary=SimpleNamespace(decode=lambda ids: "fish"[: len(ids)] if len(ids) < 3 else "bad"))
+    assert ReviewGeneration._halves(fish, [0, 1, 2], 2) == ("fi", "f"), "a text that does not begin with the prompt"

@@ -147,6 +147,13 @@ def test_bad_decoding(change):
         decoding(**change)
 
 
+def test_a_whole_number_is_a_penalty():
+    """As `decoding.repetition_penalty=2` gives it; the library takes a float alone."""
+    (penalty, *_) = decoding(repetition_penalty=2, temperature=1.0).rules()
+    scores = penalty(torch.tensor([[0]]), torch.tensor([[1.0, 1.0]]))
+    assert scores.tolist() == [[0.5, 1.0]]
+
+
 @pytest.mark.parametrize("penalty_on", ["logits", "log_probabilities"])
 def test_only_the_penalty_on_log_probabilities_is_blind_to_a_number_added_to_all_logits(penalty_on):
     """Deviation 13."""

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.metric.bigram import Bigrams
 from lit_ctg.papers.idea_gate.corpus import load_domain
@@ -26,6 +29,7 @@ from lit_ctg.papers.idea_gate.measures import (
 )
 from lit_ctg.papers.idea_gate.metrics import average_precision
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateOutput, distinct, future_window
+from tests.llama import llama_tokenizer
 
 SIZE = 12
 TEXT = np.array([1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 5, 5, 1, 6, 2, 3])
@@ -347,10 +351,14 @@ def test_terms_are_single_tokens_after_a_blank(vocabulary) -> None:
     ids = term_ids(domain, vocabulary).tolist()
     texts = {vocabulary.decode([number]) for number in ids}
     assert " market" in texts and all(text.startswith(" ") and text[1:] in domain.terms["long"] for text in texts)
-    every = SimpleNamespace(encode=lambda text: [hash(text)])
-    assert len(term_ids(domain, every)) == len(domain.terms["long"]) > len(domain.terms["short"])
+    every = WordTokenizer(eol=None)
+    every.train(domain.terms["long"])
+    single = [term for term in domain.terms["long"] if " " not in term]
+    assert len(term_ids(domain, every)) == len(single) > len(domain.terms["short"])
     # where every term is several tokens there are none, and their mass is 0
-    none = term_ids(domain, SimpleNamespace(encode=lambda text: [1, 2]))
+    letters = TrainedBPETokenizer(size=257)
+    letters.train(["a"])
+    none = term_ids(domain, letters)
     assert none.tolist() == [] and none.dtype == torch.long
 
 
@@ -403,3 +411,11 @@ def test_the_classifier_learns_from_as_many_pieces_of_each_class_as_it_was_told(
     assert [sum(first < 100 for first in pieces) for pieces in learned] == [5] * 4
     assert [len(set(pieces)) for pieces in learned] == [10] * 4
     assert learned[0] == learned[1] and len({tuple(pieces) for pieces in learned}) == 3
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_terms_of_the_family_of_llama(normalised: bool) -> None:
+    """Read alone, " market" had a token for a second space, so that no domain had a term."""
+    tokenizer = HuggingFaceTokenizer.of(llama_tokenizer([" the market and money" * 20], normalised))
+    ids = term_ids(load_domain("finance"), tokenizer).tolist()
+    assert {tokenizer.tokens[number] for number in ids} == {"\u2581market", "\u2581money"}

@@ -12,6 +12,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.metric.perplexity import Perplexity
 from lit_ctg.papers.idea_gate.metrics import (
@@ -34,6 +35,7 @@ from lit_ctg.papers.idea_gate.metrics import (
 from lit_ctg.papers.idea_gate.model import IdeaGateOutput, distinct
 from lit_ctg.results.spec import read_printed
 from lit_ctg.statistics import ratio_interval
+from tests.llama import llama_tokenizer
 
 # gated_perplexity: Cost with the gate and without it, against a slow loop
 
@@ -134,6 +136,19 @@ def test_byte_level_words_are_those_of_the_text(size) -> None:
     text = vocabulary.decode(ids[: rows * length + 1])
     # every word of the text begins in one target, but for the one that the first input token begins
     assert int(metric.words(batch["input_ids_BT"], batch["target_ids_BT"]).sum()) == len(text.split()) - 1
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_words_of_the_family_of_llama_are_those_of_the_text(normalised: bool) -> None:
+    """Decoded alone, no token has its space: every piece counted as a word."""
+    text = " ".join(TEXT.split())
+    vocabulary = HuggingFaceTokenizer.of(llama_tokenizer([text], normalised, 80))
+    ids = vocabulary.encode(text)
+    assert len(ids) > 1.5 * len(text.split())
+    batch = batch_of(ids, len(ids) - 2)
+    counted = bound(vocabulary).words(batch["input_ids_BT"], batch["target_ids_BT"])
+    begun = bool(vocabulary.decode(ids[:1]).strip())  # the first token may be the space alone
+    assert int(counted.sum()) == len(vocabulary.decode(ids[:-1]).split()) - begun
 
 
 def test_word_tokens_are_words_and_line_ends_are_not() -> None:

@@ -509,6 +509,15 @@ def test_training_draws_up_the_stopwords_idea_logits(make_module, batch) -> None
     assert loss.item() == other.item()
 
 
+@pytest.mark.parametrize(("beta", "bias"), [(0.0, 0.0), (-1e-9, None), (-1000.0, -1800.0), (-math.inf, 0.0)])
+def test_a_bias_above_the_clamp_is_a_number_at_every_bound(vocabulary, beta, bias) -> None:
+    """At a bound of 0 the gate is flat everywhere, at one of -inf nowhere: the bias says nothing then."""
+    module = fresh(vocabulary, alpha=0.5, beta=beta, idea_bias="above_clamp")
+    found = module.idea_head.outer.bias[0].item()
+    p = math.exp(0.9 * beta / 0.5) if bias is None else 0.0
+    assert found == pytest.approx(math.log(p / (1 - p)) if bias is None else bias, rel=1e-5)
+
+
 @pytest.mark.parametrize(("bias", "alive"), [("base_rate", False), ("above_clamp", True)])
 def test_at_the_base_rate_the_gate_starts_dead(vocabulary, bias, alive) -> None:
     """Deviation 12: with 8,000 tokens the base rate lies below exp(beta / alpha) = .018, where the gate is flat."""

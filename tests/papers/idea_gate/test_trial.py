@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from lit_ctg.config import compose, plain
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.papers.idea_gate import GateForm, metrics
 from lit_ctg.papers.idea_gate.corpus import LISTS, known_domains, load_domain
@@ -27,6 +28,7 @@ from lit_ctg.results.spec import load_specs
 from lit_ctg.results.table import COUNTS
 from lit_ctg.run.reproduce import load_groups
 from lit_ctg.statistics import wilson_interval
+from tests.llama import llama_tokenizer
 from tests.offline_wandb import finished
 
 # topic_trial: Topic trials with a generator that writes what it is told to: places, arms, pairing, records
@@ -628,6 +630,14 @@ def test_a_word_is_looked_up_as_inside_a_sentence(xray_vocabulary) -> None:
     # of several tokens the first counts
     assert len(xray_vocabulary.encode(" marketing")) > 1
     assert xray_vocabulary.decode([first_token(xray_vocabulary, "marketing")]).startswith(" m")
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_word_of_the_family_of_llama_is_not_its_space(normalised: bool) -> None:
+    tokenizer = HuggingFaceTokenizer.of(llama_tokenizer([" the market is a king" * 20], normalised))
+    assert [tokenizer.tokens[first_token(tokenizer, word)] for word in ("market", "king")] == [
+        "\u2581market", "\u2581king"
+    ]  # fmt: skip
 
 
 def test_a_row_of_a_model_without_a_token_is_shown_by_its_number(xray_vocabulary) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.papers.nslm.classes import (
     AfterMonth,
     ClassTable,
+    LeftContext,
     ListRecogniser,
     PatternRecogniser,
     PlaceRecogniser,
@@ -248,12 +250,34 @@ def test_a_class_bound_to_a_context_takes_its_tokens_there() -> None:
     assert table.available_SC.tolist() == [[True, False], [False, True]]
 
 
+class AfterDollar(LeftContext):
+    """A context of one's own: the token before is a dollar sign."""
+
+    name, window = "after_dollar", 1
+
+    def bind(self, tokens: Sequence[str]) -> None:
+        self.dollar = list(tokens).index("$")
+
+    def active(self, ids_BT: np.ndarray) -> np.ndarray:
+        found_BT = np.zeros(ids_BT.shape, dtype=bool)
+        found_BT[:, 1:] = ids_BT[:, :-1] == self.dollar
+        return found_BT
+
+
+def test_a_context_of_one_s_own_is_bound_by_its_dotted_name() -> None:
+    own = f"{__name__}.AfterDollar"
+    price = make_recogniser("price", {"pattern": r"\d+", "context": own})
+    table = class_table(["$", "4"], [make_recogniser("number", {"pattern": r"\d+"}), price])
+    assert table.states == ("plain", "after_dollar") and table.names == ("number", "price")
+    assert table.class_of_SV.tolist() == [[-1, 0], [-1, 1]]
+
+
 def test_a_class_that_is_cut_in_two_is_an_error() -> None:
     options = {"metrics": ["value"], "densities": ["gaussian"]}
     day = PatternRecogniser(name="day", pattern=r"[1-9]|[12]\d|3[01]", context="after_month", **options)
     rest = PatternRecogniser(name="rest", pattern=r"\d+", **options)
     with pytest.raises(UserError, match="'rest' has 2 members but 1 of them in the context 'after_month'"):
-        ClassTable.build(["May", "4", "77"], [day, rest], [AfterMonth()])
+        ClassTable.build(["May", "4", "77"], [day, rest], {"after_month": AfterMonth()})
     with pytest.raises(UserError, match="same name"):
         ClassTable.build(["4"], [rest, rest])
     with pytest.raises(UserError, match="context 'after_month'"):

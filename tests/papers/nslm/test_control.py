@@ -21,6 +21,7 @@ from lit_ctg.papers.nslm.control import DealtOut, MicroModels, WordReader, carri
 from lit_ctg.papers.nslm.control import _others as counted_others
 from lit_ctg.papers.nslm.micro_model import Blend, Difference, Frequency, Gaussian, MicroModel, Repeat, Unigram
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
+from tests.llama import llama_tokenizer
 
 YEARS = ("1914", "1918", "1939", "19", "1,234")
 WORDS = ("it", "was", "in", *YEARS, "New_York", "New_Jersey", ".")
@@ -104,6 +105,26 @@ def test_a_member_of_several_tokens_has_the_product_of_its_tokens(tokenizer: Any
     assert len(tokenizer(" 1,234").input_ids) > 3
     assert np.allclose(said, inside, atol=1e-9)
     assert np.isclose(np.exp(said).sum(), 1.0)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize(("prefix", "form"), [("it was", 0), ("it was (", 1)])
+def test_members_of_the_family_of_llama_are_dealt(normalised: bool, prefix: str, form: int) -> None:
+    """Read alone, a member had a second space, or one after a bracket, so that no such token was dealt."""
+    written = [text.replace("_", " ") for text in (*YEARS, "New_York", "New_Jersey")]
+    # a bracket that always stands before a member would be one token with it
+    text = " ".join(["it was in . ( )", *written, *(f"x{text}" for text in written)])
+    tokenizer = llama_tokenizer([text] * 20, normalised, 120)
+    reader = WordReader(micro_models(), HuggingFaceTokenizer.of(tokenizer))
+    blank = " " * (form == 0)
+    for number, member in enumerate(written):
+        (reading,) = reader.read(torch.tensor([tokenizer(f"{prefix}{blank}{member}").input_ids]))
+        assert reading.form == form and number in reader.below(form, reading.node).here, member
+    before, own = (tokenizer(text).input_ids for text in (prefix, f"{prefix}{blank}1939"))
+    rule = DealtOut(reader, torch.ones(1, dtype=torch.float64))
+    scores = torch.zeros(1, len(tokenizer), dtype=torch.float64)
+    changed = rule(torch.tensor([before]), scores)[0] != scores.log_softmax(1)[0]
+    assert bool(changed[own[len(before)]])
 
 
 def way(reader: WordReader, ids: list[int]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from lit_ctg.papers.nslm.model import Stream
 from lit_ctg.papers.nslm.occurrences import Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import select
 from lit_ctg.run.build import build_datamodule, build_model
+from tests.llama import llama_tokenizer
 
 WORDS = ["<pad>", "in", "and", "of", "May", *map(str, range(1980, 2000)), "7", "30"]
 GRID = {"metrics": ["difference", "frequency"], "densities": ["gaussian", "unigram"]}
@@ -206,14 +207,26 @@ def test_the_snippet_of_the_page_on_a_byte_level_vocabulary(
 def test_words_of_a_byte_level_vocabulary() -> None:
     class Fake:
         texts = (" in", " 1985", "19", "a")
+        all_special_ids = ()
 
         def __len__(self) -> int:
             return 4
 
         def decode(self, ids: list[int]) -> str:
-            return self.texts[ids[0]]
+            return "".join(self.texts[number] for number in ids)
 
     assert word_texts(Fake()) == ("in", "1985", "", "")
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_words_of_the_family_of_llama(normalised: bool) -> None:
+    """Decoded alone a token has lost its space, so that pieces inside words were members."""
+    tokenizer = llama_tokenizer(["it was in 1985 and (1985) or x1985" * 20], normalised)
+    texts = word_texts(tokenizer)
+    assert [tokenizer.convert_ids_to_tokens(number) for number, text in enumerate(texts) if text == "1985"] == [
+        "\u25811985"
+    ]  # fmt: skip
+    assert "1985" in tokenizer.get_vocab()
 
 
 def test_bad_input_is_named(rule: MicroModelRule) -> None:

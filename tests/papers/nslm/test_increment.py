@@ -219,6 +219,9 @@ def test_the_trial_s_numbers_are_of_the_splits_they_are_named_after(monkeypatch)
             "increment/unseen_best": (best, 6), "increment/uniform": (61.0, 6), "increment/nslm_train": (1.25, 48),
             "increment/nslm_unseen": (1.5, 6), "increment/accuracy": (0.25, 48),
         }  # fmt: skip
+    monkeypatch.setattr(increment, "MOST_PAIRS", 7)
+    trial.on_validation_end(trainer, Scores())
+    assert [trial.results[f"increment/{name}"]["n"] for name in ("train", "nslm_train", "nslm_unseen")] == [48, 7, 6]
     # the untrained model is tested once, on unseen pairs
     trial = IncrementTrial(stop_at_loss=0.05)
     trial.on_train_start(trainer, Scores())

@@ -747,6 +747,10 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
     vectors, found = read_vectors(path, GROUNDING_TOKENS, 3)
     assert found.tolist() == [False, True, True, False, False, False]
     assert vectors[1].tolist() == [1, 2, 3] and vectors[2].tolist() == [4, 5, 6]
+    path.write_text("the best 7 8 9\nthe 1 2 3\nparis at home 0 0 0\n", encoding="utf-8")
+    vectors, found = read_vectors(path, GROUNDING_TOKENS, 3)
+    assert found.tolist() == [False, True] + [False] * 4, "words with spaces are other words"
+    assert vectors[1].tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

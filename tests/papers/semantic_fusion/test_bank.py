@@ -180,6 +180,7 @@ def test_a_feature_that_looks_ahead_is_named(lexicon, vocabulary, feature):
         (lambda: {}, "features is empty"),
         (lambda: {"gone": None}, "features is empty"),
         (lambda: {"x": SimpleNamespace()}, "features.x is a SimpleNamespace"),
+        (lambda: {"strength": Graded(column="polarity", group="g")}, "features.strength: .* rename the feature"),
         (lambda: {"pos": usual()["pos"], "pos_low": usual()["str"]}, "two features have a column of the same name"),
         (lambda: {"x": Graded(column="warmth")}, "no column 'warmth'"),
         (lambda: {"x": WordClass(word_class="verb")}, "no word has the class 'verb'"),

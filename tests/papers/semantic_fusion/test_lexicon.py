@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -151,9 +153,13 @@ class Pieces:
     """Three tokens of SentencePiece, of which any text is the first."""
 
     tokens = ("\u2581good", "ness", ".")
+    unknown_id = None
 
     def encode(self, text: str) -> list[int]:
         return [0]
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(texts), dtype=int), np.ones(len(texts), dtype=int)
 
     def decode(self, ids: Any) -> str:
         return "".join(self.tokens[number] for number in ids).replace("\u2581", " ").strip()
