@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, added_ids, generating, refuse_encoder
+from lit_ctg.control.base import Control, Prefix, added_ids, generating, refuse_encoder, row_values
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -179,11 +179,11 @@ class Steered:
         with self.attached(settings, len(ids_BT), prefix) as rules, ExitStack() as stack:
             drawn = None
             if seed is not None and asked.get("do_sample", self.model.generation_config.do_sample):
-                drawn = stack.enter_context(_drawing(self.model, _Drawn(seed, rows)))
+                drawn = _Drawn(seed, rows)
+                stack.enter_context(_last(self.model, drawn))
             beams = (asked.get("num_beams", self.model.generation_config.num_beams) or 1) > 1
             if beams and rules:
-                # beams are compared by sums of log-probabilities, which scores under a control are not
-                _put(options, "renormalize_logits", True)
+                stack.enter_context(_last(self.model, _Normalised(rules)))
             kind = _PossibleBeams if beams else _Possible
             possible = [kind(ids_BT.shape[1], self._ends(asked))] if rules else []
             options["logits_processor"] = [*rules, *possible, *(options.get("logits_processor") or ())]
@@ -498,24 +498,35 @@ def _check_together(controls: Sequence[Control]) -> None:
 
 
 @contextmanager
-def _drawing(model: Any, drawn: _Drawn) -> Iterator[_Drawn]:
-    """Make the draws of ``model.generate`` functions of (seed, row): a last rule keeps only the drawn token.
-
-    Temperature, top-k and the like come after a caller's score rules, so this rule is put after those.
-    """
+def _last(model: Any, rule: ScoreRule) -> Iterator[None]:
+    """Put a score rule after all others of ``model.generate``: temperature and the like come after a caller's."""
     model = generating(model)
     inner = model._get_logits_processor
 
     def processors(*args: Any, **kwargs: Any) -> Any:
         made = inner(*args, **kwargs)
-        made.append(drawn)
+        made.append(rule)
         return made
 
     model._get_logits_processor = processors
     try:
-        yield drawn
+        yield
     finally:
         del model.__dict__["_get_logits_processor"]
+
+
+class _Normalised(ScoreRule):
+    """Makes log-probabilities of scores that a control changed: beams are compared by sums of them.
+
+    Rows in which all rules are off are left to what ``generate`` does with the bare model's.
+    """
+
+    def __init__(self, rules: Iterable[Any]) -> None:
+        self.off_B = torch.stack([rule.off_B for rule in rules]).all(0)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        off_N1 = row_values(self.off_B, len(scores)).unsqueeze(1).to(scores.device)
+        return torch.where(off_N1, scores, scores.log_softmax(-1))
 
 
 class _Streamed:

@@ -181,16 +181,24 @@ class FiniteStateGrammar:
 class GrammarMask(ScoreRule):
     """Set to ``-inf`` every token that the grammar does not allow after the row's prefix.
 
+    Args:
+        grammar: the grammar.
+        pad_id: a row outside the grammar that ends with this token keeps its scores: it is over, padded somewhere in a
+            sentence while others go on.
+
     Raises:
         UserError: a row's prefix is outside the grammar (a row without an allowed token has no distribution).
     """
 
-    def __init__(self, grammar: FiniteStateGrammar):
-        self.grammar = grammar
+    def __init__(self, grammar: FiniteStateGrammar, pad_id: int | None = None):
+        self.grammar, self.pad_id = grammar, pad_id
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         allowed_BV = self.grammar.allowed(input_ids, scores.shape[1])
         outside_B = ~allowed_BV.any(dim=-1)
+        if self.pad_id is not None:
+            over_B = outside_B & (input_ids[:, -1] == self.pad_id)
+            allowed_BV, outside_B = allowed_BV | over_B.unsqueeze(1), outside_B & ~over_B
         if bool(outside_B.any()):
             row = int(outside_B.nonzero()[0])
             self.grammar.state_after(input_ids[row].tolist())

@@ -65,7 +65,7 @@ class HuggingFaceBackbone(nn.Module):
         super().__init__()
         if frozen and lora is not None:
             raise UserError("backbone.lora trains adapters: give backbone.frozen=false with it")
-        self.frozen, self.plain_head = frozen, plain_head
+        self.frozen, self.plain_head, self.adapters = frozen, plain_head, lora is not None
         self.model = load_model(path, revision=revision, where=where)
         self.given_weights = weights_digest(self.model)
         head = self.model.get_output_embeddings()

@@ -132,6 +132,22 @@ def test_beams_and_sequences_take_their_prompt_s_settings(
     assert together[2:] == alone
 
 
+@pytest.mark.parametrize(
+    "option", [{"no_repeat_ngram_size": 1}, {"repetition_penalty": 1.3}, {"renormalize_logits": True}]
+)
+def test_a_row_without_control_has_the_bare_model_s_beams(
+    model: Any, tokenizer: Any, all_controls: dict[str, Control], option: dict[str, Any]
+) -> None:
+    """Beside one under a control: what ``generate`` itself forbids leaves other sums of log-probabilities."""
+    steered = Steered(model, [all_controls["token_bias"]], tokenizer=tokenizer)
+    prompts = [[2, 5], [2, 9], [3, 1], [7, 7]]
+    options = {"num_beams": 3, "max_new_tokens": 6, "pad_token_id": 0, **option}
+    made = steered.generate(prompts * 2, {"token_bias.to_good": [3, 3, 3, 3, 0, 0, 0, 0]}, **options)
+    bare = model.generate(torch.tensor(prompts), attention_mask=torch.ones(4, 2, dtype=torch.long), **options)
+    width = bare.shape[1]
+    assert torch.equal(made[4:, :width], bare) and not torch.equal(made[:4, :width], bare)
+
+
 def test_a_prompt_and_its_text_read_as_one(model: Any, tokenizer: Any) -> None:
     """Also behind padding; a tokenizer of whole words writes no space before the first of a text."""
     steered = Steered(model, [], tokenizer=tokenizer)

@@ -73,6 +73,9 @@ class CodeAdapterModule(SourceModel):
             hint = did_you_mean(str(injection), ARMS)
             raise UserError(f"model.injection={injection}: use {' or '.join(ARMS)}{hint}")
         check_backbone(backbone, "vocabulary_size", "model")
+        if not (backbone.frozen or backbone.adapters):
+            # what would be trained with the codes could not be carried with them
+            raise UserError("backbone.frozen=false: codes are for a model that stays as it is; leave it true")
         if backbone.vocabulary_size < len(vocabulary):
             raise UserError(
                 f"the backbone has {backbone.vocabulary_size} tokens, the corpus {len(vocabulary)}: they need one "

@@ -97,7 +97,9 @@ class CodeGenerator(Generator[GeneratedText]):
 
     @property
     def controls(self) -> tuple[ControlSetting, ...]:
-        """One of source, mix and blend per text."""
+        """One of source, mix and blend per text; none for a model without codes."""
+        if self.module.injection == "none":
+            return ()
         return (
             ControlSetting("source", "the source whose code the text has", choices=self.module.sources),
             ControlSetting("mix", "weights of sources: the weighted sum of their codes", of_names=True),
@@ -106,6 +108,8 @@ class CodeGenerator(Generator[GeneratedText]):
 
     def row(self, control: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the row's control, checked in combination; an empty one takes the sources in turn."""
+        if self.module.injection == "none":
+            return {}
         if not control:
             return {"source": self.module.sources[number % len(self.module.sources)]}
         self.blend(control)
@@ -144,8 +148,9 @@ class CodeGenerator(Generator[GeneratedText]):
         return None if self.decoding.choice == "greedy" else seed
 
     def state(self, controls: Sequence[dict[str, Any]], routes: Collection[str]) -> list[Blend]:
-        """Return each row's distributions."""
-        return [self.blend(control) for control in controls]
+        """Return each row's distributions; a model without codes has one, whatever the weights."""
+        alike = [(1.0, [1.0 / len(self.module.sources)] * len(self.module.sources))]
+        return [self.blend(control) if control else alike for control in controls]
 
     def model(self, prompts: Sequence[Sequence[int]], routes: Collection[str]) -> CodeSteps:
         """Return the step model for these settings."""

@@ -21,7 +21,7 @@ from lit_ctg.core.model import LMOutput
 from lit_ctg.decoding.filters import Nucleus, Temperature
 from lit_ctg.decoding.grammar import GrammarMask
 from lit_ctg.decoding.rule import RuleList, ScoreRule
-from lit_ctg.errors import UserError, check_number
+from lit_ctg.errors import UserError, check_number, check_whole
 from lit_ctg.network.backbone import Backbone, PretrainedBackbone
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank
 from lit_ctg.papers.semantic_fusion.grammar import CompiledGrammar, Lexis, compile_grammar, load_grammar
@@ -289,11 +289,9 @@ class TextDecoding:
     """
 
     def __init__(self, *, temperature: float, top_p: float, max_new_tokens: int, grammar: str | None = None) -> None:
-        if not (temperature > 0 and 0 < top_p <= 1 and max_new_tokens >= 1):
-            raise UserError(
-                f"decoding: temperature={temperature} must be above 0, top_p={top_p} in (0, 1], "
-                f"max_new_tokens={max_new_tokens} at least 1"
-            )
+        if not (temperature > 0 and 0 < top_p <= 1):
+            raise UserError(f"decoding: temperature={temperature} must be above 0, top_p={top_p} in (0, 1]")
+        check_whole("decoding.max_new_tokens", max_new_tokens, 1)
         self.temperature, self.top_p, self.max_new_tokens = temperature, top_p, max_new_tokens
         self.grammar = None if grammar is None else load_grammar(grammar)
 
@@ -363,14 +361,14 @@ class TextGenerator(Generator[LexiconText]):
         return controls
 
     def rules(self, controls: Sequence[dict[str, Any]], routes: Collection[str], state: Any) -> ScoreRule:
-        mask: list[ScoreRule] = [] if self.grammar is None else [GrammarMask(self.grammar.machine)]
+        mask: list[ScoreRule] = [] if self.grammar is None else [GrammarMask(self.grammar.machine, self.pad_id)]
         shaped = [Temperature(self.decoding.temperature), Nucleus(self.decoding.top_p, keep_crossing=True)]
         return RuleList([*mask, *shaped])
 
     def text(self, ids: list[int], prompt_length: int, control: dict[str, Any]) -> LexiconText:
-        """Find the lexicon words after the prompt."""
+        """Find the lexicon words after the prompt; the beginning of a longer word is none."""
         bank = self.module.bank
-        found = bank.finder(torch.tensor([ids], device=self.module.device))[0, prompt_length:].tolist()
+        found = bank.finder.whole(torch.tensor([ids], device=self.module.device))[0, prompt_length:].tolist()
         numbers = [number for number in found if number >= 0]
         polarity = bank.lexicon.column("polarity")
         shown = [i for i in ids if i not in (self.start_id, self.eos_id)]

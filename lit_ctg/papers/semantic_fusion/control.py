@@ -418,10 +418,15 @@ class Grammar(Control):
 
 
 class _FromTheStart(ScoreRule):
-    """The mask of a grammar, with the start token put before rows that lack it."""
+    """The mask of a grammar, with the start token put before rows that lack it.
+
+    A prompt outside the grammar is refused; a text that leaves it later was ended otherwise (``stop_strings``, another
+    end token) and is padded while others go on.
+    """
 
     def __init__(self, machine: FiniteStateGrammar, start_id: int, end_id: int, off_B: Tensor) -> None:
         self.machine, self.start_id, self.end_id, self.off_B = machine, start_id, end_id, off_B
+        self._longest = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         off_N = row_values(self.off_B, len(scores)).to(scores.device)
@@ -436,7 +441,8 @@ class _FromTheStart(ScoreRule):
         whole_NT = torch.cat([begun_N1, ids_NT], dim=1)
         allowed_NV = self.machine.allowed(whole_NT)
         outside_N = ~(allowed_NV.any(1) | off_N)
-        if bool(outside_N.any()):
+        prompts, self._longest = input_ids.shape[1] < self._longest or not self._longest, input_ids.shape[1]
+        if prompts and bool(outside_N.any()):
             self.machine.state_after(whole_NT[int(outside_N.nonzero()[0])].tolist())
         # after the end only padding is allowed, which is no token of the model: the end again, should it go on
         ended_N = allowed_NV[:, -1]

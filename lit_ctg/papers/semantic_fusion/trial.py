@@ -422,6 +422,19 @@ class LexiconTrial(Callback):
         self.results: dict[str, dict[str, Any]] = {}
         self.samples: list[dict[str, Any]] = []
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse before training what would end the run after it."""
+        generator = self.decoding.generator(pl_module, datamodule_of(trainer))
+        try:
+            generator.check_room(len(generator.prompt_ids(self.prompt)), generator.max_new_tokens)
+        except UserError as error:
+            raise UserError(f"callback.lexicon_trial.prompt: {error}") from error
+        for name, setting in self.settings.items() if generator.controls else ():
+            try:
+                generator.checked(setting["control"])
+            except UserError as error:
+                raise UserError(f"callback.lexicon_trial.settings.{name}: {error}") from error
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Test the model that ``trainer.validate`` was given."""
         if trainer.state.fn == "validate":

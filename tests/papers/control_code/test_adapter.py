@@ -207,6 +207,14 @@ def test_layers_that_see_positions_as_rows_take_the_code_of_their_row(
     assert not torch.allclose(module(batch(code=1)).scores_BTV[0], together_BTV[0], atol=1e-2)
 
 
+def test_a_model_that_is_trained_too_is_refused(make: Callable[..., CodeAdapterModule], folder: Path) -> None:
+    """What was exported would be codes for another model."""
+    with pytest.raises(UserError, match=r"backbone\.frozen=false"):
+        make("neuron", backbone=HuggingFaceBackbone(path=str(folder), frozen=False))
+    lora = {"rank": 2, "alpha": 4, "targets": ["c_attn"]}
+    assert make("neuron", backbone=HuggingFaceBackbone(path=str(folder), frozen=False, lora=lora)), "exported beside"
+
+
 @pytest.mark.parametrize("arm", ["neuron", pytest.param("prompt", marks=pytest.mark.slow)])
 def test_command_line(run_cli: Any, folder: Path, arm: str) -> None:
     """Train, record, export, and steer the frozen model with what was exported."""

@@ -281,3 +281,12 @@ def test_a_text_beyond_the_positions_is_told_before_it_begins(injection, make_ge
     with pytest.raises(UserError, match=rf"{context + 2} tokens together, the model has {context} positions: shorten"):
         generator.continue_ids([[4, 5], ids], torch.eye(3)[:2], seed=None, max_new_tokens=3)
     assert make_generator("gru").module.context is None
+
+
+def test_a_model_without_codes_follows_no_control(make_generator):
+    generator = make_generator(injection="none")
+    assert generator.controls == ()
+    (text, other) = generator.generate(2, "w1 w2", seed=None)
+    assert text.control == {} and text.ids == other.ids and len(text.ids) == 8
+    with pytest.raises(UserError, match="follows no control"):
+        generator.generate(1, "w1", {"source": "garden"}, seed=None)

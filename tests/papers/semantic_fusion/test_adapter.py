@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
+import yaml
 
 from lit_ctg.control import Steered
 from lit_ctg.core.causality_probe import probe
-from lit_ctg.data.byte_pair import TrainedBPETokenizer
+from lit_ctg.data.byte_pair import END, TrainedBPETokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.papers.semantic_fusion.adapter import TextDecoding, TextFusionModule, TextGenerator
 from lit_ctg.papers.semantic_fusion.bank import FeatureBank, Graded
-from lit_ctg.papers.semantic_fusion.control import FeatureChannel, of_run
+from lit_ctg.papers.semantic_fusion.control import FeatureChannel, Grammar, of_run
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon
 from lit_ctg.papers.semantic_fusion.portable import portable
 from lit_ctg.papers.semantic_fusion.trial import LexiconTrial
@@ -208,6 +209,35 @@ def test_the_trial_counts_by_the_lexicon(make, vocabulary):
         LexiconTrial(n=1, settings={"a": {"control": {}}}, decoding=None, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"settings": {"a": {"control": {"pos_hihg": 1.0}, "sign": 1}}}, r"settings\.a: unknown control 'pos_hihg'"),
+        ({"settings": {"a": {"control": {"pos_high": 2.0}, "sign": 1}}}, r"settings\.a: control\.pos_high=2"),
+        ({"prompt": "the food " * 40}, r"lexicon_trial\.prompt: .* the model has 64 positions"),
+    ],
+)
+def test_what_would_end_a_trial_ends_the_run_before_training(make, vocabulary, changes, message):
+    usual = {"n": 1, "settings": {"a": {"control": {"pos_high": 1.0}, "sign": 1}}, "seed": 0,
+             "decoding": TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=8)}  # fmt: skip
+    trainer = SimpleNamespace(datamodule=SimpleNamespace(vocabulary=vocabulary))
+    LexiconTrial(**usual).on_train_start(trainer, make())
+    with pytest.raises(UserError, match=message):
+        LexiconTrial(**usual | changes).on_train_start(trainer, make())
+    if "settings" in changes:  # a baseline is not asked for controls
+        LexiconTrial(**usual | changes).on_train_start(trainer, make(fusion=False))
+
+
+def test_the_beginning_of_a_longer_word_is_no_word_of_a_text(make, vocabulary):
+    generator = TextGenerator(make(), TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4), vocabulary)
+    for text, hits in (
+        ("the food was superbly", ()), ("was superb and poorly, nice", ("superb", "nice")), ("so nice", ("nice",)),
+        ("niceness! poor", ("poor",)),
+    ):  # fmt: skip
+        ids = [vocabulary.bos_id, *vocabulary.encode(f" {text}")]
+        assert generator.text(ids, 1, {}).hits == hits, text
+
+
 def test_texts_can_be_made_to_follow_a_grammar(make, vocabulary, tmp_path):
     path = tmp_path / "opinion.yaml"
     path.write_text(
@@ -247,9 +277,12 @@ def test_bad_controls_and_settings_are_one_line(make, vocabulary):
         make(uniformizer_words="some")
     with pytest.raises(UserError, match=r"model.feature_dropout=1.5 is outside \[0, 1\]"):
         make(feature_dropout=1.5)
-    for wrong in ({"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.1}, {"max_new_tokens": 0}):
+    for wrong in ({"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.1}):
         with pytest.raises(UserError, match="must be above 0"):
             TextDecoding(**{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 4, **wrong})
+    for length in (0, 2.5, True):
+        with pytest.raises(UserError, match=f"decoding.max_new_tokens={length}: give a whole number from 1"):
+            TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=length)
     with pytest.raises(UserError, match=f"the backbone has {len(vocabulary) - 1} tokens, the corpus {len(vocabulary)}"):
         make(hugging_face=True, room=len(vocabulary) - 1)
     make(hugging_face=True, room=len(vocabulary) + 1)
@@ -411,3 +444,43 @@ def test_texts_are_drawn_from_the_nucleus_of_what_the_grammar_allows(make, vocab
     scores_1V[0, mark] = 50.0  # likely, but not allowed here
     shaped_V = follow.rules([{}], (), None)(torch.tensor([ids]), scores_1V)[0]
     assert bool(shaped_V.isfinite().any()) and not shaped_V[mark].isfinite()
+
+
+OPINION = (
+    "start: A\nslots:\n  A: {words: the, next: B}\n  B: {words: [food, music], next: C}\n"
+    "  C: {words: was, next: D}\n  D: {words: [praise, blame], next: E}\n  E: {words: '.', next: END}\n"
+)
+
+
+def test_a_row_that_stops_within_a_sentence_leaves_the_others_to_the_grammar(make, vocabulary, tmp_path):
+    """Prompts of two lengths: the shorter is over first, and padded where the grammar expects a word."""
+    (tmp_path / "opinion.yaml").write_text(OPINION)
+    decoding = TextDecoding(temperature=1.0, top_p=1.0, max_new_tokens=4, grammar=str(tmp_path / "opinion.yaml"))
+    generator, prompts = TextGenerator(make(), decoding, vocabulary), ["", " the food was"]
+    alone = [generator.generate(1, prompt, seed=0, rows=[row])[0] for row, prompt in enumerate(prompts)]
+    assert generator.generate(2, prompts, seed=0) == alone
+    assert len(alone[0].ids) < len(alone[1].ids)
+
+
+@pytest.mark.parametrize("option", ["stop_strings", "eos_token_id"])
+def test_a_row_that_is_stopped_otherwise_leaves_the_others_to_the_grammar(vocabulary, option):
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary.engine, bos_token=END, eos_token=END)
+    torch.manual_seed(0)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": len(tokenizer)}
+    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **ends)).eval()
+    content = yaml.safe_load(OPINION)
+    slots = content["slots"]
+    # what the second prompt begins ends later than the first text is stopped
+    slots["D"]["words"], slots["E"] = ["superb", "nice"], {"words": "and", "next": "F"}
+    slots |= {"F": {"words": "superb", "next": "G"}, "G": {"words": "and", "next": "H"}}
+    slots |= {"H": {"words": ["lousy", "poor"], "next": "I"}, "I": {"words": ".", "next": "END"}}
+    steered = Steered(model, [Grammar(content)], tokenizer=tokenizer)
+    was = vocabulary.encode(" was")
+    stop = {"stop_strings": ["was"], "eos_token_id": [tokenizer.eos_token_id, was[-1]]}[option]
+    options = {"max_new_tokens": 20, "do_sample": True, "seed": 0, option: stop, "pad_token_id": tokenizer.eos_token_id}
+    prompts = ["", " the food was nice"]
+    alone = [steered.write([prompt], rows=[row], **options)[0] for row, prompt in enumerate(prompts)]
+    assert alone[0].endswith("was") and steered.write(prompts, **options) == alone
+    with pytest.raises(UserError, match="does not fit the grammar"):
+        steered.write(["", " the nice"], **options)
