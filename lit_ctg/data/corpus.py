@@ -192,7 +192,8 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         if self.source == "sample":
             return f"sample {sample_checksum()} {self.sample_seed} {self.sample_size}"
         if self.source == "local":
-            return "local " + " ".join(file_checksum(path) for path in self.local_files())
+            # names say the format, and in some corpora the source
+            return "local " + " ".join(f"{path.name} {file_checksum(path)}" for path in self.local_files())
         return "hub " + self.hub_checksum()
 
     def identity(self) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
 def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[Path, ...]]:
     passed: list[str] = []
     found: dict[str, list[Path]] = {}
+    bare: list[str] = []
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
@@ -65,6 +66,8 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         passed += [path.relative_to(folder).as_posix() for path in files if path not in readable]
         if readable:
             found.setdefault(label, []).extend(readable)
+        elif not files:
+            bare.append(label)
     splits = sorted(found.keys() & _SPLITS)
     if len(splits) > 1:
         raise UserError(f"data.root={root}: {' and '.join(splits)} are splits, not labels; give one file or subfolder "
@@ -73,8 +76,8 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         more = ", ..." if len(passed) > 5 else ""
         _logger.warning(f"data.root={root}: left out {', '.join(passed[:5])}{more} ({' '.join(READ)} are read)")
     empty = [label for label, files in found.items() if not any(map(_has_text, files))]
-    if empty:
-        _logger.warning(f"data.root={root}: left out {', '.join(empty)}: no text there")
+    if empty or bare:
+        _logger.warning(f"data.root={root}: left out {', '.join([*empty, *bare])}: no text there")
     labels = {label: tuple(files) for label, files in sorted(found.items()) if label not in empty}
     if not labels:
         raise UserError(
@@ -85,8 +88,12 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
 
 def _below(folder: Path) -> list[Path]:
     """Return the files below a folder but hidden ones; links to folders are not followed: they may be circular."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}): change its permissions or take it out")
+
     files = []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         files += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
     for path in files:

@@ -75,7 +75,7 @@ def _show(record: RunRecord, path: Path) -> None:
         low_high = metric.get("ci95")
         interval = f"{low_high[0]:.4g} to {low_high[1]:.4g}" if low_high else ""
         table.add_row(name, "-" if value is None else f"{value:.5g} {metric['unit']}", interval, str(metric["n"]))
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 200  # whoever searches a file or pipe for a name finds it in one piece
     console.print(table)

@@ -68,7 +68,7 @@ def main(
         if accept is not None:
             accept(made)
         put(made, module, target, checkpoint.config, record)
-    (console or Console(soft_wrap=True, highlight=False)).print(f"exported: {target}")
+    (console or Console(soft_wrap=True, highlight=False)).print(f"exported: {target}", markup=False)
     return target
 
 

@@ -281,7 +281,7 @@ def main(words: Sequence[str], console: Console | None = None) -> int:
     """
     from lit_ctg.command import settings
 
-    console = console or Console(soft_wrap=True, highlight=False)
+    console = console or Console(soft_wrap=True, highlight=False, markup=False)
     given = settings(words, "lab", ("action", *_DEFAULTS))
     action = given.pop("action", "status")
     if action not in ACTIONS:

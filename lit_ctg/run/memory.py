@@ -41,7 +41,7 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     Raises:
         UserError: no such action, a setting that is missing or does not fit, or whatever corpus, model or bundle raise.
     """
-    console = console or Console(soft_wrap=True, highlight=False)
+    console = console or Console(soft_wrap=True, highlight=False, markup=False)
     if not words or words[0] not in ACTIONS:
         hint = did_you_mean(words[0], ACTIONS) if words else ""
         raise UserError(f"lit-ctg memory {words[0] if words else ''}: say build or fit first{hint}")
@@ -52,6 +52,9 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     for name in needed:
         if not own.get(name):
             raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help says more")
+    from lit_ctg.run.steer import register_ours
+
+    register_ours()  # an exported model is one of ours
     return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)
 
 

@@ -83,6 +83,7 @@ class Session:
         comparison: the result.
         curves: control -> values and the mean log P per token, nats, of the controlled and of the bare text under each.
         model: instead of a run: a model with carried controls.
+        length_key: of a run: the setting that gives it this number of tokens; None where it has it anyway.
     """
 
     run: str
@@ -94,6 +95,7 @@ class Session:
     comparison: Comparison
     curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     model: Carried | None = None
+    length_key: str | None = None
 
     @property
     def command(self) -> str:
@@ -105,6 +107,7 @@ class Session:
             words = ["lit-ctg", "generate", self.run, f"seed={self.seed}", "n=1"]
             prompt = self.prompt if is_free_text(self.prompt) else quoted(self.prompt)
             words += [f"prompt={prompt}"] if self.prompt else []
+            words += [f"{self.length_key}={self.new_tokens}"] if self.length_key else []
         for name, value in self.control.items():
             if isinstance(value, Mapping):
                 words += [f"control.{name}.{key}={_number(part)}" for key, part in value.items()]
@@ -188,12 +191,20 @@ class Player:
         generator: of its model.
         prompt: the initial one.
         model: the carried model, where it is not a run.
+        length_key: the setting of a run that bounds the number of tokens, if it has one.
     """
 
     def __init__(
-        self, folder: Path | str, title: str, generator: Writer[Any], prompt: str = "", model: Carried | None = None
+        self,
+        folder: Path | str,
+        title: str,
+        generator: Writer[Any],
+        prompt: str = "",
+        model: Carried | None = None,
+        length_key: str | None = None,
     ) -> None:
         self.folder, self.title, self.generator, self.prompt, self.model = folder, title, generator, prompt, model
+        self.length_key = length_key
         # one text at a time: models keep state
         self.lock = threading.Lock()
 
@@ -210,7 +221,7 @@ class Player:
         config = plain(cfg)
         names = [config[key]["name"] if isinstance(config[key], dict) else config[key] for key in ("regime", "size")]
         title = f"{config['paper']}/{config['name']}, {names[0]}, size {names[1]}, seed {config['seed']}"
-        return cls(folder, title, generator, str(cfg.get("prompt") or ""))
+        return cls(folder, title, generator, str(cfg.get("prompt") or ""), length_key=length_key(config))
 
     @classmethod
     def of_model(cls, model: str, controls: Sequence[str]) -> Player:
@@ -268,7 +279,10 @@ class Player:
             options: dict[str, Any] = {"seed": seed, "routes": routes, "max_new_tokens": length, "watch": watch}
             found = compare(self.generator, prompt, control, **options)
         taken = None if routes is None else tuple(routes)
-        return Session(str(self.folder), prompt, dict(control), taken, seed, length, found, model=self.model)
+        key = None if length == self.generator.max_new_tokens else self.length_key
+        return Session(
+            str(self.folder), prompt, dict(control), taken, seed, length, found, model=self.model, length_key=key
+        )
 
     def stream(self, prompt: str, control: Mapping[str, Any], **options: Any) -> Iterator[Draft | Session]:
         """Yield both texts as they grow and then the session; see ``play``.
@@ -308,6 +322,11 @@ class Player:
         with self.lock:
             found = strength_curve(self.generator, session.prompt, texts, name, values, routes=session.routes)
         return {"values": values, "controlled": found[0], "bare": found[1]}
+
+
+def length_key(config: Mapping[str, Any]) -> str | None:
+    """Return the setting of a run that bounds the tokens of a text; None where its texts end by themselves."""
+    return next((f"decoding.{key}" for key in ("max_new_tokens", "new_tokens") if key in config["decoding"]), None)
 
 
 def smoke_group(groups: Sequence[Group]) -> Group | None:

@@ -22,7 +22,7 @@ from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.steered import OF_THE_PROMPT
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, check_whole, did_you_mean, visible
-from lit_ctg.files import check_regular, write_atomic
+from lit_ctg.files import check_regular, try_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
 
@@ -302,9 +302,35 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
     bundles = [control.origin.checksum for control in steered.controls if control.origin is not None]
     asked = {**{key: given[key] for key in kept}, "options": request.options, "bundles": bundles}
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
-    done = _done(out, lines, n, digest)
+    if out.exists() and out.samefile(given["prompts"]):
+        raise UserError(f"out={out} is the file of prompts: give another file")
+    if (lock := try_lock(out.with_name(f".{out.name}.lock"), remedy="give another out=")) is None:
+        raise UserError(f"out={out}: another process is writing it; wait until it ends, or give another file")
+    try:
+        done = _done(out, lines, n, digest)
+        texts = _append(out, done, steered, lines, request, n, digest, columns)
+    finally:
+        lock.release()
+    Console(soft_wrap=True, highlight=False).print(
+        f"{len(lines)} prompts, {len(lines) * n} texts: {out}" + (f" ({done} prompts were there)" if done else ""),
+        markup=False,
+    )
+    return texts
+
+
+def _append(
+    out: Path,
+    done: int,
+    steered: Steered,
+    lines: Sequence[Line],
+    request: Request,
+    n: int,
+    digest: str,
+    columns: Sequence[tuple[int, int]],
+) -> list[str]:
+    """Write the texts of all prompts but the first ``done``, and return them."""
+    given = request.given
     texts = []
-    out.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     with open(out, "a", encoding="utf-8") as file, Progress(console=console, disable=not sys.stderr.isatty()) as bars:
         task = bars.add_task(out.name, total=len(lines), completed=done)
@@ -322,10 +348,6 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
             file.flush()
             texts += made
             bars.advance(task, len(batch))
-    Console(soft_wrap=True, highlight=False).print(
-        f"{len(lines)} prompts, {len(lines) * n} texts: {out}" + (f" ({done} prompts were there)" if done else ""),
-        markup=False,
-    )
     return texts
 
 
@@ -356,11 +378,15 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
         return 0
     try:
         check_regular(out)
-        content = out.read_bytes().decode()
+        content = out.read_bytes()
+        lined, end, rest = content.rpartition(b"\n")  # the rest is an incomplete line, or nothing
+        whole = lined.decode().split("\n") if end else []
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"out={out} cannot be read: give another file") from error
-    *whole, _ = content.split("\n")  # the rest after the last end of a line is an incomplete line, or nothing
     other = UserError(f"out={out} holds texts of another command or of other prompts: give another file")
+    begun = f'{{"line": {len(whole) // n}, "copy": {len(whole) % n}, "prompt": '.encode()
+    if not (begun.startswith(rest) or rest.startswith(begun)):
+        raise other
     for number, text in enumerate(whole):
         try:
             told = json.loads(text)
@@ -373,6 +399,6 @@ def _done(out: Path, lines: Sequence[Line], n: int, digest: str) -> int:
             raise other
     done = len(whole) // n
     kept = "".join(line + "\n" for line in whole[: done * n])
-    if kept != content:
+    if kept.encode() != content:
         write_atomic(out, kept)
     return done

@@ -60,7 +60,7 @@ def _train(cfg: DictConfig) -> Outcome:
     config = plain(cfg)
     digest = config_hash(config)
     stem = run_stem(Path(cfg.output_root), cfg.paper, cfg.name, cfg.regime.name, cfg.size.name, cfg.seed, digest)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     same = SameCorpus(lambda: fingerprint(build_datamodule(cfg)))
     directory = claim(stem, cfg.skip_completed, same)
     if isinstance(directory, Finished):

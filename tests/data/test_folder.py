@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import logging
@@ -173,6 +174,36 @@ def test_a_changed_folder_is_another_corpus(own: Path) -> None:
     data = module(own)
     assert data.sources == ("mail", "news", "poems") and data.fingerprint() != first
     assert len(list(module(own, max_documents=5).documents("train"))) == 15
+
+
+def test_a_renamed_file_is_read_by_its_new_format(tmp_path: Path) -> None:
+    """The same bytes, but other texts: what was packed before is not taken for them."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "news.txt").write_text("".join(f'{{"text": "number {n}"}}\n' for n in range(30)))
+    first = module(tmp_path / "own").fingerprint()
+    (tmp_path / "own" / "news.txt").rename(tmp_path / "own" / "news.jsonl")
+    data = module(tmp_path / "own")
+    assert data.fingerprint() != first
+    assert next(iter(data.documents("train"))).text.strip() == "number 0"
+
+
+def test_a_subfolder_that_is_empty_or_cannot_be_read_is_told(
+    own: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "songs").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert list(labels_of(own)) == ["letters", "news", "poems"]
+    assert "left out songs: no text there" in caplog.text
+    scan = os.scandir
+
+    def refused(path: Any) -> Any:
+        if str(path).endswith("songs"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UserError, match=r"songs cannot be read \(Permission denied\)"):
+        labels_of(own)
 
 
 def test_only_a_folder_of_ones_own(own: Path) -> None:

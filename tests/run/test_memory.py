@@ -43,11 +43,14 @@ def test_build_and_fit_tell_what_is_saved(
     monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")  # a table of one line a row
     model, texts = places
+    known: list[str] = []
+    monkeypatch.setattr("lit_ctg.run.steer.register_ours", lambda: known.append("exported models"))
     words = [f"model={model}", f"data.root={texts}"]
     assert lit_ctg(["memory", "build", *words, f"out={tmp_path / 'memory'}", "order=4"]) == 0
     built = Control.from_pretrained(str(tmp_path / "memory"))
     assert isinstance(built, Memory) and not built.fitted and built.ngram.order == 4
     assert lit_ctg(["memory", "fit", *words, f"memory={tmp_path / 'memory'}", f"out={tmp_path / 'fitted'}"]) == 0
+    assert len(known) == 2
     told = capsys.readouterr().out
     assert "model alone" in told and "n-grams alone" in told and "(chosen)" in told and "+" in told
     record = json.loads((tmp_path / "fitted" / "fit.json").read_text(encoding="utf-8"))

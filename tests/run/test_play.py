@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lit_ctg.config import prepare_overrides
+from lit_ctg.config import compose, plain, prepare_overrides
 from lit_ctg.core.generation import ControlSetting, GeneratedText
 from lit_ctg.core.trace import Comparison, TokenEffect
 from lit_ctg.errors import UserError
 from lit_ctg.run import play
-from lit_ctg.run.play import Draft, Player, Session, read_weights, runs
+from lit_ctg.run.play import Draft, Player, Session, length_key, read_weights, runs
 from lit_ctg.run.steer import steer
 
 PROMPT = "Carol starts the model,"
@@ -52,6 +52,24 @@ def test_a_session_says_what_each_control_did_and_repeats_itself(player: Player,
     code, out, err = run_cli(*words[1:])
     assert code == 0, err
     assert out.splitlines()[0] == found.controlled.text
+
+
+def test_the_command_asks_for_as_many_tokens_as_the_session_had(player: Player) -> None:
+    player.length_key = "decoding.max_new_tokens"
+    try:
+        short, usual = player.play(PROMPT, {}, seed=3, new_tokens=2), player.play(PROMPT, {}, seed=3)
+    finally:
+        player.length_key = None
+    assert shlex.split(short.command)[-1] == "decoding.max_new_tokens=2" and "max_new" not in usual.command
+
+
+@pytest.mark.parametrize(
+    ("experiment", "key"),
+    [("idea_gate/main", "max_new_tokens"), ("control_code/transformer", "new_tokens"), ("semantic_fusion/main", None)],
+)
+def test_the_setting_of_a_run_s_length(experiment: str, key: str | None) -> None:
+    found = length_key(plain(compose([f"experiment={experiment}"])))
+    assert found == (None if key is None else f"decoding.{key}")
 
 
 def test_a_session_can_be_saved(player: Player) -> None:

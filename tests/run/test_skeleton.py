@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lit_ctg.errors import UserError
+from lit_ctg.results.spec import load_manifest
 from lit_ctg.run.skeleton import new
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,3 +89,13 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         new(PAPER, root=tmp_path)
     assert file.read_text() == "mine" and not (tmp_path / "lit_ctg").exists()
+
+
+def test_a_title_may_hold_a_colon_and_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    new("foo", "Control: a study # 1", root=tmp_path)
+    assert load_manifest(tmp_path / "experiments", "foo").title == "Control: a study # 1"
+    for title in ('the "best"', "two\nlines", "a\\b"):
+        with pytest.raises(UserError, match=r"title=.*: give one line of text"):
+            new("bar", title, root=tmp_path)
+    assert not (tmp_path / "experiments" / "bar").exists()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
+from lit_ctg.files import try_lock
 from lit_ctg.papers.control_code.control import SoftPrompt
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.graphmax.graph import CooccurrenceGraph
@@ -94,6 +95,42 @@ def test_a_file_of_prompts_with_settings_a_line_is_taken_up_again(run: Run, tmp_
     code, _, err = run(*words, "out=out.jsonl", "seed=5")
     assert code == 2 and "out=out.jsonl holds texts of another command" in err
     assert (tmp_path / "out.jsonl").read_text(encoding="utf-8") == whole
+
+
+def test_a_file_of_something_else_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """Also one without any whole line, and the prompts themselves."""
+    prompts = '{"prompt": "the \N{LATIN SMALL LETTER E WITH ACUTE}"}'
+    (tmp_path / "in.jsonl").write_text(prompts, encoding="utf-8")
+    words = ["generate", "model=lm", "prompts=in.jsonl", "max_new_tokens=2"]
+    for name, text, told in (
+        ("note.txt", "my note", "holds texts of another"),
+        ("in.jsonl", prompts, "the file of prompts"),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        code, _, err = run(*words, f"out={name}")
+        assert code == 2 and f"out={name}" in err and told in err, err
+        assert (tmp_path / name).read_text(encoding="utf-8") == text
+    # killed within a letter of two bytes
+    assert run(*words, "out=out.jsonl")[0] == 0
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    (tmp_path / "out.jsonl").write_bytes(whole[: whole.index("\N{LATIN SMALL LETTER E WITH ACUTE}".encode()) + 1])
+    code, out, err = run(*words, "out=out.jsonl")
+    assert (code, out) == (0, "1 prompts, 1 texts: out.jsonl\n"), err
+    assert (tmp_path / "out.jsonl").read_bytes() == whole
+    (tmp_path / "out.jsonl").write_bytes(whole + b'{"line": 0, "copy": 0, "prompt": "')
+    code, _, err = run(*words, "out=out.jsonl")
+    assert code == 2 and "holds texts of another command" in err, "more than the prompts give"
+
+
+def test_one_process_writes_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "the war"}\n', encoding="utf-8")
+    words = ["generate", "model=lm", "prompts=in.jsonl", "out=out.jsonl", "max_new_tokens=2"]
+    lock = try_lock(tmp_path / ".out.jsonl.lock")
+    assert lock is not None
+    code, _, err = run(*words)
+    lock.release()
+    assert code == 2 and "out=out.jsonl: another process is writing it" in err and not (tmp_path / "out.jsonl").exists()
+    assert run(*words)[0] == 0 and run(*words)[0] == 0, "free again each time"
 
 
 def test_a_text_may_hold_any_character(run: Run, tmp_path: Path) -> None:

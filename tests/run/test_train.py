@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,19 @@ def test_garbage_from_before_is_not_kept() -> None:
     Node()
     with uncollected():
         assert found == [1]
+
+
+def test_a_folder_may_be_called_what_rich_reads_as_a_tag(run_cli) -> None:
+    """The path was shown without it, or the command ended in an error after the run was done."""
+    words = [
+        "experiment=semantic_fusion/main",
+        "size=smoke",
+        "trainer.limit_train_batches=2",
+        "~callback.control_trial",
+    ]
+    code, out, err = run_cli("train", *words, "trainer.limit_val_batches=1", "output_root='[draft] a[/b]'")
+    assert code == 0 and "record: [draft] a[/b]/semantic_fusion/main/corrected-smoke-seed0-" in out, err
+    (run,) = Path.cwd().glob("*/b]/semantic_fusion/main/*")
+    assert run.parents[3].name == "[draft] a["
+    code, out, err = run_cli("evaluate", str(run), "trainer.limit_val_batches=1")
+    assert code == 0 and "[draft] a[/b]/semantic_fusion" in out, err

@@ -1,12 +1,13 @@
 """`lit-ctg new paper=<name>`: the files of a new paper, small but complete, in their proper places.
 
-The templates beside this file mirror the layout of the new files, with ``PAPER`` in names and ``$paper``, ``$Class``
-and ``$title`` in texts. They hold a placeholder method that trains, is tested and has a control, so that the author
-changes a working paper instead of starting from nothing; no existing file has to be touched.
+The templates beside this file mirror the layout of the new files, with ``PAPER`` in names and ``$paper``, ``$Class``,
+``$title`` and ``$title_yaml`` in texts. They hold a placeholder method that trains, is tested and has a control, so
+that the author changes a working paper instead of starting from nothing; no existing file has to be touched.
 """
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from pathlib import Path
@@ -29,10 +30,13 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
         root: the checkout; the one this package runs from by default.
 
     Raises:
-        UserError: not a name for a package, a paper or file that exists already, no checkout to write to.
+        UserError: not a name for a package, a title of several lines, a paper or file that exists already, no checkout
+            to write to.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", paper) or keyword.iskeyword(paper):
         raise UserError(f"paper={paper}: give a name of small letters, digits and _, such as paper=topic_prefix")
+    if not title.isprintable() or "\\" in title or '"' in title:
+        raise UserError(f"title={title!r}: give one line of text without quotation marks and backslashes")
     root = config_folder().parent if root is None else root
     if not (root / "pyproject.toml").is_file():
         raise UserError(f"{root} is not a checkout of lit_ctg: clone the repository and run lit-ctg new there")
@@ -41,6 +45,7 @@ def new(paper: str, title: str = "", root: Path | None = None) -> list[Path]:
         "Class": "".join(part.capitalize() for part in paper.split("_")),
         "title": title or paper.replace("_", " "),
     }
+    words["title_yaml"] = json.dumps(words["title"], ensure_ascii=False)
     texts = {
         root / template.relative_to(HERE).as_posix().replace(MARK, paper).removesuffix(".template"): Template(
             template.read_text(encoding="utf-8")
