@@ -29,15 +29,17 @@ ELSEWHERE = "choose another folder"
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
+def replacing(path: str | Path, *, remedy: str = ELSEWHERE, whole: bool = False) -> Iterator[Path]:
     """Yield a temporary path; the file or folder that the body makes there becomes ``path`` in one step.
 
     After any failure the old ``path`` is unchanged, and nothing else is left. A symbolic link is followed:
-    the file behind it is replaced, the link stays. A folder can only take the place of nothing (or of an empty folder).
+    the file behind it is replaced, the link stays. A folder can only take the place of nothing (or of an empty folder),
+    except with ``whole``.
 
     Args:
         path: a file or folder that may exist; its parent folder is created.
         remedy: what to do when it cannot be written, the end of the error message.
+        whole: a folder takes the place of one with all it holds, which the caller has looked at.
 
     Raises:
         UserError: the disk is full, a folder cannot be written, ``path`` is a device, a pipe or a loop of links; also
@@ -53,7 +55,10 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
         _make_folder(target.parent)
         yield temporary
         _to_disk(temporary)
-        os.replace(temporary, target)
+        if whole and target.is_dir():
+            _swap(temporary, target)
+        else:
+            os.replace(temporary, target)
         with contextlib.suppress(OSError):  # some file systems cannot sync folders; the content is already safe
             _sync(target.parent)
     except OSError as error:
@@ -70,6 +75,18 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # renamed (the usual case), never created, or in no folder
             temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Put a folder in the place of another, which is deleted once the new one is there, and put back where it fails."""
+    aside = new.with_suffix(".old")
+    os.replace(target, aside)
+    try:
+        os.replace(new, target)
+    except OSError:
+        os.replace(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def files_in(folder: Path) -> list[str]:

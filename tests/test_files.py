@@ -56,6 +56,42 @@ def test_a_failure_leaves_what_stood_there(tmp_path: Path, error: BaseException,
         assert str(raised.value) == f"cannot write {path}: No space left; free the disk"
 
 
+@pytest.mark.parametrize("where", ["_sync", "_swap", "replace"])
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Also where the disk is full at the very end, or the new folder cannot take its place."""
+    target = tmp_path / "made"
+    for content in ("old", "new"):
+        with replacing(target, whole=True) as temporary:
+            temporary.mkdir()
+            (temporary / "a").write_text(content)
+    assert (target / "a").read_text() == "new" and [path.name for path in tmp_path.iterdir()] == ["made"]
+    rename = os.replace
+
+    def full(*names: object) -> None:
+        if where != "replace":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if str(names[0]).endswith(".tmp"):
+            raise OSError(errno.EIO, "Input/output error")
+        rename(*names)
+
+    monkeypatch.setattr(os if where == "replace" else files, where, full)
+    told = r"made: (No space left|Input/output error)"
+    with pytest.raises(UserError, match=told), replacing(target, whole=True) as temporary:
+        temporary.mkdir()
+        (temporary / "b").write_text("newer")
+    assert (target / "a").read_text() == "new" and [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_folder_behind_a_link_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "a").touch()
+    (tmp_path / "link").symlink_to("there")
+    with replacing(tmp_path / "link", whole=True) as temporary:
+        temporary.mkdir()
+        (temporary / "b").touch()
+    assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "there").iterdir()] == ["b"]
+
+
 def test_content_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     fsync, replace = os.fsync, os.replace

@@ -13,7 +13,6 @@ import importlib
 import inspect
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -129,12 +128,11 @@ def save(control: Control, folder: str | Path) -> None:
     target = Path(folder)
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
         raise UserError(f"{folder} exists and holds no control: give a new or empty folder")
-    with replacing(target) as temporary:
+    if target.is_dir() and any(target.iterdir()):
+        _check_ours(target)
+    with replacing(target, whole=True) as temporary:  # of an older bundle
         temporary.mkdir()
         _write(control, temporary)
-        if target.is_dir() and any(target.iterdir()):
-            _check_ours(target)
-            shutil.rmtree(target)  # an older bundle
 
 
 def _check_ours(folder: Path) -> None:
@@ -190,6 +188,8 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     told = told_by(folder)
     tensors = checked_tensors(folder, told)
     kind = kind_named(str(told["kind"]))
+    if "lit_ctg_" in json.dumps(told["config"]):
+        register_ours()  # a control that holds models may hold exported ones
     try:
         control = kind.restore(told["config"], tensors)
         control.name = str(told["name"])
@@ -205,6 +205,19 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     if different:
         raise UserError(f"{folder}: {CONTROL} states a shape that its tensors do not have: {REMEDY}")
     return control
+
+
+def register_ours() -> None:
+    """Register the architectures of ``papers/<paper>/portable.py`` with transformers, so that no folder's code runs."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    for path in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/portable.py")):
+        name = f"lit_ctg.papers.{path.parent.name}.portable"
+        for kind in vars(importlib.import_module(name)).values():
+            config = getattr(kind, "config_class", None)
+            if isinstance(kind, type) and kind.__module__ == name and config is not None:
+                AutoConfig.register(config.model_type, config, exist_ok=True)
+                AutoModelForCausalLM.register(config, kind, exist_ok=True)
 
 
 def _folder(name: str, revision: str | None) -> Path:

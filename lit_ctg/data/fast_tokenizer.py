@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lit_ctg.data.byte_pair import ByteBPETokenizer
@@ -47,13 +48,17 @@ def fast_tokenizer(vocabulary: Any, longest: int | None = None) -> tuple[Any, st
 
 def word_engine(vocabulary: WordTokenizer) -> Any:
     """Return the ``tokenizers.Tokenizer`` that splits as ``WordTokenizer`` does: at ASCII white space."""
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     table = {token: number for number, token in enumerate(vocabulary.tokens)}
     engine = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lower else []
     if vocabulary.eol is not None:
         steps.append(normalizers.Replace("\n", f" {vocabulary.eol} "))
+        # words with spaces between them, which stand at no line end; no word begins with the mark of a piece
+        joined = decoders.WordPiece(prefix="\uffff", cleanup=False)
+        lines = decoders.Replace(Regex(f" ?{re.escape(vocabulary.eol)} ?"), "\n")
+        engine.decoder = decoders.Sequence([joined, decoders.Fuse(), lines])
     if steps:
         engine.normalizer = normalizers.Sequence(steps)
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[ \t\n\r\x0b\x0c]+"), "removed")

@@ -65,6 +65,8 @@ class PortableLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     # the layers see a padded row with its padding at the end (``aligned``), whatever side the caller put it on
     padding_last = True
+    # the loss is a mean over its own batch: a trainer that accumulates gradients has to divide by their number
+    accepts_loss_kwargs = False
 
     def finish(self) -> None:
         """Keep every buffer in the weights file: a model is first built without values, which are then read."""
@@ -108,6 +110,15 @@ class PortableLM(PreTrainedModel, GenerationMixin):
         if labels is not None:
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
         return CausalLMOutput(loss=loss, logits=logits_BTV)
+
+
+def one_a_row(value: Any, rows: int) -> Tensor:
+    """Return a number for all rows, or one for each, as a tensor with one a row; other numbers of them as they are.
+
+    ``generate`` repeats a tensor's rows for beams and further sequences, and leaves anything else as it is.
+    """
+    given_N = torch.as_tensor(value).reshape(-1)
+    return given_N.expand(rows) if len(given_N) == 1 else given_N
 
 
 def stock_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> Any:

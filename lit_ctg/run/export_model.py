@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -101,11 +100,9 @@ def put(made: Portable, module: Any, target: Path, config: Mapping[str, Any], re
     """
     check_target(target)
     compare(made, target)
-    with replacing(target) as temporary:
+    with replacing(target, whole=True) as temporary:  # of an earlier export
         write(made, module, temporary, config, record)
         (temporary / LISTING).write_text(json.dumps({"files": files_in(temporary)}, indent=1) + "\n", encoding="utf-8")
-        if target.is_dir():
-            shutil.rmtree(target)  # an earlier export
 
 
 def portable(paper: str, module: Any, datamodule: Any) -> Portable:

@@ -52,7 +52,7 @@ def main(words: Sequence[str], console: Console | None = None) -> Memory:
     for name in needed:
         if not own.get(name):
             raise UserError(f"lit-ctg memory {action}: give {name}=<folder>; lit-ctg memory --help says more")
-    from lit_ctg.run.steer import register_ours
+    from lit_ctg.control.bundle import register_ours
 
     register_ours()  # an exported model is one of ours
     return _build(own, overrides, console) if action == "build" else _fit(own, overrides, console)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 import sys
@@ -16,9 +15,9 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
-import lit_ctg
 from lit_ctg.control import Control, Steered
 from lit_ctg.control.bundle import load as load_control
+from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import OF_THE_PROMPT
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError, check_whole, did_you_mean, visible
@@ -177,8 +176,8 @@ def load_steered(model: str, controls: Sequence[str], revision: str | None = Non
     Raises:
         UserError: one is missing or does not fit.
     """
-    loaded = [_named(word) for word in controls]
     register_ours()
+    loaded = [_named(word) for word in controls]
     with quiet():
         tokenizer = load_tokenizer(model, revision, "model")
         network = load_model(model, where="model", revision=revision).eval()
@@ -199,19 +198,6 @@ def _named(word: str) -> Control:
     control = load_control(folder)
     control.name = name
     return control
-
-
-def register_ours() -> None:
-    """Register the architectures of ``papers/<paper>/portable.py`` with transformers, so that no folder's code runs."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    for path in sorted((Path(lit_ctg.__file__).parent / "papers").glob("*/portable.py")):
-        name = f"lit_ctg.papers.{path.parent.name}.portable"
-        for kind in vars(importlib.import_module(name)).values():
-            config = getattr(kind, "config_class", None)
-            if isinstance(kind, type) and kind.__module__ == name and config is not None:
-                AutoConfig.register(config.model_type, config, exist_ok=True)
-                AutoModelForCausalLM.register(config, kind, exist_ok=True)
 
 
 def _of_rows(key: str, value: Any, rows: Sequence[int], n: int) -> Any:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 
+from lit_ctg.config import compose
 from lit_ctg.control import NO_TOKEN, Control
 from lit_ctg.control.base import Prefix
 from lit_ctg.control.class_models import Experts, GenerativeClassifier, Reader
 from lit_ctg.errors import UserError
+from lit_ctg.papers.idea_gate.portable import portable
+from lit_ctg.run.build import build_datamodule, build_model
 from tests.conftest import make_model
 from tests.controls import V, class_models
 
@@ -148,3 +153,16 @@ def test_half_precision_rounds_weights_only(tmp_path: Path) -> None:
         assert other.dtype == torch.bfloat16
         with torch.no_grad():
             assert torch.equal(model(input_ids=ids_BT).logits, other(input_ids=ids_BT).logits)
+
+
+def test_exported_models_as_experts_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of our own code is known only where its paper's module was loaded."""
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    cfg = compose(["experiment=idea_gate/main", "size=smoke", "data.sample_size=3000"])
+    datamodule = build_datamodule(cfg)
+    model = portable(build_model(cfg, datamodule).eval(), datamodule).model
+    Experts({"a": model, "b": copy.deepcopy(model)}).save_pretrained(tmp_path / "experts")
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING._extra_content
+    monkeypatch.delitem(known, "lit_ctg_idea_gate", raising=False)
+    found = Control.from_pretrained(tmp_path / "experts")
+    assert isinstance(found, Experts) and type(found.models["a"]) is type(model)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from lit_ctg.config import compose, plain
+from lit_ctg.data.fast_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
@@ -250,7 +251,8 @@ def test_an_exported_model_with_codes_writes_as_its_run_does(
     cfg, datamodule, module = built(("experiment=control_code/transformer", *SMALL, *words))
     made = portable(cfg.paper, module, datamodule)
     unknown = module.vocabulary.unknown_id
-    assert generation(made, plain(cfg)["decoding"]) == {**own, "max_new_tokens": 50, "suppress_tokens": [unknown]}
+    always = {"max_new_tokens": 50, "suppress_tokens": [unknown], "eos_token_id": None}
+    assert generation(made, plain(cfg)["decoding"]) == {**own, **always}
     for name, value in generation(made, plain(cfg)["decoding"]).items():
         setattr(made.model.generation_config, name, value)
     made.model.generation_config.validate(strict=True)
@@ -280,6 +282,89 @@ def test_codes_of_an_exported_model_are_checked(cache: None) -> None:
             model(ids, control_code=[0, 1, 0])
         with pytest.raises(ValueError, match=r"shape \(3, 2\): give 2 weights"):
             model(ids, control_weights=torch.ones(3, 2))
+
+
+# argument of generate, ways to say "the same for all", ways to say "one a prompt"
+FORMS: dict[str, tuple[str, list[Any], list[Any]]] = {
+    "codes": (
+        "control_code",
+        [1, [1], torch.tensor(1), torch.tensor([1]), torch.tensor([1, 1])],
+        [[0, 1], torch.tensor([0, 1])],
+    ),
+    "gate": (
+        "alpha",
+        [0.3, [0.3], torch.tensor(0.3), torch.tensor([0.3, 0.3])],
+        [[0.0, 0.3], torch.tensor([0.0, 0.3])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_beams_and_sequences_have_the_code_or_strength_of_their_prompt(name: str, cache: None) -> None:
+    """``generate`` repeats the rows of tensors alone; numbers and lists had another length than the rows then."""
+    cfg, datamodule, module = built(MODELS[name])
+    model = portable(cfg.paper, module, datamodule).model
+    argument, alike, apart = FORMS[name]
+    ids = torch.tensor([[11, 12, 13], [14, 15, 16]])
+    options = {"max_new_tokens": 4, "num_beams": 2, "num_return_sequences": 2, "do_sample": False, "pad_token_id": 0}
+    options["use_cache"] = hasattr(model, "transformer")  # as `lit-ctg export-model` writes it
+
+    def write(value: Any) -> torch.Tensor:
+        made: torch.Tensor = model.generate(ids, attention_mask=torch.ones_like(ids), **{argument: value}, **options)
+        return made
+
+    with torch.no_grad():
+        for same in (alike, apart):
+            first, *others = map(write, same)
+            assert len(first) == 4 and all(torch.equal(first, other) for other in others)
+        if name == "codes":
+            weights = torch.eye(len(module.sources))[1]
+            argument, first = "control_weights", write(torch.tensor([1]))
+            assert all(torch.equal(write(form), first) for form in (weights, weights[None], weights.expand(2, -1)))
+
+
+@pytest.mark.parametrize("name", ["gate", "lstm"])
+def test_gradients_of_an_exported_model_can_be_accumulated(name: str, cache: None, tmp_path: Path) -> None:
+    """Trainer took the loss for one that knows how many steps there are, and added instead of averaging."""
+    pytest.importorskip("accelerate")
+    from transformers import Trainer, TrainingArguments
+
+    cfg, datamodule, module = built(MODELS[name])
+    model = portable(cfg.paper, module, datamodule).model
+    ids = torch.randint(0, model.config.vocab_size, (4, 6), generator=torch.Generator().manual_seed(3))
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    losses = []
+    for batch, steps in ((4, 1), (1, 4)):
+        options = {"output_dir": str(tmp_path), "report_to": [], "use_cpu": True, "logging_steps": 1, "max_steps": 1}
+        given = TrainingArguments(
+            per_device_train_batch_size=batch, gradient_accumulation_steps=steps, learning_rate=0.0,
+            save_strategy="no", disable_tqdm=True, **options,
+        )  # fmt: skip
+        losses.append(Trainer(model, given, train_dataset=rows).train().training_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=0.1), "but for dropout"
+
+
+@pytest.mark.parametrize("name", ["fusion", "lstm"])
+def test_an_exported_model_runs_in_half_precision(name: str, cache: None) -> None:
+    cfg, datamodule, module = built(MODELS[name])
+    model = portable(cfg.paper, module, datamodule).model
+    ids = torch.randint(0, model.config.vocab_size, (2, 6), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        whole = model(ids).logits
+        half = model.to(torch.bfloat16)(ids).logits
+    near = 0.1 * float(whole.abs().max())
+    assert half.dtype == torch.bfloat16 and torch.allclose(half.float(), whole, rtol=0.1, atol=near)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gate", "plain"])
+def test_an_exported_model_goes_on_where_its_run_does(name: str, cache: None) -> None:
+    """The token that ends a text for others is one of many in these runs (of the NNLM, the end of a line)."""
+    cfg, datamodule, module = built(MODELS[name])
+    made = portable(cfg.paper, module, datamodule)
+    assert generation(made, plain(cfg)["decoding"])["eos_token_id"] is None
+    tokenizer, _ = fast_tokenizer(module.vocabulary)
+    text = "the war\nin the\n\nwar"
+    assert tokenizer.decode(tokenizer(text).input_ids) == module.vocabulary.decode(module.vocabulary.encode(text))
 
 
 def test_a_missing_run_is_one_line(tmp_path: Path) -> None:

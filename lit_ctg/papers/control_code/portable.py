@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
-from lit_ctg.network.portable import Portable, PortableConfig, PortableLM
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, one_a_row
 from lit_ctg.network.transformer import SinusoidalPosition
 from lit_ctg.papers.control_code.model import (
     LONGEST,
@@ -69,6 +69,19 @@ class ControlCodeForCausalLM(PortableLM):
         """Return logits [B, T, V] of [h; c] W + b (sec. 3.3)."""
         code_BC = self.codes(len(input_ids), control_code, control_weights)
         return self.aligned(input_ids, attention_mask, lambda ids_BT: self.scores(ids_BT, code_BC), labels)
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        rows = len(input_ids)
+        if kwargs.get("control_code") is not None:
+            kwargs["control_code"] = one_a_row(kwargs["control_code"], rows)
+        if kwargs.get("control_weights") is not None:
+            weights_BS = torch.atleast_2d(torch.as_tensor(kwargs["control_weights"]))
+            kwargs["control_weights"] = weights_BS.expand(rows, -1) if len(weights_BS) == 1 else weights_BS
+        return super()._expand_inputs_for_generation(
+            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
+        )
 
     def codes(
         self, rows: int, control_code: Tensor | Sequence[int] | int | None, control_weights: Tensor | None
@@ -183,7 +196,9 @@ def generation(decoding: Mapping[str, Any], *, never: Sequence[int]) -> dict[str
         decoding: ``choice``, ``top_k``, ``top_p``, ``new_tokens`` (see ``CodeDecoding``).
         never: ids that are never written.
     """
-    told: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None}
+    # texts end by their length alone
+    told: dict[str, Any] = {"max_new_tokens": decoding["new_tokens"], "suppress_tokens": list(never) or None,
+                            "eos_token_id": None}  # fmt: skip
     if decoding["choice"] == "greedy":
         return {**told, "do_sample": False, "temperature": None, "top_k": None, "top_p": None}
     if decoding["choice"] == "sample":

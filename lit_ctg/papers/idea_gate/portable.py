@@ -5,6 +5,7 @@ Shape letters: B rows, T positions, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,15 @@ from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lit_ctg.network.gpt2 import GPT2Backbone
-from lit_ctg.network.portable import Portable, check_gpt2, gpt2_settings, gpt2_state, plain_batch, stock_of
+from lit_ctg.network.portable import (
+    Portable,
+    check_gpt2,
+    gpt2_settings,
+    gpt2_state,
+    one_a_row,
+    plain_batch,
+    stock_of,
+)
 from lit_ctg.papers.idea_gate.model import GateForm, IdeaGateModule, IdeaHead, gated_scores
 
 
@@ -34,6 +43,8 @@ class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
     """
 
     config_class = IdeaGateConfig
+    # the loss is a mean over its own batch: a trainer that accumulates gradients has to divide by their number
+    accepts_loss_kwargs = False
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -80,6 +91,15 @@ class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=output.past_key_values)
 
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        rows = len(input_ids)
+        kwargs |= {name: one_a_row(kwargs[name], rows) for name in ("alpha", "beta") if kwargs.get(name) is not None}
+        return super()._expand_inputs_for_generation(
+            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
+        )
+
 
 def _column(value: float | Tensor, like: Tensor) -> Tensor:
     """Return one number, or one per row, as [B or 1, 1, 1]."""
@@ -98,12 +118,15 @@ def portable(module: Any, datamodule: Any) -> Portable:
     def ours(ids_BT: Tensor) -> Tensor:
         return module(plain_batch(ids_BT)).scores_BTV
 
+    def generation(decoding: Mapping[str, Any]) -> dict[str, Any]:
+        return {"eos_token_id": None}  # a run's texts end by their length alone
+
     if not module.gated:
-        return Portable(stock_of(backbone, module.embedding, vocabulary), ours)
+        return Portable(stock_of(backbone, module.embedding, vocabulary), ours, generation=generation)
     if module.embedding is None:
         about = "These are the logits without the gate: that one is a control (lit-ctg export)."
         model = stock_of(backbone, None, vocabulary)
-        return Portable(model, lambda ids_BT: module(plain_batch(ids_BT)).token_BTV, {}, about)
+        return Portable(model, lambda ids_BT: module(plain_batch(ids_BT)).token_BTV, {}, about, generation=generation)
     check_gpt2(backbone, module.embedding)
     gate = {
         "alpha": module.alpha,
@@ -122,4 +145,4 @@ def portable(module: Any, datamodule: Any) -> Portable:
             state[name] = getattr(module, name)
     model.load_state_dict(state)
     about = "`model.generate(ids, alpha=0.3)` (or one strength a row); alpha = 0 is the model without its gate."
-    return Portable(model, ours, {}, about)
+    return Portable(model, ours, {}, about, generation=generation)

@@ -104,4 +104,5 @@ def portable(module: Any, datamodule: Any) -> Portable:
         return nn.functional.linear(hidden_BTD, heads.word_VD) + heads.word_bias_V1.squeeze(1)
 
     about = "The neural language model of the run alone: class tags and micro-models are not in it."
-    return Portable(model, ours, {}, about)
+    # a run's texts end by their length alone, and go on after the token of a line end
+    return Portable(model, ours, {}, about, generation=lambda decoding: {"eos_token_id": None})

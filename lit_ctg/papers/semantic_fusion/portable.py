@@ -85,7 +85,7 @@ class SemanticFusionForCausalLM(PortableLM):
             features_BTF = assemble(predicates, self.memberships(scalars))
             if not self.memberships.learnable:
                 features_BTF = features_BTF * (ids_BT != self.annotator.pad_id).unsqueeze(-1)
-            hidden_BTD = self.fuse(hidden_BTD, features_BTF)
+            hidden_BTD = self.fuse(hidden_BTD, features_BTF.to(hidden_BTD.dtype))
         places_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
         return self.backbone(hidden_BTD + self.position(places_T)) @ self.embedding.weight.T
 
