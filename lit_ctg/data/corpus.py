@@ -192,13 +192,15 @@ class CorpusDataModule(LightningDataModule, abc.ABC):
         if self.source == "sample":
             return f"sample {sample_checksum()} {self.sample_seed} {self.sample_size}"
         if self.source == "local":
-            # names say the format, and in some corpora the source
-            return "local " + " ".join(f"{path.name} {file_checksum(path)}" for path in self.local_files())
+            return "local " + " ".join(file_checksum(path) for path in self.local_files())
         return "hub " + self.hub_checksum()
 
     def identity(self) -> dict[str, Any]:
         """Return what a packed corpus depends on."""
+        # their names say the format, and in some corpora the source
+        files = {"files": [path.name for path in self.local_files()]} if self.source == "local" else {}
         return {
+            **files,
             "name": self.name,
             "corpus": hashlib.sha256(self.checksum().encode()).hexdigest(),
             "tokenizer": self.tokenizer.fingerprint(),

@@ -235,7 +235,12 @@ class Bench:
     def identity(self) -> dict[str, str]:
         """What texts and measures depend on besides the settings, for the record: corpus, and weights of the models."""
         judges = {each.name: weights_digest(each.network) for each in self.judges[0] if isinstance(each, NeuralJudge)}
+        graded, words = self.task.lexicon, ""
+        if graded is not None:
+            told = [graded.words, {name: graded.column(name) for name in graded.columns}, sorted(graded.held_out)]
+            words = hashlib.sha256(json.dumps(told, default=list).encode()).hexdigest()
         return {
+            **({"lexicon": words} if words else {}),
             "text": self.task.data.checksum(),
             "model": self.model_name or str(self.base_folder and self.base_folder.name),
             "weights": self.weights,

@@ -67,6 +67,10 @@ class Method(ABC):
     def arm(self, bench: Bench, target: str) -> Arm:
         """Return the arm for one class."""
 
+    def read(self) -> str:
+        """Return a digest of what the arms have read besides the bench's texts and models; "" for nothing."""
+        return ""
+
     def parameters(self) -> int:
         """Return how many parameters were learned, over all classes, in addition to the base model."""
         return 0

@@ -175,6 +175,9 @@ def judge_seed_lines(
             lines.append(f"Judges of seed {each['seed']} ({known}): none decides.")
             continue
         shared = [method for method in own if method in each["areas"]]
+        if len(shared) < 2:
+            lines.append(f"Judges of seed {each['seed']} ({known}): no method but {BARE} is here and there.")
+            continue
         tau = kendalltau([own[method] for method in shared], [each["areas"][method] for method in shared]).statistic
         order = sorted(shared, key=each["areas"].get, reverse=True)
         told = ", ".join(f"{method} {each['areas'][method]:.3f}" for method in order)
@@ -184,7 +187,8 @@ def judge_seed_lines(
 
 
 def tasks_page(tasks: Mapping[str, Mapping[str, Sweep]]) -> tuple[str, dict[str, str]]:
-    """Return the ranking over tasks as Markdown and its picture; nothing where fewer than two tasks decide."""
+    """Return the ranking over tasks as Markdown and its picture; nothing where fewer than two tasks decide, or share
+    fewer than two methods."""
     places = over_tasks(tasks)
     if not places:
         return "", {}

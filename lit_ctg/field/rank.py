@@ -413,7 +413,8 @@ class Place:
 def over_tasks(
     tasks: Mapping[str, Mapping[str, Sweep]], *, most: float = COST, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Place, ...]:
-    """Return the methods that all tasks have by their mean rank among these, best first; none of fewer than two tasks.
+    """Return the methods that all tasks have by their mean rank among these, best first; none of fewer than two tasks
+    or methods.
 
     The bootstrap draws prompts, texts and seeds of every task by itself; the tasks are the ones given, so the interval
     says nothing of other tasks.
@@ -424,6 +425,8 @@ def over_tasks(
     if len(tasks) < 2:
         return ()
     names = of_all_tasks(tasks)
+    if names == [BARE]:
+        return ()
     own_TM, drawn_TRM = [], []
     for number, found in enumerate(tasks.values()):
         shared, generator = {name: found[name] for name in names}, np.random.default_rng([seed, number])

@@ -97,7 +97,7 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     if bench.task.data.checksum() != first.corpus.get("text"):
         raise UserError(f"{task_of(first)}: the corpus is not the records' (its checksum differs): give root=<folder>")
     judges, proofs = bench.judges
-    known = {judge.name: round(proof.balanced, 4) for judge, proof in zip(judges, proofs, strict=True)}
+    known = {judge.name: proof.balanced for judge, proof in zip(judges, proofs, strict=True)}
     deciding = [name for name, value in known.items() if value >= float(first.config["judges"]["least_accuracy"])]
     anew = [_with_hits(record, bench) for record in records]
     ranked = ranking(sweeps(anew, deciding), resamples=RESAMPLES).standings if deciding else ()
@@ -106,7 +106,7 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
         "size": first.size,
         "seed": seed,
         "bench": bench_key(first),
-        "balanced_accuracy": known,
+        "balanced_accuracy": {name: round(value, 4) for name, value in known.items()},
         "methods": methods,
         "areas": {each.method: round(each.area, 4) for each in ranked},
     }

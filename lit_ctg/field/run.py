@@ -133,8 +133,8 @@ def measure(
         put(f"judge/{judge.name}/balanced_accuracy", MetricResult(proof.balanced, "", "higher", proof.of, None, 1))
     method.fit(bench)
     arms = {target: method.arm(bench, target) for target in bench.task.targets}
-    corpus = bench.identity
-    before = written_before(directory.path, plain(cfg), corpus)
+    corpus = bench.identity | ({f"read by {cfg.name}": read} if (read := method.read()) else {})
+    before = written_before(directory.path, plain(cfg), corpus) if cfg.skip_completed else {}
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:
         part = directory.path / PARTIAL.format(f"{strength:g}")
@@ -161,9 +161,10 @@ def measure(
 def written_before(
     folder: Path, config: Mapping[str, Any], corpus: Mapping[str, str]
 ) -> dict[float, list[dict[str, Any]]]:
-    """Return by strength what finished runs have written whose settings differ from these in the strengths alone.
+    """Return by strength what finished runs have written whose settings differ from these in the strengths at most.
 
-    The texts of one strength do not depend on which others are swept.
+    The texts of one strength do not depend on which others are swept. What they do depend on, the method's own code
+    aside, is in settings and corpus; ``skip_completed=false`` writes all of them anew.
 
     Args:
         folder: of this run; the others lie beside it.

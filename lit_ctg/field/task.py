@@ -2,7 +2,8 @@
 
 Whole documents are dealt to four splits by a shuffle that depends only on ``split_seed``: ``train`` (the base model and
 everything that a method learns), ``fluency`` (the independent language model), ``judge`` (the judges) and ``held_out``
-(prompts, and the human texts on which judges prove themselves). No split sees a text of another.
+(prompts, and the human texts on which judges prove themselves). No split sees a document of another; one that the
+corpus holds twice may be in two.
 """
 
 from __future__ import annotations

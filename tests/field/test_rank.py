@@ -211,6 +211,7 @@ def test_over_tasks_ranks_are_averaged_among_the_methods_that_all_have() -> None
     low, high = over_tasks({"one": same, "two": same}, resamples=100)[1].interval
     assert high - low > 0.4
     assert over_tasks({"one": one}) == ()
+    assert over_tasks({"one": one, "two": {"bare": two["bare"], "best": sweep("best", 1.0)}}) == (), "bare alone"
     with pytest.raises(UserError, match="needs the bare model"):
         over_tasks({"one": one, "two": {"good": one["good"]}})
 
@@ -298,7 +299,7 @@ def test_every_task_has_draws_of_its_own(monkeypatch) -> None:
         return areas(found, generator=generator, **options)
 
     monkeypatch.setattr(rank, "areas", note)
-    found = {"bare": sweep("bare", 0.5, prompts=3)}
+    found = {"bare": sweep("bare", 0.5, prompts=3), "good": sweep("good", 0.6, prompts=3)}
     over_tasks({"one": found, "two": found}, resamples=5)
     over_tasks({"one": found, "two": found}, resamples=5)
     assert len(drawn) == 4 and drawn[:2] == drawn[2:] and drawn[0] != drawn[1]

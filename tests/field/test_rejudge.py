@@ -50,6 +50,8 @@ def test_the_texts_are_judged_anew_and_the_report_says_how_the_ranking_holds(
     assert "Kendall's tau with the table" in line and all(f"{value:.3f}" in line for value in told["areas"].values())
     other = {**told, "bench": "of other records"}
     assert "Judges of seed 1 (" not in task_page("sentiment", records, [other])[0]
+    alone = {**told, "areas": {"bare": 0.5, "other": 0.6}}
+    assert "no method but bare is here and there" in task_page("sentiment", records, [alone])[0]
     blind = {**told, "areas": {}}
     assert "none decides" in task_page("sentiment", records, [blind])[0]
 

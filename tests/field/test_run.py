@@ -471,9 +471,12 @@ def test_a_longer_sweep_takes_over_what_a_shorter_one_has_written(
     assert written == [1, 2, 4, 0.5, 4], "of another seed"
     assert main([*words, "method.strengths=[0.5,2,4]"]) == 0
     assert written == [1, 2, 4, 0.5, 4, 0.5]
+    assert main([*words, "method.strengths=[0.5]", "skip_completed=false"]) == 0
+    assert main([*words, "method.strengths=[0.5]", "skip_completed=false"]) == 0
+    assert written == [1, 2, 4, 0.5, 4, 0.5, 0.5, 0.5], "asked for anew"
     records = {tuple(each.config["method"]["strengths"]): each for each in load_records([tmp_path / "field"])
                if each.seed == 0 and each.name == "sentiment-log_odds"}  # fmt: skip
-    assert sorted(records) == [(0.5, 2, 4), (1, 2), (1, 2, 4)]
+    assert sorted(records) == [(0.5,), (0.5, 2, 4), (1, 2), (1, 2, 4)]
     first, whole = records[1, 2], records[1, 2, 4]
     assert [row for row in whole.samples if row["strength"] < 4] == first.samples
     assert all(whole.metrics[key] == value for key, value in first.metrics.items() if "@" in key)

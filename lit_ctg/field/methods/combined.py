@@ -58,6 +58,9 @@ class Combined(Method):
         controls = [control for arm in arms.values() for control in arm.controls]
         return Arm(leading.model, controls, settings, prefix, lambda strength: leading.at(strength * unit))
 
+    def read(self) -> str:
+        return " ".join(filter(None, (part.read() for part in self.parts.values())))
+
     def parameters(self) -> int:
         return sum(part.parameters() for part in self.parts.values())
 
@@ -95,6 +98,9 @@ class Carried(Method):
             [control],
             lambda s: {**fixed, **{f"{control.name}.{key}": value * s for key, value in self.swept.items()}},
         )
+
+    def read(self) -> str:
+        return " ".join(str(control.origin and control.origin.checksum) for _, control in sorted(self.controls.items()))
 
     def parameters(self) -> int:
         return sum(value.numel() for control in self.controls.values() for value in control.tensors().values())

@@ -151,6 +151,13 @@ def test_any_bundle_is_a_method(bundle_of_bias: Path, make_bench: MakeBench) -> 
     assert arm.settings(2) == {"token_bias.strength": 2, "token_bias.to_positive": 1}
     (token,) = set(bench.tokenizer(" ".join(bench.write(arm, 50)[0])).input_ids) & {9}
     assert token == 9 and method.parameters() == 2 * len(bench.tokenizer)
+    # what was read is told: another bundle in the same folder has other texts
+    read = method.read()
+    weights = torch.eye(len(bench.tokenizer))
+    TokenBias({"positive": weights[11], "negative": weights[10]}).save_pretrained(bundle_of_bias)
+    again = build_method(compose([*words, "++method.fixed.to_TARGET=1"]))
+    again.arm(bench, "positive")
+    assert read and again.read() and again.read() != read and LogOdds(strengths=[1], prior=0.5).read() == ""
 
 
 @pytest.fixture
