@@ -365,10 +365,10 @@ def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[T
             for number, line in enumerate(file, start=1):
                 line = line.rstrip("\n")
                 word, _, values = line.partition(" ")
-                if word in wanted and len(values.split()) > dim:
-                    # some files have words with spaces in them, such as ". . ."
-                    word, *numbers = line.rsplit(" ", dim)
-                    values = " ".join(numbers)
+                fields = values.split() if word in wanted else []
+                if len(fields) > dim and not _is_number(fields[-dim - 1]):
+                    # some files have words with spaces in them, such as ". . ."; too many numbers are another mistake
+                    word, values = " ".join([word, *fields[:-dim]]), " ".join(fields[-dim:])
                 if word in wanted:
                     vectors[word] = _vector(values, dim, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
@@ -378,6 +378,14 @@ def read_vectors(path: str | Path, tokens: tuple[str, ...], dim: int) -> tuple[T
     rows = [vectors.get(token, vectors.get(token.lower())) for token in tokens]
     found_V = torch.tensor([row is not None for row in rows])
     return torch.from_numpy(np.stack([np.zeros(dim) if row is None else row for row in rows])).float(), found_V
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _vector(values: str, dim: int, where: str) -> np.ndarray:

@@ -755,7 +755,12 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("the 1 2\n", "has 2 numbers"), ("the 1 x 3\n", "line 1 holds"), ("other 1 2 3\n", "no word of the vocabulary")],
+    [
+        ("the 1 2\n", "has 2 numbers"),
+        ("the 1 2 3 4\n", "has 4 numbers"),
+        ("the 1 x 3\n", "line 1 holds"),
+        ("other 1 2 3\n", "no word of the vocabulary"),
+    ],
 )
 def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "glove.txt"
