@@ -237,7 +237,7 @@ def value_range(lines: Sequence[Line], rules: Sequence[tuple[str, float]] = (), 
     Bands do not stretch it to more than twice the points' span: a wide interval is cut at the frame.
     """
     values = [y for one in lines for _, y in one.points if math.isfinite(y) and (y > 0 or not log)]
-    values += [y for _, y in rules if math.isfinite(y)]
+    values += [y for _, y in rules if math.isfinite(y) and (y > 0 or not log)]
     if not values:
         return (1.0, 10.0)
     low, high = min(values), max(values)
@@ -296,6 +296,8 @@ def line_chart(
     places = places or [(px(mark), tick_text(mark)) for mark in own]
     parts += [text(at, height - bottom + 18, words, "tick", "middle") for at, words in without_collisions(places)]
     for label, value in rules:
+        if not math.isfinite(value) or (log and value <= 0):
+            continue
         parts.append(line("rule", left, py(value), WIDTH - right, py(value)))
         parts.append(text(WIDTH - right, py(value) - 5, label, "tick", "end"))
     for one in lines:
@@ -312,7 +314,7 @@ def line_chart(
         points = " ".join(f"{px(x_at):.1f},{py(value):.1f}" for x_at, value in shown)
         if len(shown) > 1:
             parts.append(f'<polyline class="curve {one.kind}" points="{points}"/>')
-        stride = math.ceil(len(shown) / MOST_DOTS)
+        stride = max(1, math.ceil(len(shown) / MOST_DOTS))
         for x_at, value in shown[::-stride][::-1]:  # the last one is always among them
             place = steps[int(x_at)] if steps else f"{x_at:g}"
             whose = one.name or one.kind.replace("_", " ")

@@ -188,3 +188,17 @@ def test_words_beside_points_touch_nothing_and_stay_inside() -> None:
     assert set(words) == {"first", "second", "the outermost"}
     assert words["the outermost"].get("text-anchor") == "end"
     assert "perplexity (log scale)" in svg and svg.count("<circle") == 5 and "corrected, third, perplexity" in svg
+
+
+def test_a_curve_without_a_number_is_not_drawn() -> None:
+    points = [(1.0, math.nan), (2.0, math.nan)]
+    both = line_chart("t", [Line("corrected", points), Line("as_published", [(1.0, 2.0), (2.0, 3.0)])])
+    assert both.count("<circle") == 2
+    assert "<circle" not in line_chart("t", [Line("corrected", points)])
+
+
+def test_a_rule_that_has_no_place_on_a_scale_of_logs_is_left_out() -> None:
+    lines = [Line("corrected", [(1.0, 2.0), (2.0, 3.0)])]
+    assert value_range(lines, [("floor", 0.0)], log=True) == value_range(lines, log=True)
+    drawn = [line_chart("t", lines, log=log, rules=[("floor", 0.0)]) for log in (True, False)]
+    assert ["floor" in one for one in drawn] == [False, True]

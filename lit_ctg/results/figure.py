@@ -403,7 +403,7 @@ def _unit(records: Sequence[RunRecord], metric: str) -> tuple[str, str]:
 
 
 def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, direction: str) -> Line | None:
-    """Return the mean over seeds at the epochs that all of them have."""
+    """Return the mean over seeds at the epochs that all of them have; None where there is nothing to draw."""
     curves = [{entry[0]: entry[1] for entry in record.history.get(metric, [])} for record in runs.values()]
     curves = [curve for curve in curves if len(curve) > 1]
     if not curves:
@@ -416,7 +416,8 @@ def _line(regime: str, runs: Mapping[int, RunRecord], metric: str, unit: str, di
             interval = mean_interval(values, domain_of(unit, direction))
             if interval is not None:
                 band[float(epoch)] = interval
-    return Line(regime, points, band) if len(points) > 1 else None
+    measured = any(math.isfinite(value) for _, value in points)
+    return Line(regime, points, band) if len(points) > 1 and measured else None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

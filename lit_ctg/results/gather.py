@@ -11,7 +11,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.rows import build_row, run_checks
 from lit_ctg.results.spec import NUMBERS, TableSpec, experiments_root, load_manifest, load_specs, papers, read_printed
-from lit_ctg.results.table import CheckResult, RecordPool, Results, Row, Table, has_margin
+from lit_ctg.results.table import COUNTS, CheckResult, RecordPool, Results, Row, Table, has_margin
 
 OUTPUTS = "outputs"
 # how many missing runs are named
@@ -23,8 +23,9 @@ ALL = "all"
 
 
 def sizes_run(records: Iterable[RunRecord], paper: str) -> list[str]:
-    """Return the sizes that a paper has finished runs of, largest first."""
-    found = {record.size for record in records if record.paper == paper and record.status == "DONE"}
+    """Return the sizes that a paper has finished runs of, largest first; counts of a text are none."""
+    own = (record for record in records if record.paper == paper and not record.name.startswith(COUNTS))
+    found = {record.size for record in own if record.status == "DONE"}
     return [size for size in reversed(SIZES) if size in found]
 
 

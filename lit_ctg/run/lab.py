@@ -81,12 +81,16 @@ class Lab:
 
     Args:
         settings: the settings of ``lit-ctg lab start``, all of them.
+
+    Attributes:
+        left_out: papers whose manifest could not be read when ``jobs`` was last asked, a line each.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.settings = dict(settings)
         self.output_root = Path(settings["output_root"])
         self.folder = self.output_root / "lab"
+        self.left_out: list[str] = []
 
     @classmethod
     def at(cls, output_root: Path) -> Lab:
@@ -112,18 +116,25 @@ class Lab:
         Raises:
             UserError: see ``reproduce.planned``.
         """
-        groups, records = planned(self.settings)
+        self.left_out = []
+        groups, records = planned(self.settings, left_out=self.left_out)
         groups.sort(key=lambda group: group.priority)
         return [Job(group, seed) for group in groups for seed in group.seeds], records
 
     def next(self) -> tuple[Job, contextlib.AbstractContextManager[None]] | None:
-        """Return the first job that can be run and that no worker holds, with its lock; None if there is none."""
+        """Return the first job that can be run and that no worker holds, with its lock; None if there is none.
+
+        Raises:
+            UserError: there is none, but a paper's manifest cannot be read.
+        """
         for job in self.jobs()[0]:
             if self.failure(job) is not None or absent(job.group):
                 continue
             lock = try_lock(self.folder / "jobs" / f"{job.key}.lock")
             if lock is not None:
                 return job, _held(lock)
+        if self.left_out:
+            raise UserError("; ".join(self.left_out))
         return None
 
     def failure(self, job: Job) -> str | None:
@@ -334,6 +345,8 @@ def _start(given: Mapping[str, str], console: Console) -> int:
     without = sum(bool(absent(job.group)) for job in jobs)
     todo = f"{len(jobs) - without} runs to do" + (f", {without} without data" if without else "")
     console.print(f"{len(alive)} workers{ending}, {todo}; lit-ctg lab status says more", markup=False)
+    for line in lab.left_out:
+        console.print(line, markup=False)
     return 0
 
 
@@ -410,6 +423,7 @@ def status_lines(lab: Lab) -> list[str]:
     if unreadable:
         folders = sorted({str(folder) for job in unreadable for folder in absent(job.group)})
         lines.append(f"without data  {len(unreadable)} runs need {', '.join(folders)}: local=<folder>")
+    lines += lab.left_out
     rest = f"{len(running) + len(waiting)} runs left"
     if seconds:
         rest += f", about {seconds / 3600 / max(len(alive), 1):.1f} h with {max(len(alive), 1)} workers"

@@ -277,18 +277,22 @@ def check_local(values: Mapping[str, str]) -> None:
         raise UserError(f"local={local} is not a folder: give the one that holds the corpora (docs/sweeps.md)")
 
 
-def planned(values: Mapping[str, str], console: Console | None = None) -> tuple[list[Group], list[RunRecord]]:
+def planned(
+    values: Mapping[str, str], console: Console | None = None, left_out: list[str] | None = None
+) -> tuple[list[Group], list[RunRecord]]:
     """Return the runs that ``paper=``, ``size=`` and ``local=`` ask for and that have no record, and the records.
 
     Args:
         values: these settings, and ``output_root`` or ``records``.
         console: where to report a paper that is left out of ``paper=all``.
+        left_out: the same lines are added to it.
 
     Raises:
         UserError: no such paper or size, or a damaged manifest of the paper that is named.
     """
     if values["size"] not in SIZES:
         raise UserError(f"size={values['size']}{did_you_mean(values['size'], SIZES)}; one of {', '.join(SIZES)}")
+    left_out = [] if left_out is None else left_out
     every = values["paper"] == "all"
     root, chosen = _chosen(values["paper"])
     records = load_records(record_folders(values))
@@ -303,8 +307,9 @@ def planned(values: Mapping[str, str], console: Console | None = None) -> tuple[
         except UserError as error:
             if not every:
                 raise
+            left_out.append(f"{paper}: left out: {error}")
             if console:
-                console.print(f"{paper}: left out: {error}", markup=False)
+                console.print(left_out[-1], markup=False)
     return missing(groups, records), records
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lit_ctg.errors import UserError
-from lit_ctg.results.gather import gather, results_for, twins
+from lit_ctg.results.gather import gather, results_for, sizes_run, twins
 from lit_ctg.results.publish import table_command
 from lit_ctg.results.record import load_records, write_record
 from lit_ctg.results.render import GAP_TO, Gap, flat, n_words, render, shown_rows
@@ -260,6 +260,10 @@ def test_ones_own_smoke_runs_do_not_hide_the_committed_ones(make_record, tmp_pat
     assert both.origin == "the committed records (your own runs in outputs: size=smoke)"
     asked = results_for(PAPER, root, size="smoke")
     assert [record.seed for record in asked.pool.records()] == [7] and asked.origin.startswith("your own runs")
+    # neither do counts of a text, of whatever size
+    counts = make_record("counts_main", "corrected", 7, "paper")
+    write_record(counts, tmp_path / "outputs" / "counts" / "run.json")
+    assert results_for(PAPER, root).origin == both.origin and sizes_run([counts], PAPER) == []
     # a larger run of one's own takes their place
     write_record(make_record("main", "corrected", 9, "small"), tmp_path / "outputs" / "small" / "run.json")
     assert results_for(PAPER, root).size == "small"

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -159,6 +160,26 @@ def test_a_worker_waits_for_a_manifest_that_is_half_saved(
     assert work(0) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert MANIFEST in line
+
+
+def test_a_paper_that_cannot_be_read_is_told_where_all_are_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its runs were not there, without a word, and a worker that found nothing else ended."""
+    lab = make(paper="all")
+    write_atomic(lab.folder / "settings.json", json.dumps(lab.settings))
+    done: list[module.Job] = []
+    monkeypatch.setattr(Lab, "run", lambda self, job: done.append(job) or 0)
+    monkeypatch.setattr(module, "RETRY", 0)
+    write_runs("- {experiment: main")
+    assert lab.jobs()[0] == []
+    (line,) = lab.left_out
+    assert line.startswith("semantic_fusion: left out: ") and MANIFEST in line and line in status_lines(lab)
+    assert work(0) == 2 and line in capsys.readouterr().err and not done
+    monkeypatch.setattr(module, "_launch", lambda *_: SimpleNamespace(poll=lambda: 0))
+    assert main(["action=start"]) == 0 and line in capsys.readouterr().out
+    write_runs(TWO)
+    assert len(lab.jobs()[0]) == 3 and lab.left_out == []
 
 
 @pytest.mark.long

@@ -533,10 +533,12 @@ class GraphmaxTranslation(Callback):
 
 
 def _batches(datamodule: Any, count: int, module: LightningModule) -> Iterator[TranslationBatch]:
-    """Yield the validation batches, without the pairs beyond the first ``count``."""
-    for batch in datamodule.val_dataloader():
+    """Yield the batches of the first ``count`` validation pairs; all of them in each of several processes."""
+    batches = datamodule.pair_batches("val", False)
+    for index in range(len(batches)):
         if count <= 0:
             return
+        batch = batches[0, index]
         kept = cast(TranslationBatch, {key: value[:count].to(module.device) for key, value in batch.items()})
         count -= len(kept["source_ids_BS"])
         yield kept

@@ -27,6 +27,15 @@ PAIRS = (
 )
 
 
+class Batches(list):
+    """As ``PairBatches``: asked for by epoch and number, and all there, also where processes share a loader."""
+
+    def __getitem__(self, key):
+        epoch, index = key
+        assert epoch == 0
+        return super().__getitem__(index)
+
+
 class Corpus:
     """Two batches of two pairs and one."""
 
@@ -37,7 +46,11 @@ class Corpus:
         assert split == "val"
         return iter(Document(source + "\n", "es", {"target": target + "\n"}) for source, target in PAIRS)
 
-    def val_dataloader(self):
+    def pair_batches(self, split, shuffle):
+        assert (split, shuffle) == ("val", False)
+        return Batches(self.batches())
+
+    def batches(self):
         for numbers in ([0, 1], [2]):
             ids = torch.tensor([[number] for number in numbers])
             here = torch.ones_like(ids, dtype=torch.bool)
@@ -174,7 +187,10 @@ class Pairs:
     def pairs(self, split):
         return iter(Document(PAIRS[n][0], "es", {"target": PAIRS[n][1]}) for n in self.order)
 
-    def val_dataloader(self):
+    def pair_batches(self, split, shuffle):
+        return Batches(self.batches())
+
+    def batches(self):
         for start in range(0, len(self.order), self.size):
             chosen = [PAIRS[n] for n in self.order[start : start + self.size]]
             source, target = ([WORDS.encode(pair[side]) for pair in chosen] for side in (0, 1))
@@ -244,7 +260,7 @@ def test_nll_of_softmax_is_the_models_own_cross_entropy(translator):
     translator.train()
     found = likelihood(translator, Pairs(), {}, sentences=2)["nll/softmax"]
     assert translator.training
-    (batch,) = Pairs(order=(0, 1)).val_dataloader()
+    (batch,) = Pairs(order=(0, 1)).batches()
     assert WORDS.unknown_id in batch["target_ids_BT"][0]
     counted_BT = batch["mask_target_BT"]
     with torch.no_grad():
@@ -258,7 +274,7 @@ def test_nll_of_softmax_is_the_models_own_cross_entropy(translator):
 
 def test_a_translation_ends_where_the_decoders_positions_do(translator, monkeypatch):
     """Asked for more than the network has positions; <eos> never comes."""
-    (batch,) = Pairs(order=(0, 1)).val_dataloader()
+    (batch,) = Pairs(order=(0, 1)).batches()
 
     class Never(ScoreRule):
         def __call__(self, input_ids, scores):
@@ -275,7 +291,7 @@ def test_translations_are_made_without_dropout_and_the_module_trains_on():
                                        max_length=16, learning_rate=1e-3)  # fmt: skip
     with torch.no_grad():
         module.network.get_output_embeddings().weight.normal_()
-    (batch,) = Pairs(size=3).val_dataloader()
+    (batch,) = Pairs(size=3).batches()
     given = batch["source_ids_BS"], batch["mask_source_BS"]
     expected = module.eval().translate(*given)
     assert module.train().translate(*given) == expected and module.training
