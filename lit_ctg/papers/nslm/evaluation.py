@@ -257,7 +257,7 @@ class NSLMEvaluation(Callback):
             nats per token).
 
     Raises:
-        UserError: ``total`` names a class that the model does not know.
+        UserError: ``total`` names a class that the model does not know; several processes.
     """
 
     def __init__(self, *, total: str | Mapping[str, Sequence[str]], rarity: Sequence[int], patience: int = 3) -> None:
@@ -270,7 +270,10 @@ class NSLMEvaluation(Callback):
         self._steps = 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Look whether there are the classes that ``total`` names (the text may lack some)."""
+        """Look whether there are the classes that ``total`` names (the text may lack some), and one process alone: each
+        of several would score its own streams of the text."""
+        if trainer.world_size > 1:
+            raise UserError(f"trainer.devices: NSLM is evaluated by one process, not {trainer.world_size}; set it to 1")
         if isinstance(self.total, str) or not hasattr(pl_module, "recognisers"):
             return
         known = [recogniser.name for recogniser in cast(Any, pl_module).recognisers]

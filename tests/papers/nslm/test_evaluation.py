@@ -200,6 +200,14 @@ def test_another_model_is_refused(tiny: Any, trainer_of: Any) -> None:
         trainer_of(NSLMEvaluation(total="numbers", rarity=[1])).validate(module, datamodule, verbose=False)
 
 
+def test_several_processes_are_refused() -> None:
+    """Each would score its own streams, and the record would be of the first one's share."""
+    callback = NSLMEvaluation(total="numbers", rarity=[1])
+    callback.setup(SimpleNamespace(world_size=1), None, "fit")
+    with pytest.raises(UserError, match=r"trainer\.devices: NSLM is evaluated by one process, not 2"):
+        callback.setup(SimpleNamespace(world_size=2), None, "fit")
+
+
 def test_changes_have_intervals_over_articles() -> None:
     rng = np.random.default_rng(3)
     document_N = np.repeat(np.arange(30), rng.integers(5, 60, 30))
