@@ -54,7 +54,33 @@ class PortableConfig(PretrainedConfig):
     sizes = None
 
 
-class PortableLM(PreTrainedModel, GenerationMixin):
+class RowGenerationMixin(GenerationMixin):
+    """Generation of a model of ours whose ``forward`` takes arguments for all rows together or for each.
+
+    ``generate`` repeats the rows of tensors for beams and further sequences, and leaves anything else as it is.
+
+    Attributes:
+        row_arguments: name -> dimensions of one row's value: 0 for a number, 1 for a vector.
+    """
+
+    row_arguments = dict[str, int]()
+    # the loss is a mean over its own batch: a trainer that accumulates gradients has to divide by their number
+    accepts_loss_kwargs = False
+
+    def _expand_inputs_for_generation(
+        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        for name, dimensions in self.row_arguments.items():
+            if kwargs.get(name) is not None:
+                value = torch.as_tensor(kwargs[name])
+                value = value.unsqueeze(0) if value.dim() == dimensions else value
+                kwargs[name] = value.expand(len(input_ids), *value.shape[1:]) if len(value) == 1 else value
+        return super()._expand_inputs_for_generation(
+            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
+        )
+
+
+class PortableLM(PreTrainedModel, RowGenerationMixin):
     """What the classes of all papers share: rows may be padded on either side, and there is no cache.
 
     A subclass builds its parts, calls ``finish`` and has ``scores(ids_BT)``: the logits or log-probabilities [B, T, V]
@@ -65,8 +91,6 @@ class PortableLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "model"
     # the layers see a padded row with its padding at the end (``aligned``), whatever side the caller put it on
     padding_last = True
-    # the loss is a mean over its own batch: a trainer that accumulates gradients has to divide by their number
-    accepts_loss_kwargs = False
 
     def finish(self) -> None:
         """Keep every buffer in the weights file: a model is first built without values, which are then read."""
@@ -110,15 +134,6 @@ class PortableLM(PreTrainedModel, GenerationMixin):
         if labels is not None:
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
         return CausalLMOutput(loss=loss, logits=logits_BTV)
-
-
-def one_a_row(value: Any, rows: int) -> Tensor:
-    """Return a number for all rows, or one for each, as a tensor with one a row; other numbers of them as they are.
-
-    ``generate`` repeats a tensor's rows for beams and further sequences, and leaves anything else as it is.
-    """
-    given_N = torch.as_tensor(value).reshape(-1)
-    return given_N.expand(rows) if len(given_N) == 1 else given_N
 
 
 def stock_of(backbone: Any, embedding: nn.Embedding | None, vocabulary: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from lit_ctg.errors import UserError
-from lit_ctg.network.portable import Portable, PortableConfig, PortableLM, one_a_row
+from lit_ctg.network.portable import Portable, PortableConfig, PortableLM
 from lit_ctg.network.transformer import SinusoidalPosition
 from lit_ctg.papers.control_code.model import (
     LONGEST,
@@ -40,6 +40,7 @@ class ControlCodeForCausalLM(PortableLM):
     """
 
     config_class = ControlCodeConfig
+    row_arguments = {"control_code": 0, "control_weights": 1}
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -69,19 +70,6 @@ class ControlCodeForCausalLM(PortableLM):
         """Return logits [B, T, V] of [h; c] W + b (sec. 3.3)."""
         code_BC = self.codes(len(input_ids), control_code, control_weights)
         return self.aligned(input_ids, attention_mask, lambda ids_BT: self.scores(ids_BT, code_BC), labels)
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **kwargs: Any
-    ) -> Any:
-        rows = len(input_ids)
-        if kwargs.get("control_code") is not None:
-            kwargs["control_code"] = one_a_row(kwargs["control_code"], rows)
-        if kwargs.get("control_weights") is not None:
-            weights_BS = torch.atleast_2d(torch.as_tensor(kwargs["control_weights"]))
-            kwargs["control_weights"] = weights_BS.expand(rows, -1) if len(weights_BS) == 1 else weights_BS
-        return super()._expand_inputs_for_generation(
-            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
-        )
 
     def codes(
         self, rows: int, control_code: Tensor | Sequence[int] | int | None, control_weights: Tensor | None

@@ -11,16 +11,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
+from transformers import GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lit_ctg.network.gpt2 import GPT2Backbone
 from lit_ctg.network.portable import (
     Portable,
+    RowGenerationMixin,
     check_gpt2,
     gpt2_settings,
     gpt2_state,
-    one_a_row,
     plain_batch,
     stock_of,
 )
@@ -35,7 +35,7 @@ class IdeaGateConfig(GPT2Config):
     gate = None
 
 
-class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
+class IdeaGateForCausalLM(GPT2PreTrainedModel, RowGenerationMixin):
     """GPT-2 with idea head and gate (Eq. 1 to 6).
 
     ``forward`` and ``generate`` take ``alpha`` and ``beta``, one for all rows or one per row, instead of the
@@ -43,8 +43,7 @@ class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
     """
 
     config_class = IdeaGateConfig
-    # the loss is a mean over its own batch: a trainer that accumulates gradients has to divide by their number
-    accepts_loss_kwargs = False
+    row_arguments = {"alpha": 0, "beta": 0}
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -90,15 +89,6 @@ class IdeaGateForCausalLM(GPT2PreTrainedModel, GenerationMixin):
         if labels is not None:
             loss = F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=output.past_key_values)
-
-    def _expand_inputs_for_generation(
-        self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Any = None, **kwargs: Any
-    ) -> Any:
-        rows = len(input_ids)
-        kwargs |= {name: one_a_row(kwargs[name], rows) for name in ("alpha", "beta") if kwargs.get(name) is not None}
-        return super()._expand_inputs_for_generation(
-            expand_size=expand_size, is_encoder_decoder=is_encoder_decoder, input_ids=input_ids, **kwargs
-        )
 
 
 def _column(value: float | Tensor, like: Tensor) -> Tensor:
