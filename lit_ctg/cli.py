@@ -13,7 +13,8 @@ from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line, visible
+from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
+from lit_ctg.terminal import prepare_output, printable
 
 # the commands whose runs leave checkpoints
 _CONTINUE = (["train"], ["reproduce"], ["field"])
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done; 1: some job of a sweep failed; 2: bad input; 75: another process works on this run; 130: interrupted.
     """
+    prepare_output()
     words = list(sys.argv[1:] if argv is None else argv)
     debug = any(word.replace(" ", "") == "debug=true" for word in words)
     try:
@@ -81,7 +83,7 @@ def _bad_input(error: UserError, debug: bool) -> int:
         traceback.print_exception(error)
     else:
         # a line may quote a file
-        print(f"lit-ctg: {visible(' '.join(str(error).split()))}", file=sys.stderr)
+        print(f"lit-ctg: {printable(' '.join(str(error).split()))}", file=sys.stderr)
     return 2
 
 

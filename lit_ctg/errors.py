@@ -67,15 +67,6 @@ def check_unicode(text: str, what: str) -> str:
     return text
 
 
-# C0 and C1 controls except tab and line feed, and the marks that change the direction of a line
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with control characters written out, so that none of them reaches a terminal."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-
-
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the option closest to ``word``, or ``""`` when none is close."""
     close = difflib.get_close_matches(word, list(options), n=1)

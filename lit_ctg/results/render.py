@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lit_ctg.errors import visible
 from lit_ctg.numbers import format_value, needs_exponent
 from lit_ctg.results.spec import DIFFERENCES
 from lit_ctg.results.table import Cell, Row, Table
@@ -36,6 +35,7 @@ from lit_ctg.results.verdict import (
     UNDECIDED,
     UNTRAINED,
 )
+from lit_ctg.terminal import printable
 
 # verdicts that judge nothing have no colour
 STYLES = {
@@ -204,7 +204,7 @@ def impossible_text(row: Row) -> str:
 def value_text(row: Row, cell: Cell) -> str:
     """Return our mean, or the sample texts."""
     if cell.texts:
-        return visible("\n".join(cell.texts))
+        return printable("\n".join(cell.texts))
     return format_value(cell.mean, row.spec.digits, signed=_signed(row))
 
 
@@ -291,11 +291,11 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
                 line += [NOT_APPLICABLE, "", "", *([""] * len(spread)), ""]
             elif cell.hole is not None:
                 words = verdict_text(row, cell, table.size)
-                line += ["", "", "", *([""] * len(spread)), _hole(words, visible(cell.hole), reasons)]
+                line += ["", "", "", *([""] * len(spread)), _hole(words, printable(cell.hole), reasons)]
             else:
                 numbers = [value_text(row, cell), n_text(cell), interval_text(row, cell)]
                 numbers += [spread_text(cell)] * len(spread)
-                line += [*numbers, visible(verdict_text(row, cell, table.size))]
+                line += [*numbers, printable(verdict_text(row, cell, table.size))]
         lines.append(line)
     return header, lines
 
@@ -326,7 +326,7 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
         return text.getvalue()
     one = _markdown if fmt == "md" else latex_table
     escape = escape_markdown if fmt == "md" else escape_latex
-    last = [escape(visible(note)) for note in (*notes, RULES)]
+    last = [escape(printable(note)) for note in (*notes, RULES)]
     return "\n".join([one(table) for table in tables] + ["\n\n".join(last), ""])
 
 
@@ -335,10 +335,10 @@ def print_tables(tables: Sequence[Table], console: Console, notes: Sequence[str]
     for table in tables:
         console.print(rich_table(table))
         for note in table.notes:
-            console.print(Text(visible(note), style="dim"))
+            console.print(Text(printable(note), style="dim"))
         console.print()
     for note in (*notes, RULES):
-        console.print(Text(visible(note), style="dim"))
+        console.print(Text(printable(note), style="dim"))
 
 
 def rich_table(table: Table) -> RichTable:
@@ -368,11 +368,11 @@ def _stacked(row: Row, cell: Cell | None, size: str) -> Text:
     """Return value and interval on one line, n, CV* and verdict on the next."""
     if cell is None:
         return Text(NOT_APPLICABLE, style="dim")
-    words = visible(verdict_text(row, cell, size))
+    words = printable(verdict_text(row, cell, size))
     style = STYLES.get(cell.verdict.label, "") if cell.verdict is not None else "cyan"
     if cell.hole is not None:
-        text = Text(visible(cell.hole), style="dim italic")
-        plain = words in ("", NOT_RUN, visible(cell.hole))
+        text = Text(printable(cell.hole), style="dim italic")
+        plain = words in ("", NOT_RUN, printable(cell.hole))
         return text if plain else text.append("\n").append(words, style=f"not dim not italic {style}")
     text = Text().append(value_text(row, cell), style="" if cell.texts else "bold")
     if cell.interval is not None:
@@ -396,7 +396,7 @@ def _markdown(table: Table) -> str:
     align = ["---", "---:"][: 1 + table.has_printed] + own * len(table.regimes)
     rows = [header, align, *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    notes = "".join(f"\n{escape_markdown(visible(note))}\n" for note in table.notes)
+    notes = "".join(f"\n{escape_markdown(printable(note))}\n" for note in table.notes)
     caption = f"{escape_markdown(table.spec.caption.strip())}\n\n" if table.spec.caption else ""
     return f"### {escape_markdown(table.title)}\n\n{caption}{text}\n{notes}"
 
@@ -448,7 +448,7 @@ def csv_cell(value: object) -> object:
     """Return a value for a sheet: text that a spreadsheet would run as a formula begins with an apostrophe."""
     if not isinstance(value, str):
         return "" if value is None else value
-    text = visible(value)
+    text = printable(value)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@", "|")) else text
 
 
@@ -483,7 +483,7 @@ def latex_table(table: Table) -> str:
             r"\endfoot",
             *(_line(line, len(header)) for line in lines),
             r"\end{longtable}",
-            *(rf"\noindent {escape_latex(visible(note))}\par" for note in notes),
+            *(rf"\noindent {escape_latex(printable(note))}\par" for note in notes),
             r"\endgroup",
             "",
         ]

@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from lit_ctg import __version__
-from lit_ctg.errors import UserError, did_you_mean, visible
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import style_sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import headline_picture, legend_for, panels_for, training_curves
@@ -42,6 +42,7 @@ from lit_ctg.results.render import (
 from lit_ctg.results.spec import experiments_root, load_manifest
 from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
+from lit_ctg.terminal import printable
 
 DEFAULT_OUT = Path("outputs") / "report.html"
 TARGETS = ("html", "wandb", "sweep")
@@ -471,7 +472,7 @@ def _quotes(texts: Sequence[str]) -> str:
 
 
 def _e(text: str) -> str:
-    return escape(visible(text), quote=True)
+    return escape(printable(text), quote=True)
 
 
 # --- the filter -----------------------------------------------------------------------------------------------------

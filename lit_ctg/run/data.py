@@ -15,9 +15,10 @@ from rich.text import Text
 import lit_ctg
 from lit_ctg.config import compose
 from lit_ctg.data.corpus import CorpusDataModule
-from lit_ctg.errors import UserError, did_you_mean, visible
+from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.run.build import build_datamodule
 from lit_ctg.run.waiting import prepared
+from lit_ctg.terminal import printable
 
 ACTIONS = ("prepare", "info", "sample")
 
@@ -168,4 +169,4 @@ def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: in
         source = packed.sources[packed.table(split, "source")[number]]
         text = datamodule.vocabulary.decode(ids_T[:tokens].tolist()).strip()
         more = " ..." if len(ids_T) > tokens else ""
-        console.print(Text(f"[{source} {number}]", style="bold"), Text(visible(text) + more), soft_wrap=True)
+        console.print(Text(f"[{source} {number}]", style="bold"), Text(printable(text) + more), soft_wrap=True)

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from lit_ctg.config import plain
 from lit_ctg.core.generation import GeneratedText, Generator
-from lit_ctg.errors import UserError, visible
+from lit_ctg.errors import UserError
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.steer import is_steering, steer
 from lit_ctg.run.waiting import tokens
+from lit_ctg.terminal import printable
 
 
 def main(words: list[str]) -> None:
@@ -65,7 +66,7 @@ def generate(words: list[str]) -> list[GeneratedText]:
         )
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print(visible(text.text), markup=False)
+        console.print(printable(text.text), markup=False)
         if found := text.note():
-            console.print(f"    {visible(found)}", markup=False)
+            console.print(f"    {printable(found)}", markup=False)
     return texts

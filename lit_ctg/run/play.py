@@ -20,13 +20,14 @@ from lit_ctg.config import is_free_text, plain, quoted
 from lit_ctg.control.generator import SteeredGenerator
 from lit_ctg.core.generation import ControlSetting, Writer
 from lit_ctg.core.trace import Comparison, TokenEffect, compare, strength_curve
-from lit_ctg.errors import UserError, one_line, visible
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.figure import Line, line_chart
 from lit_ctg.run.directory import CHECKPOINT, RECORD, run_status
 from lit_ctg.run.generate import load
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.reproduce import Group
 from lit_ctg.run.steer import load_steered
+from lit_ctg.terminal import printable
 
 # number of values of a control in a curve
 CURVE_POINTS = 9
@@ -374,20 +375,22 @@ def effect_words(nats: float) -> str:
 
 def shown_token(text: str) -> str:
     """Return a token with spaces and control characters made visible."""
-    return visible(text).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}").replace(" ", "\N{OPEN BOX}") or (
+    return printable(text).replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}").replace(" ", "\N{OPEN BOX}") or (
         "\N{EMPTY SET}"
     )
 
 
 def tokens_html(session: Session) -> str:
     """Return the controlled text with each token coloured by the effect of the controls."""
-    spans = [f'<span class="given">{escape(visible(session.prompt))}</span>'] if session.prompt else []
+    spans = [f'<span class="given">{escape(printable(session.prompt))}</span>'] if session.prompt else []
     for token in session.comparison.tokens:
         share = 1.0 if not math.isfinite(token.raised) else min(abs(token.raised) / FULL_COLOUR, 1.0)
         kind = "up" if token.raised > 0 else "down"
         title = escape(effect_words(token.raised), quote=True)
         style = f"--share:{100 * share:.0f}%"
-        spans.append(f'<span class="token {kind}" style="{style}" title="{title}">{escape(visible(token.text))}</span>')
+        spans.append(
+            f'<span class="token {kind}" style="{style}" title="{title}">{escape(printable(token.text))}</span>'
+        )
     legend = (
         '<p class="legend"><span class="token up" style="--share:100%">raised</span> '
         '<span class="token down" style="--share:100%">lowered</span> by the controls, full colour from '

@@ -20,10 +20,11 @@ from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import OF_THE_PROMPT
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
-from lit_ctg.errors import UserError, check_whole, did_you_mean, visible
+from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.files import check_regular, try_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
+from lit_ctg.terminal import printable
 
 # word -> its default
 DEFAULTS: dict[str, Any] = {
@@ -161,7 +162,7 @@ def steer(words: Sequence[str]) -> list[str]:
         texts += _texts(steered, [given["prompt"] or ""] * len(rows), settings, rows, request)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print(visible((given["prompt"] or "") + text), markup=False)
+        console.print(printable((given["prompt"] or "") + text), markup=False)
     return texts
 
 

@@ -8,7 +8,6 @@ import re
 import pytest
 from rich.console import Console
 
-from lit_ctg.errors import visible
 from lit_ctg.results.gather import results_for
 from lit_ctg.results.render import (
     STYLES,
@@ -46,6 +45,7 @@ from lit_ctg.results.verdict import (
     Verdict,
 )
 from lit_ctg.statistics import summarize
+from lit_ctg.terminal import printable
 from tests.results.conftest import SEEDS, build_record, full_cell, row_of, table_of
 
 
@@ -153,7 +153,7 @@ def test_what_a_run_wrote_cannot_drive_a_terminal_or_a_sheet(tables) -> None:
         text = render(tables["table_5"], fmt)
         assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text, fmt
         assert "gone" in text
-    assert "\\x1b[2J" in visible("\x1b[2J") and visible("a\tb\nc") == "a\tb\nc"
+    assert "\\x1b[2J" in printable("\x1b[2J") and printable("a\tb\nc") == "a\tb\nc"
     object.__setattr__(row.cells["as_published"], "texts", ("=1+cmd|' /C calc'!A0",))
     lines = list(csv.DictReader(io.StringIO(render(tables["table_5"], "csv"))))
     (value,) = [line["as_published_value"] for line in lines if "cmd" in line["as_published_value"]]
