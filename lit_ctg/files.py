@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
+import io
 import json
 import lzma
 import math
@@ -18,7 +20,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
 
@@ -226,8 +228,8 @@ def check_regular(path: str | Path) -> None:
         raise UserError(f"{path} is {kind}, not a file: give a file")
 
 
-def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_from: float = math.inf) -> None:
-    """Write generated texts, one JSON object per line, whole or not at all.
+def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_from: float = math.inf) -> str:
+    """Write generated texts, one JSON object per line, whole or not at all; return the sha256 of the unpacked file.
 
     Args:
         samples: plain values by name.
@@ -241,11 +243,50 @@ def write_samples(samples: Iterable[Mapping[str, Any]], path: Path, *, packed_fr
     else:
         write_atomic(packed_path(path), lzma.compress(data))
         path.unlink(missing_ok=True)
+    return hashlib.sha256(data).hexdigest()
 
 
 def packed_path(samples: Path) -> Path:
     """Return where texts lie that are packed."""
     return samples.with_name(f"{samples.name}.xz")
+
+
+# a compressed file may unpack to this many bytes, or to this many times its size: text packs to a tenth or so
+UNPACKED_BYTES, UNPACKED_RATIO = 2**26, 200
+
+
+class Unpacked(io.RawIOBase):
+    """What a compressed file holds, as a stream that refuses to become much larger than text would.
+
+    Args:
+        stream: the unpacked bytes, from the beginning; closed with this one.
+        path: the compressed file.
+        most: bytes that are accepted at any ratio.
+
+    Raises:
+        UserError: while it is read, once it is larger than ``UNPACKED_BYTES`` and ``UNPACKED_RATIO`` allow.
+    """
+
+    def __init__(self, stream: IO[bytes], path: str | Path, *, most: float = math.inf) -> None:
+        self._stream, self._path, self._read = stream, path, 0
+        self._most = min(most, max(UNPACKED_BYTES, UNPACKED_RATIO * os.stat(path).st_size))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._stream.read(min(len(buffer), 2**20))
+        self._read += len(block)
+        if self._read > self._most:
+            raise UserError(
+                f"{self._path} unpacks to more than {self._most / 2**20:,.0f} MiB, which is no text: delete the file"
+            )
+        buffer[: len(block)] = block
+        return len(block)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 def named_floats(value: Any) -> Any:

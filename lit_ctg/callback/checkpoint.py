@@ -52,13 +52,15 @@ def load_checked(path: Path) -> dict[str, Any]:
         raise UserError(f"no checkpoint at {path}: train first (lit-ctg train experiment=...) or check ckpt_path")
     try:
         with zipfile.ZipFile(path) as archive:
-            whole = archive.testzip() is None
+            # torch.save stores; what is packed could fill the memory
+            stored = not any(part.compress_type for part in archive.infolist())
+            whole = stored and archive.testzip() is None
         content = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     # zipfile and torch raise many kinds of errors on foreign bytes; torch's message would advise executing them
     except Exception as error:
         raise DamagedError(f"{path} is not a readable checkpoint: it is damaged or of another kind") from error
     if not whole:
-        raise DamagedError(f"{path} is damaged: a part of it does not have its checksum")
+        raise DamagedError(f"{path} is damaged: a part of it is packed or does not have its checksum")
     ours = content.get(KEY) if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(ours, dict):
         raise DamagedError(f"{path} was not written by lit_ctg")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from lit_ctg.errors import UserError, did_you_mean
-from lit_ctg.files import check_regular
+from lit_ctg.files import Unpacked, check_regular
 
 SOURCES = ("sample", "local", "hub")
 TEXT_SUFFIXES = (".txt", ".tokens", ".raw", "")
@@ -100,7 +100,7 @@ class _ZstdStream(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            block = self._raw.read(2**17)
+            block = self._raw.read(2**10)  # may become 32 MiB at once
             if not block:
                 if self._inside:
                     raise EOFError("compressed file ended before the end of its last frame")
@@ -120,18 +120,23 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a plain or compressed (.xz .gz .zst) file to read the bytes of its content.
 
     Raises:
-        UserError: it is not a file; a pipe could make the run wait for ever, and can be read only once.
+        UserError: it is not a file (a pipe could make the run wait for ever, and can be read only once), or, while it
+            is read, it unpacks to more than text would (``files.Unpacked``).
         OSError: it cannot be opened.
     """
     path = Path(path)
     check_regular(path)
+    if path.suffix not in PACKED_SUFFIXES[1:]:
+        return open(path, "rb")
+    return io.BufferedReader(Unpacked(_unpacking(path), path), 2**17)
+
+
+def _unpacking(path: Path) -> IO[bytes]:
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "rb"))
-    if path.suffix == ".zst":
-        return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
-    return open(path, "rb")
+    return io.BufferedReader(_ZstdStream(open(path, "rb")), 2**17)
 
 
 def _said(what: object) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import check_regular, named_floats, packed_path, write_atomic, write_samples
+from lit_ctg.files import Unpacked, check_regular, named_floats, packed_path, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -33,6 +33,7 @@ STATUSES = ("DONE", "DIVERGED", "FAILED")
 DIRECTIONS = ("lower", "higher", "none")
 ARCHIVED = ".tar.xz"  # what hatch_build.py adds to a folder's name
 PACKED_FROM = 2**18  # bytes: committed texts of this size or more are packed, to a sixth or so
+MOST_UNPACKED = 2**30  # bytes of packed texts, or of an archive of records
 
 _TEXT, _COUNT, _NUMBER = (str,), (int,), (int, float)
 _MAYBE = type(None)
@@ -115,8 +116,9 @@ class RunRecord:
 
     ``metrics`` holds ``{name: {value, unit, direction, n, ci95, version}}`` with plain Python values, ``history``
     ``{name: [[epoch, value], ...]}``, ``samples`` dicts with at least ``text``. In the file every field is required
-    (null where the type allows) except ``samples`` and ``corpus``, the checksums of its data and of weights that it was
-    given; ``source``, the file it was read from, is not in it. A DIVERGED run says in ``error`` what was not finite and
+    (null where the type allows) except ``samples``, ``samples_sha256``, the checksum of the texts that ``collect`` put
+    beside it, and ``corpus``, the checksums of its data and of weights that it was given; ``source``, the file it was
+    read from, is not in it. A DIVERGED run says in ``error`` what was not finite and
     when; the numbers that it has are kept.
     """
 
@@ -144,6 +146,7 @@ class RunRecord:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: dict[str, list[list[float]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    samples_sha256: str | None = None
     corpus: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     source: Path | None = None
@@ -162,6 +165,8 @@ class RunRecord:
                 data[key] = None
         if self.corpus:
             data["corpus"] = self.corpus
+        if self.samples_sha256 is not None:
+            data["samples_sha256"] = self.samples_sha256
         if self.samples:
             data["samples"] = named_floats(self.samples)
         return data
@@ -219,15 +224,22 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"no run record at {path}: pass a run.json or a folder that holds some") from None
     except (OSError, ValueError) as error:
         raise _no_record(path, error) from None
-    return _parse(text, path, lambda: _read_samples(_samples_path(path)))
+    return _parse(text, path, lambda: _read_samples(_samples_path(path)), whole=True)
 
 
 def _no_record(path: Path, error: Exception) -> UserError:
     return UserError(f"{path} is not a run record ({error}): delete it or run the job again")
 
 
-def _parse(text: str, path: Path, samples: Callable[[], list[dict[str, Any]]]) -> RunRecord:
-    """Return the record written in ``text``; ``samples`` reads the texts that stand beside it at ``path``."""
+def _parse(text: str, path: Path, texts: Callable[[], str], *, whole: bool) -> RunRecord:
+    """Return the record written in ``text``.
+
+    Args:
+        text: the record.
+        path: its place.
+        texts: reads the samples that lie beside it.
+        whole: they must be those that were collected with it.
+    """
     where = str(path)
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
@@ -236,12 +248,20 @@ def _parse(text: str, path: Path, samples: Callable[[], list[dict[str, Any]]]) -
     if isinstance(data, dict):
         data = _LATER | data
     validate(data, where)
+    samples, checksum = data.get("samples", []), data.get("samples_sha256")
+    if not samples:
+        beside = texts()
+        if whole and checksum is not None and hashlib.sha256(beside.encode()).hexdigest() != checksum:
+            raise UserError(f"{where}: its texts are missing or of another run: lit-ctg collect replace=true "
+                            "copies both again")  # fmt: skip
+        samples = _parse_samples(beside, _samples_path(path))
     record = RunRecord(
         **{key: data[key] for key in FIELDS if key not in ("metrics", "history")},
         metrics={name: read_metric(entry, f"metrics.{name}", where) for name, entry in data["metrics"].items()},
         history={name: read_points(points, name, where) for name, points in data["history"].items()},
         corpus=data.get("corpus", {}),
-        samples=data.get("samples") or samples(),
+        samples=samples,
+        samples_sha256=checksum,
         source=path,
     )
     named = _RECORD_NAME.fullmatch(path.name)
@@ -323,18 +343,21 @@ def _read_archive(archive: Path, folder: Path) -> dict[Path, RunRecord]:
         UserError: the archive or a record in it is damaged; names the file.
     """
     try:
-        with tarfile.open(archive, "r:xz") as members:
-            files = {member.name: members.extractfile(member) for member in members.getmembers() if member.isfile()}
-            texts = {folder / name: file.read().decode("utf-8") for name, file in files.items() if file is not None}
+        with (
+            Unpacked(lzma.open(archive), archive, most=MOST_UNPACKED) as stream,
+            tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as members,
+        ):
+            files = ((member.name, members.extractfile(member)) for member in members if member.isfile())
+            texts = {folder / name: file.read().decode("utf-8") for name, file in files if file is not None}
     except (OSError, ValueError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
         raise UserError(f"{archive} is not an archive of run records ({error}): install the package again") from None
 
-    def samples(path: Path) -> Callable[[], list[dict[str, Any]]]:
-        place = _samples_path(path)
-        return lambda: _parse_samples(texts.get(place, ""), place)
+    def beside(path: Path) -> Callable[[], str]:
+        return lambda: texts.get(_samples_path(path), "")
 
     places = sorted(path for path in texts if path.suffix == ".json" and _is_record(path.relative_to(folder)))
-    return {path: _parse(texts[path], path, samples(path)) for path in places}
+    # the wheel leaves out texts that no table needs
+    return {path: _parse(texts[path], path, beside(path), whole=False) for path in places}
 
 
 def _is_record(path: Path) -> bool:
@@ -363,17 +386,19 @@ def _samples_path(record: Path) -> Path:
     return record.with_name("samples.jsonl") if record.name == "run.json" else record.with_suffix(".samples.jsonl")
 
 
-def _read_samples(path: Path) -> list[dict[str, Any]]:
-    """Read one JSON object per line, of the file or of its packed form; neither means no samples."""
+def _read_samples(path: Path) -> str:
+    """Return the lines of the file or of its packed form; neither means no samples."""
     packed = not path.is_file()
     path = packed_path(path) if packed else path
     if not path.is_file():
-        return []
+        return ""
     try:
-        text = (lzma.decompress(path.read_bytes()) if packed else path.read_bytes()).decode()
-    except (OSError, ValueError, lzma.LZMAError) as error:
+        if not packed:
+            return path.read_bytes().decode()
+        with Unpacked(lzma.open(path), path, most=MOST_UNPACKED) as stream:
+            return stream.readall().decode()
+    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete the file") from None
-    return _parse_samples(text, path)
 
 
 def _parse_samples(text: str, path: Path) -> list[dict[str, Any]]:
@@ -404,6 +429,7 @@ def validate(data: Any, where: str) -> None:
         if key not in data:
             raise UserError(f"{where} is not a whole run record: field '{key}' is missing; run the job again")
         _check(data[key], types, key, where)
+    _check(data.get("samples_sha256"), (str, _MAYBE), "samples_sha256", where)
     if data["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{where}: schema_version {data['schema_version']} is newer than this package: update lit-ctg")
     for key, choices in _CHOICES.items():
@@ -486,8 +512,9 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
 
     A record goes to ``<paper>/results/<name>/<regime>-<size>-seed<seed>.json``, its generated samples beside it, packed
     (xz) from ``PACKED_FROM`` bytes; of several runs with one such name, the last started. An existing record stays
-    unless ``replace`` is set. Where the run wrote (``output_root``) changes no result and may reveal somebody's
-    folders: the copy says "outputs".
+    unless ``replace`` is set or it lacks the texts of the same run. The record is written last, with the checksum of
+    its texts, so that an interrupted ``collect`` is noticed and continued. Where the run wrote (``output_root``)
+    changes no result and may reveal somebody's folders: the copy says "outputs".
 
     Args:
         records: read from run directories.
@@ -517,19 +544,28 @@ def collect(records: list[RunRecord], root: Path, *, replace: bool = False) -> l
         name = f"{record.regime}-{record.size}-seed{record.seed}"
         folder = root / record.paper / "results" / record.name
         target = folder / f"{name}.json"
-        if target.exists() and not replace:
+        if target.exists() and not replace and _is_copied(record, target):
             continue
         samples, record.samples = record.samples, []
         record.config["output_root"] = "outputs"
+        beside = _samples_path(target)
+        record.samples_sha256 = write_samples(samples, beside, packed_from=PACKED_FROM)
+        if not samples:
+            beside.unlink()
         write_record(record, target)
-        beside = folder / f"{name}.samples.jsonl"
-        if samples:
-            write_samples(samples, beside, packed_from=PACKED_FROM)
-        else:
-            for old in (beside, packed_path(beside)):
-                old.unlink(missing_ok=True)
         written.append(target)
     return written
+
+
+def _is_copied(record: RunRecord, target: Path) -> bool:
+    """Say whether the record at ``target`` is of another run, or of this one with its texts.
+
+    Raises:
+        UserError: the record there is damaged, or has the texts of another.
+    """
+    there = load_record(target)
+    another = (there.started_at, there.config_hash) != (record.started_at, record.config_hash)
+    return another or there.samples == record.samples
 
 
 def check_plain(record: RunRecord) -> None:

@@ -205,6 +205,16 @@ def test_whatever_lies_there_is_told_in_one_line(saved: Path) -> None:
             assert isinstance(error.value, DamagedError) == ("format" not in words and "complex" not in words)
 
 
+def test_a_packed_checkpoint_is_not_unpacked(saved: Path) -> None:
+    """`torch.save` stores: a few kB that unpack to the whole memory are not of ours."""
+    packed = saved.with_name("packed.ckpt")
+    with zipfile.ZipFile(saved) as stored, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in stored.namelist():
+            archive.writestr(name, stored.read(name))
+    with pytest.raises(DamagedError, match=r"packed\.ckpt is damaged"):
+        load_checked(packed)
+
+
 class Executed:
     """What makes a folder where it is read."""
 

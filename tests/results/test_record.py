@@ -422,6 +422,42 @@ def test_long_texts_are_committed_packed_and_read_the_same(make_record, tmp_path
     assert not packed.exists() and load_record(path).samples == []
 
 
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("stopped", ["write_samples", "write_record"])
+def test_an_interrupted_collect_is_continued(
+    replace: bool, stopped: str, make_record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a record with the texts of another run, or without its own, that nothing notices."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    old = dataclasses.replace(make_record("main", "corrected", 7), started_at="2025-01-01T00:00:00+00:00")
+    old = dataclasses.replace(old, samples=[{"text": "old"}])
+    if replace:
+        collect([old], tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, stopped, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            collect([make_record("main", "corrected", 7)], tmp_path, replace=replace)
+    record = make_record("main", "corrected", 7)
+    if replace and stopped == "write_record":
+        with pytest.raises(UserError, match="collect replace=true"):
+            collect([record], tmp_path)
+    assert len(collect([record], tmp_path, replace=replace)) == 1
+    (there,) = load_records([tmp_path])
+    assert (there.started_at, there.samples) == (record.started_at, make_record("main", "corrected", 7).samples)
+
+
+def test_a_record_that_an_older_version_left_without_texts_gets_them(make_record, tmp_path: Path) -> None:
+    (path,) = collect([make_record("main", "corrected", 7)], tmp_path)
+    write_record(dataclasses.replace(load_record(path), samples=[], samples_sha256=None), path)
+    path.with_suffix(".samples.jsonl").unlink()
+    assert load_record(path).samples == []
+    assert collect([make_record("main", "corrected", 7)], tmp_path) == [path] and load_record(path).samples
+    assert collect([make_record("main", "corrected", 7)], tmp_path) == []
+
+
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("paper", ".."), ("name", "a/b"), ("name", "/etc")])
 def test_a_record_cannot_say_that_it_belongs_elsewhere(field: str, value: str, make_record, tmp_path: Path) -> None:
     record = make_record("main", "corrected", 7)
