@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
-from lit_ctg.terminal import prepare_output, printable
+from lit_ctg.terminal import Console, prepare_output, printable
 
 # the commands whose runs leave checkpoints
 _CONTINUE = (["train"], ["reproduce"], ["field"])
@@ -232,7 +230,7 @@ def _list(words: list[str]) -> int:
     from lit_ctg.run.listing import lines
 
     for line in lines(COMMANDS["list"].parse(words)["what"]):
-        print(line)
+        print(printable(line))
     return 0
 
 

@@ -6,6 +6,12 @@ import io
 import logging
 import re
 import sys
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.segment import Segment
+from rich.text import Text
 
 # C0 and C1 controls except tab and line feed, marks that change the direction of a line, separators that some terminals
 # take for line ends, halves of surrogate pairs
@@ -15,6 +21,21 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 def printable(text: str) -> str:
     """Return ``text`` with control characters written out (``\\x1b``), so that none of them reaches a terminal."""
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class Console(rich.console.Console):
+    """A console of rich whose text is printable, whatever file it is from; only styles are written as codes."""
+
+    def render(
+        self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of ``renderable``."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as text; before rich drops some control characters."""
+        return super().render_str(printable(text), **options)
 
 
 class _PrintableFormatter(logging.Formatter):

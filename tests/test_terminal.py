@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
 
-from lit_ctg.terminal import prepare_output, printable
+from lit_ctg.terminal import Console, prepare_output, printable
 
 
 def test_printable_writes_out_what_steers_a_terminal() -> None:
@@ -26,3 +30,17 @@ def test_a_terminal_of_any_encoding_takes_any_text(monkeypatch: pytest.MonkeyPat
     prepare_output()
     for stream in (sys.stdout, sys.stderr):
         print("\u2264 \u4e2d \ud800", file=stream, flush=True)
+
+
+def test_a_console_writes_codes_for_its_styles_only() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=60)
+    table = Table("name")
+    table.add_row("in a table \x1b[2J")
+    console.print("\x1b]0;a title\x07", Text("text \x1b[1A", style="red"), table, markup=False, highlight=False)
+    with Progress(console=console) as bars:
+        bars.add_task("bar \x1b[8m\u202e")
+    written = console.file.getvalue()
+    for code in ("\x1b]0", "\x07", "\x1b[2J", "\x1b[8m", "\u202e"):
+        assert code not in written
+    assert "\\x1b]0;a title\\x07 text \\x1b[1A" in re.sub(r"\x1b\[\d*m", "", written)
+    assert "\x1b[31m" in written

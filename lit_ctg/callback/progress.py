@@ -8,7 +8,8 @@ from typing import ClassVar, TypeVar
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
-from rich.console import Console
+
+from lit_ctg.terminal import Console
 
 Item = TypeVar("Item")
 

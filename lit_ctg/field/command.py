@@ -15,10 +15,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
 from lit_ctg.errors import UserError, check_whole, did_you_mean, one_line
+from lit_ctg.terminal import Console
 
 ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_ctg.config import plain
 from lit_ctg.control import Control, Origin, fingerprint
@@ -22,6 +21,7 @@ from lit_ctg.run.directory import RECORD, finished, run_stem
 from lit_ctg.run.export import write_bundle
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import SameCorpus
+from lit_ctg.terminal import Console
 
 
 def export(cfg: DictConfig, out: str, console: Console) -> list[Path]:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from scipy.stats import kendalltau
 
 from lit_ctg.errors import UserError
@@ -39,6 +38,7 @@ from lit_ctg.figure import Bar, BarGroup, Line, bar_chart, line_chart, sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
 from lit_ctg.results.record import SIZES, RunRecord, load_records
+from lit_ctg.terminal import Console
 
 PAPER, TABLES, JUDGES = "field", "tables.md", "judges"
 LEAST_PROMPTS = 6  # that agree say something by the exact sign test, too; of fewer the bootstrap is sure too soon

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
@@ -23,6 +22,7 @@ from lit_ctg.field.rank import BARE, RESAMPLES, bench_key, method_of, ranking, s
 from lit_ctg.field.run import build_bench
 from lit_ctg.files import write_atomic
 from lit_ctg.results.record import SIZES, RunRecord
+from lit_ctg.terminal import Console
 
 
 def rejudge(

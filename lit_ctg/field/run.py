@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_ctg.config import plain
 from lit_ctg.control import Steered
@@ -37,6 +36,7 @@ from lit_ctg.run.build import chosen, instantiate
 from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import Outcome, SameCorpus, new_record
+from lit_ctg.terminal import Console
 
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"

@@ -17,8 +17,6 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import (
     Bar,
@@ -40,6 +38,7 @@ from lit_ctg.results.render import REGIME_TITLES
 from lit_ctg.results.spec import MANIFEST, unit_of
 from lit_ctg.results.table import Cell, RecordPool, Results, Row, Table
 from lit_ctg.results.verdict import MIN_SEEDS, domain_of, mean_interval
+from lit_ctg.terminal import Console
 
 # name of a panel -> its picture, or None where no run has anything to draw
 Panels = dict[str, str | None]

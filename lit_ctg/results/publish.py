@@ -13,8 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import write_atomic
 from lit_ctg.results.figure import HEADLINE, headline_picture
@@ -34,6 +32,7 @@ from lit_ctg.results.render import (
 from lit_ctg.results.spec import Headline, papers
 from lit_ctg.results.table import Cell, Results, Row, sources_of
 from lit_ctg.results.verdict import CLAIM_LABELS, NOT_RUN, NUMBER_LABELS, domain_of
+from lit_ctg.terminal import Console
 
 if TYPE_CHECKING:
     from wandb_workspaces.reports.v2 import Report

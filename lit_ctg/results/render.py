@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -35,7 +34,7 @@ from lit_ctg.results.verdict import (
     UNDECIDED,
     UNTRAINED,
 )
-from lit_ctg.terminal import printable
+from lit_ctg.terminal import Console, printable
 
 # verdicts that judge nothing have no colour
 STYLES = {

@@ -15,7 +15,6 @@ from html import escape
 from pathlib import Path
 
 import yaml
-from rich.console import Console
 
 from lit_ctg import __version__
 from lit_ctg.errors import UserError, did_you_mean
@@ -42,7 +41,7 @@ from lit_ctg.results.render import (
 from lit_ctg.results.spec import experiments_root, load_manifest
 from lit_ctg.results.table import Cell, Results, Row, Table
 from lit_ctg.results.verdict import CLAIM_LABELS, IMPOSSIBLE, NOT_RUN, NUMBER_LABELS, RULES
-from lit_ctg.terminal import printable
+from lit_ctg.terminal import Console, printable
 
 DEFAULT_OUT = Path("outputs") / "report.html"
 TARGETS = ("html", "wandb", "sweep")

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, check_sources, load_records
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.statistics import wilson_interval
+from lit_ctg.terminal import Console
 
 # the original sums were made in another order
 TOLERANCE = 1e-6

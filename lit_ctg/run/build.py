@@ -13,7 +13,6 @@ from hydra.errors import InstantiationException
 from lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from lit_ctg.callback.checkpoint import AtomicCheckpointIO, RunCheckpoint
 from lit_ctg.callback.metric import MetricCallback
@@ -32,6 +31,7 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.precision import set_precision, usable_accelerator
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
+from lit_ctg.terminal import Console
 
 # a setting of Hydra 1.4; 1.3 builds any class that a configuration names
 ALLOW_LIST = "_execution_whitelist_"

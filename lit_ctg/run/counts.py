@@ -19,7 +19,6 @@ import torch
 from hydra.utils import get_class
 from lightning import LightningDataModule
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
 from lit_ctg.config import compose, plain
@@ -33,6 +32,7 @@ from lit_ctg.run.build import build_datamodule, chosen, instantiate
 from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
+from lit_ctg.terminal import Console
 
 MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
 # tokens processed at a time

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +17,7 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.run.build import build_datamodule
 from lit_ctg.run.waiting import prepared
-from lit_ctg.terminal import printable
+from lit_ctg.terminal import Console
 
 ACTIONS = ("prepare", "info", "sample")
 
@@ -169,4 +168,4 @@ def sample(datamodule: CorpusDataModule, console: Console, n: int, *, tokens: in
         source = packed.sources[packed.table(split, "source")[number]]
         text = datamodule.vocabulary.decode(ids_T[:tokens].tolist()).strip()
         more = " ..." if len(ids_T) > tokens else ""
-        console.print(Text(f"[{source} {number}]", style="bold"), Text(printable(text) + more), soft_wrap=True)
+        console.print(Text(f"[{source} {number}]", style="bold"), Text(text + more), soft_wrap=True)

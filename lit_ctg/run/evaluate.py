@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from lit_ctg.config import plain
@@ -17,6 +16,7 @@ from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import close_loggers, fill_record, new_record
+from lit_ctg.terminal import Console
 
 
 def evaluate(words: list[str]) -> RunRecord:

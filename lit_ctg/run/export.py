@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rich.console import Console
-
 from lit_ctg.control import Control, Origin, fingerprint
 from lit_ctg.control.bundle import save, versions
 from lit_ctg.control.custom_generate import CODE, write_custom_generate
@@ -21,6 +19,7 @@ from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.directory import RECORD, run_status
+from lit_ctg.terminal import Console
 
 
 def export(words: list[str]) -> Control:

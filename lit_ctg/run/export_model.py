@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from rich.console import Console
 
 import lit_ctg
 from lit_ctg.control.card import of_record
@@ -23,6 +22,7 @@ from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
 from lit_ctg.run.directory import CHECKPOINT, RECORD
 from lit_ctg.standalone import standalone
+from lit_ctg.terminal import Console
 
 # largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5

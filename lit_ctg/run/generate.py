@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_ctg.config import plain
 from lit_ctg.core.generation import GeneratedText, Generator
@@ -14,7 +13,7 @@ from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
 from lit_ctg.run.steer import is_steering, steer
 from lit_ctg.run.waiting import tokens
-from lit_ctg.terminal import printable
+from lit_ctg.terminal import Console
 
 
 def main(words: list[str]) -> None:
@@ -66,7 +65,7 @@ def generate(words: list[str]) -> list[GeneratedText]:
         )
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print(printable(text.text), markup=False)
+        console.print(text.text, markup=False)
         if found := text.note():
-            console.print(f"    {printable(found)}", markup=False)
+            console.print(f"    {found}", markup=False)
     return texts

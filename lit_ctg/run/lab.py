@@ -28,14 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-
 from lit_ctg.errors import UserError, did_you_mean, one_line
 from lit_ctg.files import try_lock, write_atomic
 from lit_ctg.results.record import RunRecord, load_records
 from lit_ctg.results.spec import experiments_root
 from lit_ctg.run.jobs import BUSY, COMMAND, JOURNAL_VARIABLE, PATIENCE, cores
 from lit_ctg.run.reproduce import Group, absent, check_local, estimate, planned
+from lit_ctg.terminal import Console, printable
 
 ACTIONS = ("start", "stop", "status", "collect")
 # seconds between a worker's checks of its job, and the longest wait for a start or a stop
@@ -262,7 +261,7 @@ def work(output_root: str, number: int) -> int:
                 elif code == BUSY:
                     time.sleep(LONGEST)  # a foreign process is on it; it would be offered again at once
     except UserError as error:
-        print(one_line(error), file=sys.stderr)
+        print(printable(one_line(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

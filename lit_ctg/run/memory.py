@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import OmegaConf
-from rich.console import Console
 from rich.table import Table
 
 from lit_ctg.command import settings, whole_number
@@ -21,6 +20,7 @@ from lit_ctg.files import write_atomic
 from lit_ctg.results.record import environment
 from lit_ctg.run.build import build_datamodule
 from lit_ctg.statistics import Interval
+from lit_ctg.terminal import Console
 
 if TYPE_CHECKING:
     from lit_ctg.control.memory import Memory, Saved

@@ -16,8 +16,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.figure import style_sheet
@@ -37,6 +35,7 @@ from lit_ctg.run.play import (
 )
 from lit_ctg.run.reproduce import Group, load_groups
 from lit_ctg.run.steer import listed_words
+from lit_ctg.terminal import Console
 
 HOST, PORT = "127.0.0.1", 7860
 NONE = "(not set)"

@@ -29,7 +29,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from lit_ctg.command import folders as folders_of
 from lit_ctg.command import settings
@@ -38,6 +37,7 @@ from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, load_records
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
+from lit_ctg.terminal import Console
 
 _KEYS = ("experiment", "regime", "seed", "set", "data", "priority")
 # what the working directory's manifests may change: settings of these groups, but not the classes behind them

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
 from rich.progress import Progress
 
 from lit_ctg.control import Control, Steered
@@ -24,7 +23,7 @@ from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.files import check_regular, try_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
 from lit_ctg.run.quiet import quiet
-from lit_ctg.terminal import printable
+from lit_ctg.terminal import Console
 
 # word -> its default
 DEFAULTS: dict[str, Any] = {
@@ -162,7 +161,7 @@ def steer(words: Sequence[str]) -> list[str]:
         texts += _texts(steered, [given["prompt"] or ""] * len(rows), settings, rows, request)
     console = Console(soft_wrap=True, highlight=False)
     for text in texts:
-        console.print(printable((given["prompt"] or "") + text), markup=False)
+        console.print((given["prompt"] or "") + text, markup=False)
     return texts
 
 

@@ -28,12 +28,12 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from lit_ctg.config import check, compose, config_folder, explain, prepare_overrides, quoted, register
 from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
+from lit_ctg.terminal import Console, printable
 
 # seconds between two reads of the journal
 POLL = 0.2
@@ -157,7 +157,7 @@ def run_job(words: Sequence[str]) -> int:
     try:
         _run(lambda: compose(words))
     except UserError as error:
-        print(one_line(error), file=sys.stderr)
+        print(printable(one_line(error)), file=sys.stderr)
         return 1
     return 0
 
@@ -225,7 +225,7 @@ class Watcher:
             last = entries[count - 1]
             line = progress_line(entries[:count], self.jobs, time.monotonic() - self.began)
             text = f"{line}: {last['error']}" if last["error"] else line
-            print(text, file=sys.stderr if last["error"] else sys.stdout, flush=True)
+            print(printable(text), file=sys.stderr if last["error"] else sys.stdout, flush=True)
         self.told = len(entries)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
 from lit_ctg.callback.wandb_tables import log_record
@@ -28,6 +27,7 @@ from lit_ctg.run.checkpoint import prepare_resume
 from lit_ctg.run.corpus import difference, fingerprint
 from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
+from lit_ctg.terminal import Console
 
 # tells the other processes of a multi-device run which directory the first process uses
 FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.packing import PackedCorpus
+from lit_ctg.terminal import Console
 
 
 def prepared(datamodule: CorpusDataModule, console: Console) -> PackedCorpus:

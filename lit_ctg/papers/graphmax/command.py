@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lit_ctg.command import Command, Setting
 from lit_ctg.config import compose
@@ -14,6 +13,7 @@ from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.papers.graphmax.graph import NORMALIZATIONS, CooccurrenceGraph, SceneGraph
 from lit_ctg.run.build import build_datamodule, instantiate
+from lit_ctg.terminal import Console
 
 
 def main(words: list[str], console: Console | None = None) -> CooccurrenceGraph:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-
 from lit_ctg.command import Command, Setting
 from lit_ctg.errors import UserError
 from lit_ctg.network.portable import Portable
 from lit_ctg.run import export_model
+from lit_ctg.terminal import Console
 
 
 def main(words: list[str], console: Console | None = None) -> Path:

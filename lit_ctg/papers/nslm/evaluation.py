@@ -15,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
-from rich.console import Console
 from torch import Tensor
 
 from lit_ctg.core.metric import RatioMetric, float64
@@ -28,6 +27,7 @@ from lit_ctg.papers.nslm.model import FINAL, GUESSERS, NSLMModule, TokenScores
 from lit_ctg.papers.nslm.occurrences import Occurrences
 from lit_ctg.papers.nslm.selection import REFERENCES
 from lit_ctg.statistics import exp_or_inf
+from lit_ctg.terminal import Console
 
 STRETCH = 500  # tokens that the interval treats as one sentence where articles are unknown
 MOST_KEYS = 2000  # maximum occurrences behind an expectation; beyond that, an evenly spaced sample
