@@ -1,7 +1,7 @@
 """One source file from definitions of this package with all that they use and nothing else, not importing the package.
 
 Definitions are copied verbatim, comments included, dependencies first. Names used only in annotations are left out:
-annotations are not evaluated.
+annotations are not evaluated. So is what reads annotations (``limits.py``): settings are checked before an export.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def _source(read: _Module, node: ast.stmt, without: Collection[str]) -> str:
     methods = node.body if isinstance(node, ast.ClassDef) else []
     left_out = [_lines(one) for one in methods if isinstance(one, ast.FunctionDef) and one.name in without]
     kept = [number for number in _lines(node) if not any(number in one for one in left_out)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(read.lines[number - 1] for number in kept)).rstrip()
+    text = re.sub(r"@checked\n|\(Checked\)|\bChecked, ", "", "\n".join(read.lines[number - 1] for number in kept))
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip()
 
 
 def _lines(node: ast.stmt) -> range:
@@ -161,7 +162,7 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield f"{node.value.id}.{node.attr}"
         return
     if isinstance(node, ast.Name):
-        if not isinstance(node.ctx, ast.Store):  # such as the attribute of a class
+        if not isinstance(node.ctx, ast.Store) and node.id not in ("checked", "Checked"):  # or a class's attribute
             yield node.id
         return
     for field, value in ast.iter_fields(node):

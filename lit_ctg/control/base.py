@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -225,7 +226,7 @@ def _watching(model: Any, prefix: Prefix) -> Iterator[None]:
             own[PREPARE] = before
 
 
-class Control(abc.ABC):
+class Control(Checked, abc.ABC):
     """One way of steering a causal language model; see the module's docstring and docs/controls.md.
 
     A subclass sets the class attributes and defines ``settings``, at least one of ``rule`` and ``hooks``, and for

@@ -17,6 +17,7 @@ from torchmetrics import Metric
 from lit_ctg.core.result import Direction, MetricResult
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.figure import Bar, BarGroup, Drawing, Line, bar_chart, line_chart
+from lit_ctg.limits import Checked
 from lit_ctg.statistics import Interval, ratio_interval, wilson_interval
 
 MASKS = ("target", "input")
@@ -25,7 +26,7 @@ MASKS = ("target", "input")
 _CHUNK = 1 << 22
 
 
-class LitMetric(Metric):
+class LitMetric(Checked, Metric):
     """A ``torchmetrics.Metric`` with this package's conventions.
 
     States are float64 sums with ``dist_reduce_fx="sum"`` and stay float64 under every ``.to``, ``.half`` and

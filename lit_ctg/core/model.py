@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from lit_ctg.core.batch import Batch
+from lit_ctg.limits import Checked
 
 
 @dataclass
@@ -43,7 +44,7 @@ def datamodule_of(trainer: lightning.Trainer) -> Any:
     return trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it from outside and declares it nowhere
 
 
-class LitLanguageModel(lightning.LightningModule, abc.ABC):
+class LitLanguageModel(Checked, lightning.LightningModule, abc.ABC):
     """A LightningModule whose forward gives an LMOutput; ``callback/metric.py`` updates metrics from it.
 
     Subclasses give ``forward``, ``losses`` and ``configure_optimizers``, and set ``causal``. A model whose

@@ -29,6 +29,7 @@ from lit_ctg.data.packing import PackedCorpus, Progress, ensure_packed, identity
 from lit_ctg.data.source import check_source, file_checksum
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked
 
 BATCHING = ("chunks", "whole_batches", "windows", "windows_everywhere", "equal_windows", "streams")
 _WINDOWS = ("windows", "windows_everywhere")
@@ -43,7 +44,7 @@ def sample_checksum() -> str:
     return hashlib.sha256("".join(file_checksum(path) for path in files).encode()).hexdigest()
 
 
-class CorpusDataModule(LightningDataModule, abc.ABC):
+class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
     """Base of the text data modules.
 
     Args:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lit_ctg.core.batch import Batch
 from lit_ctg.errors import UserError, check_whole
+from lit_ctg.limits import Checked
 
 _OWN_KEYS = ("input_ids_BT", "target_ids_BT", "mask_input_BT", "mask_target_BT")
 # first spawn key of the shuffling stream; the corpora use the small numbers
@@ -234,7 +235,7 @@ def sentence_loader(
     )
 
 
-class SentenceDataModule(LightningDataModule, abc.ABC):
+class SentenceDataModule(Checked, LightningDataModule, abc.ABC):
     """Base of the data modules that hold their splits in tensors: provides the loaders.
 
     Attributes:

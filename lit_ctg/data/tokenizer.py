@@ -16,6 +16,7 @@ import numpy as np
 
 from lit_ctg.data.chunk import Chunks, ChunkTable, word_starts
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked
 
 # one word with the white space after it: what spaCy's rules look at
 _PIECES = re.compile(rb"\S+\s*|\s+")
@@ -37,7 +38,7 @@ def blocks(texts: Iterable[str], characters: int = BLOCK_CHARACTERS) -> Iterator
         yield block
 
 
-class Tokenizer(abc.ABC):
+class Tokenizer(Checked, abc.ABC):
     """Text to ids and back.
 
     Attributes:

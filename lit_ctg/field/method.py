@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Checked
 
 if TYPE_CHECKING:
     from lit_ctg.field.bench import Bench
@@ -44,7 +45,7 @@ class Arm:
     at: Callable[[float], AbstractContextManager[None]] = _unchanged
 
 
-class Method(ABC):
+class Method(Checked, ABC):
     """One way of steering.
 
     Args:

@@ -24,6 +24,7 @@ from lit_ctg.core.batch import Corpus
 from lit_ctg.data.corpus import CorpusDataModule
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.limits import check_settings
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 from lit_ctg.results.record import environment
 from lit_ctg.run.corpus import fingerprint, given_weights
@@ -69,6 +70,7 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
         )
     if isinstance(node, DictConfig):
         check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
+        check_settings(node, where)
     if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
         # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
         extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})

@@ -38,6 +38,7 @@ from scipy import constants
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
+from lit_ctg.limits import Checked
 from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
 
 _TONNE = 1000.0
@@ -153,7 +154,7 @@ def number_value(token: str) -> float | None:
     return float(token.replace(",", "")) if re.fullmatch(NUMBER, token) else None
 
 
-class Recogniser(abc.ABC):
+class Recogniser(Checked, abc.ABC):
     """A class of tokens.
 
     Args:

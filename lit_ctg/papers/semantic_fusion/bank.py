@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.limits import Checked
 from lit_ctg.papers.semantic_fusion.lexicon import Lexicon, WordFinder, table_of
 from lit_ctg.papers.semantic_fusion.model import membership
 
@@ -57,7 +58,7 @@ class Reading:
         return nn.functional.pad(values_BT[:, :-1], (1, 0))
 
 
-class Feature(abc.ABC):
+class Feature(Checked, abc.ABC):
     """One graded property of the prefix.
 
     Args:

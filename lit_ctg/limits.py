@@ -1,0 +1,235 @@
+"""Limits of settings: constructors declare them in annotations, and what does not fit is refused.
+
+``top_p: Nucleus`` or ``steps: Annotated[int, Interval(ge=1, le=9)]``. Without limits ``int``, ``float``, ``bool``,
+``str``, ``Literal`` and ``None`` are checked by type, and so are the elements of lists and mappings. A float is finite
+unless a limit is infinite. Arguments of other classes are not looked at. A text among the marks of an annotation says
+what to pass: ``Annotated[str, "a folder or a hub name"]``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+from annotated_types import Ge, Gt, Interval, MinLen
+from omegaconf import DictConfig, OmegaConf
+
+from lit_ctg.errors import UserError, did_you_mean, visible
+
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
+Nucleus = Annotated[float, Interval(gt=0, le=1)]
+Dropout = Annotated[float, Interval(ge=0, lt=1)]
+# beyond it half precision overflows
+Gain = Annotated[float, Interval(ge=-10000, le=10000)]
+Count = Annotated[int, Ge(1)]
+Whole = Annotated[int, Ge(0)]
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]
+
+# what other packages do not declare; Lightning takes -1 for "no limit", and 0 would leave nothing to run or to measure
+FOREIGN: dict[str, dict[str, Any]] = {
+    "lightning.pytorch.trainer.trainer.Trainer": {
+        "max_epochs": Count | Literal[-1] | None,
+        "max_steps": Count | Literal[-1],
+        "accumulate_grad_batches": Count,
+        "check_val_every_n_epoch": Count | None,
+        "log_every_n_steps": Count | None,
+        "gradient_clip_val": NonNegative | None,
+        "limit_train_batches": Whole | Fraction | None,
+        "limit_val_batches": Count | Nucleus | None,
+        "val_check_interval": Count | Nucleus | str | None,
+        "num_nodes": Count,
+    }
+}
+
+_COMPARE = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
+_WORDS = {type(None): "null", bool: "true or false", str: "a text", Mapping: "{name: value}", Sequence: "a list"}
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Marks a text that is one of ``options``: a container that is read when the value is checked."""
+
+    options: Collection[str]
+
+
+def checked(cls: Class) -> Class:
+    """Make a class check the arguments of its constructor; a decorator, for dataclasses and classes without a base."""
+    if "__init__" not in vars(cls):
+        return cls
+    build = cls.__init__  # type: ignore[misc]  # of a class, not of an instance
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            given = signature.bind(self, *args, **kwargs).arguments
+        except TypeError:
+            given = {}  # the constructor says which argument is missing or unknown
+        _check(_hints(build), given, type(self).__name__)
+        build(self, *args, **kwargs)
+
+    cls.__init__ = __init__  # type: ignore[misc]
+    return cls
+
+
+class Checked:
+    """A base whose subclasses all check the arguments of their constructors."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked(cls)
+
+
+def check_settings(node: Any, where: str) -> None:
+    """Check what a configuration node gives to the classes that it names, before they are built.
+
+    Raises:
+        UserError: names the first setting that does not fit by its full key.
+    """
+    from hydra.utils import get_object  # controls need no Hydra
+
+    if isinstance(node, DictConfig):
+        node = OmegaConf.to_container(node, resolve=True)
+    if isinstance(node, list):
+        for place, item in enumerate(node):
+            check_settings(item, f"{where}[{place}]")
+    elif isinstance(node, dict):
+        if "_target_" in node:
+            _check(hints_of(get_object(node["_target_"])), node, where)
+        for name, value in node.items():
+            check_settings(value, f"{where}.{name}")
+
+
+@functools.cache
+def hints_of(target: Any) -> Mapping[str, Any]:
+    """Return the annotations of the arguments that a class or function takes, ``**options`` of its bases included."""
+    if not isinstance(target, type):
+        return _hints(target)
+    found: dict[str, Any] = {}
+    for cls in (cls for cls in target.__mro__[:-1] if "__init__" in vars(cls)):
+        build = vars(cls)["__init__"]
+        found = {**_hints(build), **FOREIGN.get(f"{cls.__module__}.{cls.__qualname__}", {}), **found}
+        if all(one.kind != one.VAR_KEYWORD for one in inspect.signature(build).parameters.values()):
+            break
+    return found
+
+
+@functools.cache
+def _hints(build: Callable[..., Any]) -> Mapping[str, Any]:
+    build = inspect.unwrap(build)
+    found: dict[str, Any] = {}
+    for name, hint in getattr(build, "__annotations__", {}).items():
+        one = SimpleNamespace(__annotations__={name: hint})
+        try:
+            found |= typing.get_type_hints(one, getattr(build, "__globals__", {}), include_extras=True)
+        except NameError:  # imported for type checkers only: an object
+            continue
+    return found
+
+
+def _check(hints: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    for name, value in given.items():
+        if name in hints:
+            _check_value(f"{where}.{name}", value, hints[name])
+
+
+def _check_value(key: str, value: Any, hint: Any) -> None:
+    """Refuse a value, or an element of it, that fits none of the types of an annotation."""
+    options = [(option, marks, _kind(option)) for option, marks in _options(hint)]
+    kinds = {kind for *_, kind in options}
+    built = isinstance(value, Mapping) and "_target_" in value  # its own class refuses it
+    missing = isinstance(value, str) and value == "???"  # named elsewhere
+    if built or missing or (object in kinds and not (isinstance(value, Real) and kinds & {int, float})):
+        return
+    for option, marks, kind in options:
+        if kind is not object and _fits(value, option, marks, kind):
+            for place, item, inner in _elements(value, option, kind):
+                _check_value(key + place, item, inner)
+            return
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    expected = dict.fromkeys(_expected(*one) for one in options if one[2] is not object)
+    choices = [str(choice) for option, marks, _ in options for choice in _choices(option, marks)]
+    raise UserError(f"{key}={visible(shown)[:80]}: pass {' or '.join(expected)}{did_you_mean(shown, choices)}")
+
+
+def _options(hint: Any, marks: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the types of a union, each with its limits."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        yield from _options(parts[0], (*marks, *parts[1:]))
+    elif origin in (Union, types.UnionType):
+        for part in parts:
+            yield from _options(part, marks)
+    else:
+        yield hint, marks
+
+
+def _kind(option: Any) -> Any:
+    """Return which of the types that are checked it is, ``object`` for all others."""
+    origin = get_origin(option) or option
+    if origin in (bool, int, float, str, Literal, types.NoneType):
+        return origin
+    if origin in (dict, Mapping):
+        return Mapping
+    return Sequence if origin in (list, tuple, set, Sequence, Collection, Iterable) else object
+
+
+def _choices(option: Any, marks: Iterable[Any]) -> list[Any]:
+    named = [choice for mark in marks if isinstance(mark, Choice) for choice in mark.options]
+    return [*get_args(option)] if get_origin(option) is Literal else named
+
+
+def _fits(value: Any, option: Any, marks: Iterable[Any], kind: Any) -> bool:
+    if choices := _choices(option, marks):
+        return any(type(value) is type(choice) and value == choice for choice in choices)
+    if kind in (Mapping, Sequence):
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes)
+        least = max((mark.min_length for mark in marks if isinstance(mark, MinLen)), default=0)
+        return several and isinstance(value, Mapping) == (kind is Mapping) and (not least or len(value) >= least)
+    if kind not in (int, float):
+        return isinstance(value, {bool: bool | np.bool_, str: str | os.PathLike}.get(kind, kind))
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if kind is int else Real):
+        return False
+    limits, number = _limits(marks), int(value) if isinstance(value, Integral) else float(value)
+    finite = kind is int or abs(number) <= sys.float_info.max or number in limits.values()
+    return finite and all(_COMPARE[name](number, limit) for name, limit in limits.items())
+
+
+def _limits(marks: Iterable[Any]) -> dict[str, Any]:
+    return {name: limit for mark in marks for name in _COMPARE if (limit := getattr(mark, name, None)) is not None}
+
+
+def _elements(value: Any, option: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the elements of a list or mapping, each with its place and annotation."""
+    parts = get_args(option)
+    if kind is Mapping and parts:
+        yield from ((f".{name}", item, parts[1]) for name, item in value.items())
+    elif kind is Sequence and isinstance(value, list | tuple) and (len(parts) == 1 or parts[1:] == (...,)):
+        yield from ((f"[{place}]", item, parts[0]) for place, item in enumerate(value))
+
+
+def _expected(option: Any, marks: Iterable[Any], kind: Any) -> str:
+    """Return what to pass, in words."""
+    if named := [mark for mark in marks if isinstance(mark, str)] or _choices(option, marks):
+        return ", ".join(map(str, named))
+    if kind not in (int, float):
+        return _WORDS[kind] + " that is not empty" * any(isinstance(mark, MinLen) for mark in marks)
+    limits = _limits(marks)
+    words = {"ge": "from", "gt": "above", "le": "to" if "ge" in limits else "at most", "lt": "below"}
+    bounds = [f"{words[name]} {limits[name]}" for name in words if name in limits]
+    what = "whole" if kind is int else "finite" if not {"le", "lt"} & limits.keys() else ""
+    return " ".join(["a", *filter(None, [what]), "number", *bounds])
