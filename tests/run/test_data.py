@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.data.wikitext import WikiTextDataModule
 from lit_ctg.errors import UserError
 from lit_ctg.run.data import describe, run
+from lit_ctg.terminal import Console
 
 
 def module(tmp_path: Path, **changes: Any) -> WikiTextDataModule:
