@@ -25,7 +25,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Interval, MinLen
 from omegaconf import DictConfig, OmegaConf
 
-from lit_ctg.errors import UserError, did_you_mean, visible
+from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.terminal import printable
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -163,7 +164,7 @@ def _check_value(key: str, value: Any, hint: Any) -> None:
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     expected = dict.fromkeys(_expected(*one) for one in options if one[2] is not object)
     choices = [str(choice) for option, marks, _ in options for choice in _choices(option, marks)]
-    raise UserError(f"{key}={visible(shown)[:80]}: pass {' or '.join(expected)}{did_you_mean(shown, choices)}")
+    raise UserError(f"{key}={printable(shown)[:80]}: pass {' or '.join(expected)}{did_you_mean(shown, choices)}")
 
 
 def _options(hint: Any, marks: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
