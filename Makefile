@@ -3,8 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 111
+LOCKS := requirements.lock requirements-cpu.lock requirements-cuda.lock
+# byte code is made for what is imported, not for all: half a gigabyte less
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help venv reproduce tables docs test test-long test-slow lint format bench clean
+.PHONY: help venv packages reproduce tables docs test test-long test-slow lint format bench clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -16,18 +19,26 @@ help:
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
-venv: $(VENV)/.ready
+# what is installed is compared with the locks, not their dates; .locks is written last, so a broken build starts anew
+venv:
+	@cat $(LOCKS) | cmp -s - $(VENV)/.locks || $(MAKE) --no-print-directory packages
+	@cmp -s pyproject.toml $(VENV)/.project || { \
+	  $(PIP) --no-index --no-deps --no-build-isolation --editable . && cp pyproject.toml $(VENV)/.project; }
 
-# torch goes first and by its pin: asked for by another package it may come with gigabytes of CUDA libraries. Its own file
-# is checked against the lock; what a build for CUDA needs beside it (the second line) is not in there
-$(VENV)/.ready: requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	awk '/^torch==/ {p = 1} p {print} p && !/\\$$/ {exit}' requirements.lock > $(VENV)/torch.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/torch.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(VENV)/torch.lock)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	touch $@
+# the CPU lock where there is no GPU and pip offers its torch; hashes decide what is installed. Always a new environment:
+# pip takes a version that is already there for right, whatever its files are
+packages:
+	@test ! -L $(VENV) -a \( ! -e $(VENV) -o -e $(VENV)/pyvenv.cfg \) || { \
+	  echo "$(VENV) is a link or not a virtual environment: move it away" >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@lock=requirements-cuda.lock; \
+	if nvidia-smi >/dev/null 2>&1; then echo "GPU: $$lock"; \
+	elif $(PIP) --dry-run --no-deps "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements-cpu.lock)" >/dev/null 2>&1; then \
+	  lock=requirements-cpu.lock; echo "no GPU: $$lock"; \
+	else echo "no GPU, but pip offers no CPU wheel of torch (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL): $$lock"; fi; \
+	$(PIP) --require-hashes --no-deps -r $$lock
+	$(BIN)/python -m pip check
+	cat $(LOCKS) > $(VENV)/.locks
 
 # two runs side by side, a core each: twice as quick as one after the other on both
 reproduce: venv
@@ -46,9 +57,8 @@ tables: venv
 	  $(BIN)/lit-ctg figure paper=$$paper records=$$results out=experiments/$$paper/figures || exit 1; done
 	$(BIN)/python -m lit_ctg.results.publish README.md
 
-# the extra docs is not in the lock: nothing else needs it
 docs: venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "mkdocs-material>=9.5" "mkdocstrings[python]>=0.27"
+	$(PIP) --require-hashes --no-deps -r requirements-docs.lock
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 # the whole suite, then its numerical tests as other processors run them: without vector instructions, on two threads and

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import importlib
 import io
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -87,25 +90,171 @@ def test_the_wheel_is_small_and_prints_every_table(tmp_path: Path) -> None:
         assert len([line for line in lines if line["paper"] == paper]) == len(rows), paper
 
 
-def test_lock_and_pyproject_agree() -> None:
+LOCKS = {name: f"requirements-{name}.lock" for name in ("cpu", "cuda")}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Return the version of each package of a lock and of the locks that it reads."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith("-r "):
+            found |= pins(line.removeprefix("-r "))
+        elif line and not line.startswith("#"):
+            head, *checksums = line.split(" --hash=")
+            assert checksums, f"{name}: {head} has no hash"
+            assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", checksum.strip()) for checksum in checksums), head
+            package, version = re.split("={2,3}", head.partition(";")[0].strip())
+            assert package not in found, f"{name}: {package} twice"
+            found[package] = version
+    return found
+
+
+def for_cuda(package: str) -> bool:
+    return package.startswith(("nvidia-", "cuda-")) or package == "triton"
+
+
+def test_both_locks_have_hashes_and_differ_in_torch_alone() -> None:
+    cpu, cuda = (pins(name) for name in LOCKS.values())
+    assert cpu.pop("torch") == cuda.pop("torch") + "+cpu"
+    assert any(map(for_cuda, cuda)) and not any(map(for_cuda, cpu))
+    assert cpu == {package: version for package, version in cuda.items() if not for_cuda(package)}
+
+
+def test_locks_and_pyproject_agree() -> None:
     import tomllib
 
     from packaging.requirements import Requirement
 
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8").replace("\\\n", " ")
-    locked = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
-    for pin, *checksums in locked:
-        assert checksums and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", checksum) for checksum in checksums), pin
-    pins = dict(pin.lower().replace("_", "-").split("==") for pin, *_ in locked)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # the extra docs is not locked: only `make docs` needs it, and no test runs that
-    extras = [text for name, texts in project["optional-dependencies"].items() if name != "docs" for text in texts]
-    for text in [*project["dependencies"], *extras]:
-        requirement = Requirement(text)
-        if requirement.name == "lit-ctg":
-            assert set(requirement.extras) <= set(project["optional-dependencies"])
-            continue
-        assert requirement.specifier.contains(pins[requirement.name.lower().replace("_", "-")]), text
+    extras = project["optional-dependencies"]
+    docs = {**pins("requirements.lock"), **pins("requirements-docs.lock")}
+    assert {**docs, **pins("requirements.lock")} == docs, "the docs need another version of a package"
+    asked = [*project["dependencies"], *(text for name, texts in extras.items() if name != "docs" for text in texts)]
+    for locked, texts in ((docs, extras["docs"]), *((pins(name), asked) for name in LOCKS.values())):
+        for requirement in map(Requirement, texts):
+            if requirement.name == "lit-ctg":
+                assert set(requirement.extras) <= set(extras)
+            else:
+                assert requirement.specifier.contains(locked[requirement.name.lower().replace("_", "-")]), requirement
+
+
+def test_every_step_of_an_installation_asks_for_hashes() -> None:
+    """The package itself has none; its step reads no index."""
+    lines = re.findall(r".*(?:\$\(PIP\)|pip install|pip download).*", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    steps = [line for line in lines if "--dry-run" not in line and not line.startswith("PIP :=")]
+    assert len(steps) == 3
+    for line in steps:
+        assert "--no-deps" in line and ("--require-hashes" in line or "--no-index" in line), line
+
+
+def test_no_cuda_library_is_installed_where_a_cpu_wheel_is_offered() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda:
+        if not torch.cuda.is_available():
+            pin = f"torch=={pins(LOCKS['cpu'])['torch']}"
+            command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", pin]
+            offered = subprocess.run(command, capture_output=True, text=True)
+            assert offered.returncode, "pip offers the CPU wheel and there is no GPU: make clean venv"
+        pytest.skip("torch is built for CUDA")
+    packages = [each.metadata["Name"].lower().replace("_", "-") for each in distributions()]
+    assert not list(filter(for_cuda, packages))
+
+
+@pytest.mark.long
+def test_the_environment_takes_at_most_four_gigabytes() -> None:
+    if not (Path(sys.prefix) / ".locks").exists() or any(each.metadata["Name"] == "triton" for each in distributions()):
+        pytest.skip("not what `make venv` builds for a CPU")
+    assert sum(path.lstat().st_size for path in Path(sys.prefix).rglob("*")) < 4e9
+
+
+def write_wheel(folder: Path, name: str, version: str, text: str = "") -> str:
+    """Write a wheel with one module; return its checksum."""
+    path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", text)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Install:
+    """A project with the Makefile of this one, and locks of three small packages that lie in a folder."""
+
+    def __init__(self, folder: Path, gpu: bool = False) -> None:
+        self.folder, self.wheels, bin_folder = folder, folder / "wheels", folder / "bin"
+        self.wheels.mkdir()
+        bin_folder.mkdir()
+        (bin_folder / "nvidia-smi").write_text(f"#!/bin/sh\nexit {0 if gpu else 9}\n", encoding="utf-8")
+        (bin_folder / "nvidia-smi").chmod(0o755)
+        shutil.copy(ROOT / "Makefile", folder)
+        packages = {"requirements": {"other": "1"}, "requirements-cpu": {"torch": "2+cpu"}}
+        packages["requirements-cuda"] = {"torch": "2", "nvidia_x": "1"}
+        for lock, versions in packages.items():
+            lines = [] if lock == "requirements" else ["-r requirements.lock"]
+            for name, version in versions.items():
+                lines.append(f"{name}==={version} --hash=sha256:{write_wheel(self.wheels, name, version)}")
+            (folder / f"{lock}.lock").write_text("\n".join(lines), encoding="utf-8")
+        write_wheel(folder, "own", "1")
+        backend = "import shutil\ndef build_editable(to, *rest):\n    shutil.copy(NAME, to)\n    return NAME\n"
+        backend += "NAME = 'own-1-py3-none-any.whl'\n"
+        (folder / "backend.py").write_text(backend, encoding="utf-8")
+        build = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+        (folder / "pyproject.toml").write_text(build + "[project]\nname = 'own'\nversion = '1'\n", encoding="utf-8")
+        self.environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PIP_NO_INDEX": "1"}
+        self.environment |= {"PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": os.devnull}
+
+    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "venv", f"PYTHON={sys.executable}", *words]
+        return subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+
+    def installed(self) -> set[str]:
+        (site,) = self.folder.glob(".venv/lib/python*/site-packages")
+        found = {each.metadata["Name"]: each.version for each in distributions(path=[str(site)])}
+        return {f"{name} {version}" for name, version in found.items() if name not in ("pip", "setuptools")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gpu", [True, False])
+def test_the_cuda_lock_is_for_machines_with_a_gpu_or_without_a_cpu_wheel(tmp_path: Path, gpu: bool) -> None:
+    install = Install(tmp_path, gpu=gpu)
+    if not gpu:
+        (install.wheels / "torch-2+cpu-py3-none-any.whl").unlink()
+    done = install.make()
+    assert done.returncode == 0, done.stderr
+    assert install.installed() == {"own 1", "other 1", "torch 2", "nvidia_x 1"}
+
+
+@pytest.mark.long
+def test_a_changed_lock_makes_a_new_environment_and_a_tampered_package_none(tmp_path: Path) -> None:
+    install = Install(tmp_path)
+    assert install.make().returncode == 0
+    assert install.installed() == {"own 1", "other 1", "torch 2+cpu"}
+    (site,) = tmp_path.glob(".venv/lib/python*/site-packages")
+    (site / "other.py").write_text("tampered = True", encoding="utf-8")
+    assert install.make().returncode == 0 and (site / "other.py").read_text() == "tampered = True", "no lock changed"
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(f"# changed\n{lock.read_text()}", encoding="utf-8")
+    assert install.make().returncode == 0
+    assert (site / "other.py").read_text() == "", "it had the version of the lock, but another file"
+
+    write_wheel(install.wheels, "other", "1", "tampered = True")
+    lock.write_text(f"# changed again\n{lock.read_text()}", encoding="utf-8")
+    done = install.make()
+    assert done.returncode and "hash" in done.stderr.lower()
+    assert install.installed() == set() and not (tmp_path / ".venv" / ".locks").exists(), "the next make starts anew"
+
+
+@pytest.mark.parametrize("name", ["notes", "link"])
+def test_an_environment_takes_the_place_of_no_other_folder(tmp_path: Path, name: str) -> None:
+    install = Install(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "pyvenv.cfg" if name == "link" else tmp_path / "notes" / "mine").write_text("", "utf-8")
+    (tmp_path / "link").symlink_to("notes")
+    before = list((tmp_path / "notes").iterdir())
+    done = install.make(f"VENV={name}")
+    assert done.returncode and name in done.stderr and list((tmp_path / "notes").iterdir()) == before
 
 
 def test_nothing_names_a_package_registry_or_a_machine() -> None:
