@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
@@ -36,13 +37,13 @@ from lit_ctg.field.judge import (
 from lit_ctg.field.measure import Overlap, text_cost
 from lit_ctg.field.method import Arm
 from lit_ctg.field.task import Example, Task, class_counts, log_odds_words
-from lit_ctg.field.tune import Stream, make_gpt2, make_tokenizer, train_model
+from lit_ctg.field.tune import Stream, check_kept, damaged, make_gpt2, make_tokenizer, read_kept, train_model
 from lit_ctg.files import replacing, try_lock, wait_lock, write_atomic
 from lit_ctg.network.huggingface import load_model, weights_digest
 
 _logger = logging.getLogger(__name__)
 
-PART = "part.json"
+PART, WEIGHTS = "part.json", "weights.pt"
 REMEDY = "set output_root=..."
 # settings of a model's own that stay: where a text ends, and whether it keeps keys and values
 KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
@@ -98,9 +99,42 @@ class Parts:
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """Return what is stored about a part: its key, ``seconds`` and its maker's facts."""
-    told: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
-    return told
+    """Return what is stored about a part: its key, ``seconds`` and its maker's facts.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        told: dict[str, Any] = json.loads((folder / PART).read_text(encoding="utf-8"))
+        return {**told, "seconds": float(told["seconds"])}
+    except (OSError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise damaged(folder / PART, error, folder) from None
+
+
+def _load_part(folder: Path) -> tuple[Any, Any]:
+    """Return the model and the tokenizer of a part.
+
+    Raises:
+        UserError: a file of it is damaged.
+    """
+    try:
+        model = load_model(str(folder), where="model").eval().requires_grad_(False)
+        return model, load_tokenizer(str(folder), None, "model")
+    except UserError as error:
+        raise damaged(folder, error, folder) from None
+
+
+def _weights_checksum(folder: Path) -> str:
+    """Return the SHA-256 of the weights of a model that is a part.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = folder / "model.safetensors"
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise damaged(path, error.strerror, folder) from None
 
 
 class Bench:
@@ -185,13 +219,14 @@ class Bench:
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
-        where = self.model_name if self.base_folder is None else str(self.base_folder)
-        tokenizer = load_tokenizer(str(where), None, "model")
+        if self.base_folder is not None:
+            return _load_part(self.base_folder)
+        where = str(self.model_name)
+        tokenizer = load_tokenizer(where, None, "model")
         if tokenizer.eos_token_id is None:
             raise UserError(f"model={where}: its tokenizer names no end token (eos_token), which ends the texts here")
-        model = load_model(str(where), where="model").eval().requires_grad_(False)
-        if self.base_folder is None:
-            self._decode_alone_decides(model)
+        model = load_model(where, where="model").eval().requires_grad_(False)
+        self._decode_alone_decides(model)
         return model, tokenizer
 
     def _decode_alone_decides(self, model: Any) -> None:
@@ -228,7 +263,7 @@ class Bench:
     def weights(self) -> str:
         """SHA-256 of the base model's weights: trained with the same settings elsewhere, they are others."""
         if self.base_folder is not None:
-            return hashlib.sha256((self.base_folder / "model.safetensors").read_bytes()).hexdigest()
+            return _weights_checksum(self.base_folder)
         return weights_digest(self.model)
 
     @cached_property
@@ -244,7 +279,7 @@ class Bench:
             "text": self.task.data.checksum(),
             "model": self.model_name or str(self.base_folder and self.base_folder.name),
             "weights": self.weights,
-            "fluency": hashlib.sha256((self._fluency_folder / "model.safetensors").read_bytes()).hexdigest(),
+            "fluency": _weights_checksum(self._fluency_folder),
             **{f"judge/{name}": digest for name, digest in judges.items()},
         }
 
@@ -258,9 +293,7 @@ class Bench:
 
     @cached_property
     def _independent(self) -> tuple[Any, Any]:
-        folder = str(self._fluency_folder)
-        model = load_model(folder, where="fluency").eval().requires_grad_(False)
-        return model, load_tokenizer(folder, None, "fluency")
+        return _load_part(self._fluency_folder)
 
     # training of methods ----------------------------------------------------------------------------------------------
 
@@ -276,8 +309,37 @@ class Bench:
             **key,
         }
         folder = self.parts.get(name, whole, make)
-        self.training_seconds += float(facts(folder)["seconds"])
+        self.training_seconds += facts(folder)["seconds"]
         return folder
+
+    def learn(
+        self,
+        name: str,
+        key: Mapping[str, Any],
+        trained: Mapping[str, Tensor],
+        train: Callable[[Path], Mapping[str, Any]],
+    ) -> None:
+        """Train tensors in place and keep them, or read those that were kept before.
+
+        Args:
+            name, key: see ``learned``.
+            trained: by name.
+            train: path for a checkpoint -> plain facts (see ``Parts.get``).
+
+        Raises:
+            UserError: what was kept is damaged.
+        """
+
+        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+            told = dict(train(checkpoint))
+            torch.save({each: value.detach() for each, value in trained.items()}, folder / WEIGHTS)
+            return told
+
+        folder = self.learned(name, key, make)
+        kept = check_kept(read_kept(folder / WEIGHTS, folder), trained, folder / WEIGHTS, folder)
+        with torch.no_grad():
+            for each, value in trained.items():
+                value.copy_(kept[each])
 
     def tuned(
         self,
@@ -301,17 +363,14 @@ class Bench:
             torch.manual_seed(self.seed)  # an adapter starts from random numbers
             model = prepare(model)
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        def train(checkpoint: Path) -> dict[str, Any]:
             stream = self.stream(label)
             options = {**self.tune_options, **own}
             told = train_model(model, stream, **options, seed=self.seed, checkpoint=checkpoint)
-            state = {key: value.detach() for key, value in model.named_parameters() if value.requires_grad}
-            torch.save(state, folder / "weights.pt")
             return {**told, "tokens": len(stream.ids)}
 
-        folder = self.learned(name, {"label": label, **own}, make)
-        state = torch.load(folder / "weights.pt", weights_only=True)
-        model.load_state_dict(state, strict=False)
+        trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+        self.learn(name, {"label": label, **own}, trained, train)
         return model.eval().requires_grad_(False)
 
     def stream(self, label: str | None = None) -> Stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_ctg.config import Regime, Size, config_folder, explain, prepare_overrides, register
-from lit_ctg.errors import UserError, check_whole, did_you_mean, one_line
+from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
+from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
 from lit_ctg.terminal import Console
 
 ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")
+PARTS = ("base", "fluency", "judges", "tune", "decode")  # settings of the bench
 
 
 @dataclass
@@ -138,20 +139,36 @@ def _check(cfg: DictConfig) -> None:
     task = str(cfg.task.name)
     if not re.fullmatch(rf"{re.escape(task)}-[\w.+-]+", cfg.name):
         raise UserError(f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'")
-    for key in ("decode.prompts", "decode.samples", "decode.new_tokens", "decode.batch", "base.length", "judges.each"):
-        check_whole(key, OmegaConf.select(cfg, key), 1)
-    check_whole("decode.top_k", cfg.decode.top_k, 0)
-    check_whole("decode.min_new_tokens", cfg.decode.min_new_tokens, 0)
+    check_parts(plain(cfg))
     if cfg.decode.min_new_tokens > cfg.decode.new_tokens:
         raise UserError(
             f"decode.min_new_tokens={cfg.decode.min_new_tokens}: give at most decode.new_tokens={cfg.decode.new_tokens}"
         )
-    for key, least in (("decode.top_p", 0.0), ("judges.least_accuracy", -1.0)):
-        value = OmegaConf.select(cfg, key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= 1:
-            raise UserError(f"{key}={value}: give a number {'above 0, ' if least == 0 else 'from 0, '}at most 1")
+    if cfg.base.dim % cfg.base.heads:
+        raise UserError(f"base.dim={cfg.base.dim}: give a multiple of base.heads={cfg.base.heads}")
     if cfg.base.length >= cfg.base.positions:
         raise UserError(f"base.length={cfg.base.length}: give fewer than base.positions={cfg.base.positions}")
+
+
+def check_parts(config: Mapping[str, Any]) -> None:
+    """Refuse settings of the bench that are of another kind or out of range.
+
+    Raises:
+        UserError: names the key.
+    """
+    for part in PARTS:
+        if not isinstance(config.get(part), Mapping):
+            raise UserError(f"{part}={config.get(part)}: it holds settings; give one of them as {part}.<key>=...")
+        for key, value in config[part].items():
+            name = f"{part}.{key}"
+            if key == "learning_rate":
+                check_number(name, value, above=0)
+            elif key == "top_p":
+                check_number(name, value, above=0, most=1)
+            elif key == "least_accuracy":
+                check_number(name, value, least=0, most=1)
+            else:
+                check_whole(name, value, 0 if key in ("top_k", "min_new_tokens", "seed") else 1)
 
 
 def combinations(words: Sequence[str]) -> list[list[str]]:

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_ctg.errors import UserError
 from lit_ctg.field.task import Example, Rule, Task, words_of
-from lit_ctg.field.tune import optimise
+from lit_ctg.field.tune import check_kept, damaged, optimise, read_kept
 from lit_ctg.files import write_atomic
 from lit_ctg.statistics import Interval, wilson_interval
 
@@ -205,13 +205,27 @@ class NeuralJudge(Judge):
 
     @classmethod
     def load(cls, folder: Path) -> NeuralJudge:
-        """Read a judge that ``save`` wrote."""
-        made = cls.__new__(cls)
-        told = json.loads((folder / "judge.json").read_text(encoding="utf-8"))
-        made.ids, made.labels, made.longest = told["ids"], told["labels"], told["longest"]
-        weights = torch.load(folder / "weights.pt", weights_only=True)
-        made.network = _Network(len(made.ids) + 2, len(made.labels), weights["embedding.weight"].shape[1])
-        made.network.load_state_dict(weights)
+        """Read a judge that ``save`` wrote.
+
+        Raises:
+            UserError: a file is damaged.
+        """
+        made, words, path = cls.__new__(cls), folder / "judge.json", folder / "weights.pt"
+        try:
+            told = json.loads(words.read_text(encoding="utf-8"))
+            made.ids, made.labels, made.longest = dict(told["ids"]), list(told["labels"]), int(told["longest"])
+            if sorted(made.ids.values()) != list(range(2, len(made.ids) + 2)) or not all(
+                map(str.isprintable, made.labels)
+            ):
+                raise ValueError("ids or labels are not a judge's")
+        except (OSError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise damaged(words, error, folder) from None
+        weights = read_kept(path, folder)
+        try:
+            made.network = _Network(len(made.ids) + 2, len(made.labels), weights["embedding.weight"].shape[1])
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise damaged(path, error, folder) from None
+        made.network.load_state_dict(check_kept(weights, made.network.state_dict(), path, folder))
         made.network.eval()
         return made
 

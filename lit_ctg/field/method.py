@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_ctg.control import Control
 from lit_ctg.errors import UserError
-from lit_ctg.limits import Checked
+from lit_ctg.limits import Checked, Positive
 
 if TYPE_CHECKING:
     from lit_ctg.field.bench import Bench
@@ -55,9 +55,9 @@ class Method(Checked, ABC):
         ngram: it learns n-grams of text, so a judge or fluency model of n-grams would favour it (none of ours is one).
     """
 
-    def __init__(self, *, strengths: Sequence[float]) -> None:
+    def __init__(self, *, strengths: Sequence[Positive]) -> None:
         self.strengths = tuple(float(value) for value in strengths)
-        if not self.strengths or min(self.strengths) <= 0 or list(self.strengths) != sorted(set(self.strengths)):
+        if not self.strengths or list(self.strengths) != sorted(set(self.strengths)):
             raise UserError(f"method.strengths={list(self.strengths)}: give numbers above 0, ascending, each once")
 
     @abstractmethod

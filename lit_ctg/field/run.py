@@ -7,6 +7,7 @@ A killed run continues after the last finished strength, and a longer sweep take
 from __future__ import annotations
 
 import json
+import logging
 import math
 import statistics
 import time
@@ -24,6 +25,7 @@ from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.bench import Bench, Parts
+from lit_ctg.field.command import PARTS, check_parts
 from lit_ctg.field.judge import successes
 from lit_ctg.field.log import log
 from lit_ctg.field.measure import distinct, repetition, word_share
@@ -37,6 +39,8 @@ from lit_ctg.run.directory import Finished, RunDirectory, claim, run_stem
 from lit_ctg.run.quiet import quiet
 from lit_ctg.run.train import Outcome, SameCorpus, new_record
 from lit_ctg.terminal import Console
+
+_logger = logging.getLogger(__name__)
 
 PAPER = "field"
 SAMPLES, PARTIAL = "samples.jsonl", "strength-{}.json"
@@ -89,13 +93,14 @@ def run(cfg: DictConfig, benches: dict[str, Bench] | None = None) -> Outcome:
 def build_bench(cfg: DictConfig) -> Bench:
     """Build the bench of a configuration: everything except the method."""
     config = plain(cfg)
+    check_parts(config)
     task = instantiate(cfg.task, "task", data=instantiate(cfg.data, "data"))
     return Bench(
         task=task,
         parts=Parts(Path(cfg.output_root) / PAPER / "parts"),
         model=cfg.model,
         seed=cfg.seed,
-        **{part: config[part] for part in ("base", "fluency", "judges", "tune", "decode")},
+        **{part: config[part] for part in PARTS},
     )
 
 
@@ -138,8 +143,8 @@ def measure(
     rows: list[dict[str, Any]] = []
     for strength in method.strengths:
         part = directory.path / PARTIAL.format(f"{strength:g}")
-        kept = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else None
-        if isinstance(kept, dict) and kept["corpus"] == corpus:  # the models may have been trained again since
+        kept = _texts_kept(part)
+        if kept.get("corpus") == corpus:  # the models may have been trained again since
             own = kept["rows"]
         elif strength in before:
             own = before[strength]
@@ -156,6 +161,18 @@ def measure(
     for strength in method.strengths:
         (directory.path / PARTIAL.format(f"{strength:g}")).unlink(missing_ok=True)
     return metrics, method.parameters(), corpus
+
+
+def _texts_kept(part: Path) -> dict[str, Any]:
+    """Return what an interrupted run kept of a strength; nothing where it is missing or damaged."""
+    try:
+        kept = json.loads(part.read_text(encoding="utf-8"))
+        return kept if isinstance(kept, dict) else {}
+    except FileNotFoundError:
+        return {}
+    except (RecursionError, ValueError):
+        _logger.warning("%s is damaged: these texts are written again", part)
+        return {}
 
 
 def written_before(
@@ -233,7 +250,10 @@ def summary(rows: Sequence[Mapping[str, Any]], judges: Sequence[str]) -> dict[st
     tokens = sum(row["tokens"] for row in rows)
     cost = sum(row["nats"] for row in rows) / tokens if tokens else math.nan
     # per class: texts that are the same for two classes (the bare model's) do not count as repeated
-    groups = [[str(row["text"]) for row in rows if row["target"] == target] for target in {r["target"] for r in rows}]
+    groups = [
+        [str(row["text"]) for row in rows if row["target"] == target]
+        for target in dict.fromkeys(r["target"] for r in rows)
+    ]
     names = [*(f"success/{judge}" for judge in judges), "repetition", "overlap", "attribute_words"]
     names += [HELD_OUT] if all(HELD_OUT in row for row in rows) else []
     found = {name: sum(row[name.removeprefix("success/")] for row in rows) / count for name in names}

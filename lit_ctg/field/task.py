@@ -18,6 +18,7 @@ import numpy as np
 
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
+from lit_ctg.limits import Count, Seed, checked
 
 SPLITS = ("train", "fluency", "judge", "held_out")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -38,6 +39,7 @@ class Example:
     label: str | None
 
 
+@checked
 class Task:
     """Texts with classes, a reader of classes, and prompts.
 
@@ -74,11 +76,11 @@ class Task:
         labels: Mapping[str, Sequence[Any]] | None,
         column: str,
         shares: Mapping[str, float],
-        per_label: int | None,
-        passage_words: int,
-        prompt_words: int,
-        split_seed: int = 0,
-        unit_words: int | None = None,
+        per_label: Count | None,
+        passage_words: Count,
+        prompt_words: Count,
+        split_seed: Seed = 0,
+        unit_words: Count | None = None,
         rules: Mapping[str, Mapping[str, Rule]] | None = None,
         lexicon: Any = None,
         lexicon_signs: Mapping[str, int] | None = None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,41 @@ EVERY = 100
 LOOK = 50
 CLIP = 1.0
 WARM_UP = 0.05
+
+
+def damaged(path: Path, reason: object, remove: Path) -> UserError:
+    """Return the error of a kept file that cannot be used; without ``remove`` it is made again."""
+    text = " ".join(str(reason).split())[:160]
+    return UserError(f"{path} is damaged ({text}): delete {remove}, and the same command makes it again")
+
+
+def read_kept(path: Path, remove: Path) -> Any:
+    """Return the tensors and plain values that ``torch.save`` wrote to a file.
+
+    Raises:
+        UserError: missing or damaged; names the file and what to ``remove``.
+    """
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # torch raises many kinds, some of which advise to run the file's code
+        raise damaged(path, f"no weights can be read, {type(error).__name__}", remove) from None
+
+
+def check_kept(values: Any, like: Mapping[Any, Tensor], path: Path, remove: Path) -> dict[Any, Tensor]:
+    """Return kept tensors if they have the names, shapes and kinds of ``like`` and are finite.
+
+    Raises:
+        UserError: they do not; names the file and what to ``remove``.
+    """
+    if not isinstance(values, dict) or set(values) != set(like):
+        raise damaged(path, f"it does not hold the {len(like)} tensors that belong here", remove)
+    for name, own in like.items():
+        value = values[name]
+        if not isinstance(value, Tensor) or (value.shape, value.dtype) != (own.shape, own.dtype):
+            raise damaged(path, f"{name} is not a tensor {list(own.shape)} of {own.dtype}", remove)
+        if not bool(value.isfinite().all()):
+            raise damaged(path, f"{name} has numbers that are not finite", remove)
+    return values
 
 
 def optimise(
@@ -68,12 +103,19 @@ def optimise(
     first, losses, before, began = 0, [], 0.0, time.monotonic()
     best: dict[str, Any] = {"loss": math.inf, "step": 0, "parameters": []}
     if checkpoint is not None and checkpoint.is_file():
-        kept = torch.load(checkpoint, weights_only=True)
-        for own, value in zip(trained, kept["parameters"], strict=True):
-            own.data.copy_(value)
-        optimizer.load_state_dict(kept["optimizer"])
-        first, losses, before = int(kept["step"]), list(kept["losses"]), float(kept.get("seconds", 0.0))
-        best = kept.get("best", best)
+        kept, like = read_kept(checkpoint, checkpoint), dict(enumerate(trained))
+        try:
+            values = check_kept(dict(enumerate(kept["parameters"])), like, checkpoint, checkpoint)
+            for place, value in values.items():
+                trained[place].data.copy_(value)
+            optimizer.load_state_dict(kept["optimizer"])
+            first, losses, before = int(kept["step"]), list(map(float, kept["losses"])), float(kept.get("seconds", 0))
+            best = kept.get("best", best)
+            if best["parameters"]:
+                check_kept(dict(enumerate(best["parameters"])), like, checkpoint, checkpoint)
+            best["loss"] = float(best["loss"])
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise damaged(checkpoint, error, checkpoint) from None
     for step in range(first, steps):
         torch.manual_seed(seed * 1_000_003 + step)
         rate = min(1.0, (step + 1) / max(1.0, WARM_UP * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import shutil
 import threading
 import time
@@ -19,6 +20,7 @@ from tokenizers import decoders
 from tokenizers.processors import TemplateProcessing
 
 from lit_ctg.control import Steered
+from lit_ctg.errors import UserError
 from lit_ctg.field import bench as field_bench
 from lit_ctg.field.bench import WORDS, Bench, Parts, facts
 from lit_ctg.field.judge import BagJudge, NeuralJudge, proving_texts, snippets
@@ -403,6 +405,55 @@ def test_a_part_goes_on_from_its_checkpoint_and_has_a_time_and_no_order_of_keys(
     made = parts.get("model", {"steps": 3, "dim": 2}, make)
     assert facts(made)["seconds"] == 2.5
     assert parts.get("model", {"dim": 2, "steps": 3}, make) == made
+
+
+def _as_code(path: Path) -> None:
+    torch.save({"weight": Path("x")}, path)
+
+
+DAMAGES: dict[str, Any] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-200]),
+    "missing": lambda path: path.unlink(),
+    "code": _as_code,
+    "list": lambda path: torch.save([1], path),
+    "name": lambda path: torch.save({"other": torch.zeros(3)}, path),
+    "shape": lambda path: torch.save({"weight": torch.zeros(1)}, path),
+    "whole numbers": lambda path: torch.save({"weight": torch.zeros(3, dtype=torch.long)}, path),
+    "not finite": lambda path: torch.save({"weight": torch.tensor([0.0, torch.nan, 1.0])}, path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_learned_weights_that_are_damaged_are_named_and_made_again(damage: str, bench: Bench, tmp_path: Path) -> None:
+    made, weight = copy.copy(bench), torch.zeros(3)
+    made.parts = Parts(tmp_path)
+
+    def train(checkpoint: Path) -> dict[str, float]:
+        weight.fill_(2.0)
+        return {"loss": 1.0}
+
+    made.learn("toy", {}, {"weight": weight}, train)
+    (path,) = tmp_path.glob("toy-*/weights.pt")
+    DAMAGES[damage](path)
+    weight.zero_()
+    with pytest.raises(UserError, match=re.escape(str(path))) as error:
+        made.learn("toy", {}, {"weight": weight}, train)
+    assert str(error.value).count("\n") == 0 and "weights_only" not in str(error.value) and not weight.any()
+    shutil.rmtree(path.parent)
+    made.learn("toy", {}, {"weight": weight}, train)
+    assert weight.tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "part.json"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "missing"])
+def test_a_kept_model_that_is_damaged_is_named(name: str, damage: str, bench: Bench, tmp_path: Path) -> None:
+    assert bench.base_folder is not None
+    folder = tmp_path / bench.base_folder.name
+    shutil.copytree(bench.base_folder, folder)
+    DAMAGES[damage](folder / name)
+    with pytest.raises(UserError, match=re.escape(str(folder))):
+        facts(folder), field_bench._weights_checksum(folder), field_bench._load_part(folder)
 
 
 def test_decode_alone_decides_how_a_given_model_writes(

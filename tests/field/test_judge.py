@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,29 @@ def test_a_judge_learns_what_tells_the_classes(kind: str, tmp_path: Path) -> Non
         texts = [example.text for example in reviews(20, 2)]
         assert NeuralJudge.load(tmp_path).judge(texts) == judge.judge(texts)
         assert judge.judge([]) == [] and len(judge.judge(["", "unknown words only"])) == 2
+
+
+def _not_finite(path: Path) -> None:
+    state = torch.load(path, weights_only=True)
+    state["head.bias"][0] = torch.nan
+    torch.save(state, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *(("judge.json", text) for text in ("", "[]", "{}", '{"ids": {"a": 0}, "labels": ["x"], "longest": 3}')),
+        *(("weights.pt", damage) for damage in ("", "code", _not_finite)),
+    ],
+)
+def test_a_kept_judge_that_is_damaged_is_named(name: str, damage: object, tmp_path: Path) -> None:
+    NeuralJudge(reviews(20, 0), 0, steps=1, batch=2, dim=4).save(tmp_path)
+    if callable(damage):
+        damage(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(str(damage))
+    with pytest.raises(UserError, match=re.escape(str(tmp_path / name))):
+        NeuralJudge.load(tmp_path)
 
 
 def test_the_network_reads_the_commonest_words_so_many_of_each_text() -> None:

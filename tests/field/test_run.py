@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -214,7 +215,15 @@ def test_what_reads_unfinished_texts_reads_whole_ones_and_no_text_may_end_early(
         ("decode.top_p=1.5", "decode.top_p=1.5: give a number above 0, at most 1"),
         ("decode.top_k=-1", "decode.top_k=-1: give a whole number from 0"),
         ("decode.min_new_tokens=7", "decode.min_new_tokens=7: give at most decode.new_tokens=6"),
-        ("judges.least_accuracy=abc", "judges.least_accuracy=abc: give a number from 0, at most 1"),
+        ("judges.least_accuracy=abc", "judges.least_accuracy='abc': give a number from 0, at most 1"),
+        *(
+            (f"{key}={value}", key)
+            for key in ("base", "fluency", "judges", "tune", "decode")
+            for value in ("3", "null")
+        ),
+        *(("base.layers=x", "base.layers"), ("base.dim=15", "base.dim"), ("base.heads=0", "base.heads")),
+        *(("base.positions=true", "base.positions"), ("base.learning_rate=nan", "base.learning_rate")),
+        *(("fluency.steps=2.5", "fluency.steps"), ("judges.steps=x", "judges.steps"), ("tune.batch=-1", "tune.batch")),
         ("base.length=200", "base.length=200: give fewer than base.positions=96"),
     ],
 )
@@ -222,6 +231,30 @@ def test_settings_out_of_range_are_one_line(word: str, line: str) -> None:
     with pytest.raises(UserError) as error:
         compose(["task=topic", "size=smoke", word])
     assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["method=bare method.strengths=[nan]", "method=fudge method.dim=0", "method=lora method.rank=x",
+     "method=lora method.alpha=nan", "method=lora_and_fudge method.parts.fudge.batch=0",
+     "method=log_odds method.prior=0",
+     "method=lora_and_fudge method.units.lora=x", "method=feature_channel method.guided=7",
+     "method=dexperts method.filter_p=2", "method=memory method.order=2.5"],
+)  # fmt: skip
+def test_options_of_a_method_are_checked_before_anything_is_trained(words: str) -> None:
+    cfg = compose(["task=topic", "size=smoke", *words.split()])
+    with pytest.raises(UserError, match=re.escape(words.split()[1].partition("=")[0])):
+        field_run.build_method(cfg)
+
+
+def test_texts_of_an_interrupted_run_that_are_damaged_are_written_again(
+    swept: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for text in ("", "[1]", '{"corpus": ', "\x00"):
+        (part := swept / "strength-1.json").write_text(text)
+        assert field_run._texts_kept(part) == {}
+    assert caplog.text.count(str(part)) == 3
+    part.unlink()
 
 
 def test_a_tokenizer_s_start_stands_before_every_text(swept: Path) -> None:

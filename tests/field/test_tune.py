@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +117,24 @@ def test_the_weight_decay_is_the_one_asked_for(decay: float) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimise([weight], lambda _: 0 * weight.sum(), steps=1, learning_rate=0.1, seed=0, weight_decay=decay)
     assert weight.tolist() == pytest.approx([1 - 0.1 * decay] * 2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", {}, {"parameters": [torch.zeros(4)]}, {"parameters": [torch.full((3,), torch.nan)]}, {"losses": ["x"]},
+     {"optimizer": {}}, {"best": 3}, {"step": "x"}],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_named(damage: bytes | dict[str, Any], tmp_path: Path) -> None:
+    weight, checkpoint = torch.nn.Parameter(torch.zeros(3)), tmp_path / ".head.ckpt"
+    optimizer = torch.optim.AdamW([weight], lr=0.1).state_dict()
+    whole = {"parameters": [torch.ones(3)], "optimizer": optimizer, "step": 2, "losses": [1.0, 1.0],
+             "best": {"loss": math.inf, "step": 0, "parameters": []}}  # fmt: skip
+    if isinstance(damage, bytes):
+        checkpoint.write_bytes(damage)
+    else:
+        torch.save({**whole, **damage} if damage else damage, checkpoint)
+    with pytest.raises(UserError, match=re.escape(str(checkpoint))):
+        optimise([weight], lambda _: weight.sum(), steps=3, learning_rate=0.1, seed=0, checkpoint=checkpoint)
 
 
 def test_a_training_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import batch_of, optimise
+from lit_ctg.limits import NonNegative, Positive
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 
 CENTRES, TEMPERATURE = (0.2, 0.6, 1.0), 0.35  # Eq. 1; the features here have no memberships, so they are not used
@@ -47,9 +48,9 @@ class FeatureChannel(Method):
     def __init__(
         self,
         *,
-        strengths: Sequence[float],
+        strengths: Sequence[Positive],
         module: Callable[..., Any],
-        learning_rate: float,
+        learning_rate: NonNegative,
         frozen: bool,
         guided: bool,
     ) -> None:
@@ -85,11 +86,11 @@ class FeatureChannel(Method):
             batch = batch_of(stream.windows(generator, int(bench.tune_options["batch"])))
             return module.losses(batch)["loss"]
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        def train(checkpoint: Path) -> dict[str, float]:
             module.train()
             # as many steps as all fine-tuned models together
             steps = int(bench.tune_options["steps"]) * len(bench.task.targets)
-            told = optimise(
+            return optimise(
                 trained.values(),
                 loss_of,
                 steps=steps,
@@ -98,16 +99,14 @@ class FeatureChannel(Method):
                 weight_decay=0.0,
                 checkpoint=checkpoint,
             )
-            torch.save({name: value.detach() for name, value in trained.items()}, folder / "weights.pt")
-            return told
 
         options = {
             "learning_rate": self.learning_rate,
             "frozen": self.frozen,
             "module": getattr(self.module, "keywords", {}),
         }
-        folder = bench.learned("channel", {**options, "lexicon": config["lexicon"], "features": features}, make)
-        module.load_state_dict(torch.load(folder / "weights.pt", weights_only=True), strict=False)
+        key = {**options, "lexicon": config["lexicon"], "features": features}
+        bench.learn("channel", key, trained, train)
         self.control = kind.restore({**config, "gate": module.fuse.gate is not None}, dict(module.fuse.state_dict()))
         self.model = bench.model if self.frozen else backbone.model.eval().requires_grad_(False)
         self.learned = sum(value.numel() for name, value in trained.items() if not name.startswith("auxiliary"))

@@ -20,6 +20,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
+from lit_ctg.limits import Count, NonNegative, Positive
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,7 +30,7 @@ class _Codes(Method):
 
     kind: str
 
-    def __init__(self, *, strengths: Sequence[float], learning_rate: float) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], learning_rate: NonNegative) -> None:
         super().__init__(strengths=strengths)
         self.learning_rate = learning_rate
         self.control: Control | None = None
@@ -51,8 +52,8 @@ class _Codes(Method):
             ids = torch.cat([stream.windows(generator, each) for stream in streams])
             return loss(ids, torch.arange(len(targets)).repeat_interleave(each))
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
-            told = optimise(
+        def train(checkpoint: Path) -> dict[str, float]:
+            return optimise(
                 parameters.values(),
                 loss_of,
                 steps=int(bench.tune_options["steps"])
@@ -62,14 +63,9 @@ class _Codes(Method):
                 weight_decay=0.0,
                 checkpoint=checkpoint,
             )
-            torch.save({name: value.detach() for name, value in parameters.items()}, folder / "weights.pt")
-            return told
 
-        folder = bench.learned(self.kind, {**key, "learning_rate": self.learning_rate, "targets": list(targets)}, make)
-        kept = torch.load(folder / "weights.pt", weights_only=True)
-        with torch.no_grad():
-            for name, value in parameters.items():
-                value.copy_(kept[name])
+        whole = {**key, "learning_rate": self.learning_rate, "targets": list(targets)}
+        bench.learn(self.kind, whole, parameters, train)
 
     def arm(self, bench: Bench, target: str) -> Arm:
         assert self.control is not None
@@ -89,7 +85,9 @@ class NeuronCodes(_Codes):
 
     kind = "neuron_codes"
 
-    def __init__(self, *, strengths: Sequence[float], learning_rate: float, code: int, layers: Sequence[str]) -> None:
+    def __init__(
+        self, *, strengths: Sequence[Positive], learning_rate: NonNegative, code: Count, layers: Sequence[str]
+    ) -> None:
         super().__init__(strengths=strengths, learning_rate=learning_rate)
         self.code, self.layers = code, tuple(layers)
 
@@ -133,7 +131,7 @@ class SoftPrompt(_Codes):
 
     kind = "soft_prompt"
 
-    def __init__(self, *, strengths: Sequence[float], learning_rate: float, places: int) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], learning_rate: NonNegative, places: Count) -> None:
         super().__init__(strengths=strengths, learning_rate=learning_rate)
         self.places = places
 

@@ -10,6 +10,7 @@ from lit_ctg.control.bundle import load
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
+from lit_ctg.limits import Positive
 
 
 class Combined(Method):
@@ -23,7 +24,9 @@ class Combined(Method):
             UserError: the names in ``units`` differ from those in ``parts``.
     """
 
-    def __init__(self, *, strengths: Sequence[float], parts: Mapping[str, Method], units: Mapping[str, float]) -> None:
+    def __init__(
+        self, *, strengths: Sequence[Positive], parts: Mapping[str, Method], units: Mapping[str, float]
+    ) -> None:
         super().__init__(strengths=strengths)
         self.parts, self.units = dict(parts), dict(units)
         if set(self.parts) != set(self.units) or len(self.parts) < 2:
@@ -77,7 +80,7 @@ class Carried(Method):
     def __init__(
         self,
         *,
-        strengths: Sequence[float],
+        strengths: Sequence[Positive],
         bundle: str,
         swept: Mapping[str, float],
         fixed: Mapping[str, Any],

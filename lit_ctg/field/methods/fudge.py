@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from lit_ctg.control.future import Future, FutureClassifier
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
+from lit_ctg.limits import Count, NonNegative, Positive
 
 AT_ONCE = 512  # held-out passages read at a time
 
@@ -35,13 +35,13 @@ class Fudge(Method):
     def __init__(
         self,
         *,
-        strengths: Sequence[float],
-        dim: int,
-        steps: int,
-        batch: int,
-        learning_rate: float,
-        longest: int,
-        candidates: int,
+        strengths: Sequence[Positive],
+        dim: Count,
+        steps: Count,
+        batch: Count,
+        learning_rate: NonNegative,
+        longest: Count,
+        candidates: Count,
     ) -> None:
         super().__init__(strengths=strengths)
         self.options = {"dim": dim, "steps": steps, "batch": batch, "learning_rate": learning_rate, "longest": longest}
@@ -54,7 +54,7 @@ class Fudge(Method):
         torch.manual_seed(bench.seed)
         classifier = FutureClassifier(size, len(targets), int(options["dim"]))
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        def train(checkpoint: Path) -> dict[str, float]:
             longest = int(options["longest"])
             rows = [bench.ids([one.text for one in bench.task.examples("train", target)]) for target in targets]
             parts = [_split(own, longest) for own in rows]
@@ -66,7 +66,7 @@ class Fudge(Method):
                 costs = [_loss_of_class(classifier, tried, label) for label, (_, tried) in enumerate(parts)]
                 return sum(costs) / len(costs)
 
-            told = optimise(
+            return optimise(
                 classifier.parameters(),
                 loss_of,
                 steps=int(options["steps"]),
@@ -75,12 +75,9 @@ class Fudge(Method):
                 checkpoint=checkpoint,
                 held_out=held_out,
             )
-            torch.save(classifier.state_dict(), folder / "weights.pt")
-            return told
 
         key = {"classifier": options, "targets": list(targets), "kept": "least held-out loss"}
-        folder = bench.learned("fudge", key, make)
-        classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        bench.learn("fudge", key, classifier.state_dict(), train)
         self.control = Future(classifier, targets, candidates=self.candidates)
 
     def arm(self, bench: Bench, target: str) -> Arm:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from lit_ctg.field.bench import Bench
 from lit_ctg.field.judge import balanced
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import optimise
+from lit_ctg.limits import Count, NonNegative, Positive
 
 BATCH = 64  # passages read at a time
 
@@ -33,14 +33,14 @@ class GradientSteering(Method):
     def __init__(
         self,
         *,
-        strengths: Sequence[float],
-        steps: int,
-        kl: float,
-        updates: int,
-        batch: int,
-        learning_rate: float,
-        longest: int,
-        places: int,
+        strengths: Sequence[Positive],
+        steps: Count,
+        kl: NonNegative,
+        updates: Count,
+        batch: Count,
+        learning_rate: NonNegative,
+        longest: Count,
+        places: Count,
     ) -> None:
         super().__init__(strengths=strengths)
         self.steps, self.kl = steps, kl
@@ -54,7 +54,7 @@ class GradientSteering(Method):
         torch.manual_seed(bench.seed)
         classifier = nn.Linear(width, len(targets))
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        def train(checkpoint: Path) -> dict[str, float]:
             state_XD, label_X = states(bench, int(options["longest"]), int(options["places"]))
 
             def loss_of(generator: np.random.Generator) -> Tensor:
@@ -69,12 +69,10 @@ class GradientSteering(Method):
                 seed=bench.seed,
                 checkpoint=checkpoint,
             )
-            torch.save(classifier.state_dict(), folder / "weights.pt")
             right = (classifier(state_XD).argmax(1) == label_X).float().mean()
             return {**told, "accuracy_on_training_states": float(right)}
 
-        folder = bench.learned("gradient", {"classifier": options, "targets": list(targets)}, make)
-        classifier.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        bench.learn("gradient", {"classifier": options, "targets": list(targets)}, classifier.state_dict(), train)
         self.control = Gradient(classifier.weight, classifier.bias, targets, steps=self.steps, kl=self.kl)
 
     def arm(self, bench: Bench, target: str) -> Arm:

@@ -20,6 +20,7 @@ from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.tune import Stream, batch_of, optimise
+from lit_ctg.limits import NonNegative, Positive
 from lit_ctg.network.huggingface import HuggingFaceBackbone
 
 
@@ -32,7 +33,9 @@ class IdeaGates(Method):
         learning_rate: of its training; 0: nothing is trained, the head says the token rates of the class alone.
     """
 
-    def __init__(self, *, strengths: Sequence[float], module: Callable[..., Any], learning_rate: float) -> None:
+    def __init__(
+        self, *, strengths: Sequence[Positive], module: Callable[..., Any], learning_rate: NonNegative
+    ) -> None:
         super().__init__(strengths=strengths)
         self.module, self.learning_rate = module, learning_rate
         self.controls: dict[str, Control] = {}
@@ -63,9 +66,9 @@ class IdeaGates(Method):
             loss: Tensor = module.losses(batch)["loss"]
             return loss
 
-        def make(folder: Path, checkpoint: Path) -> dict[str, Any]:
+        def train(checkpoint: Path) -> dict[str, float]:
             module.train()
-            told = optimise(
+            return optimise(
                 module.idea_head.parameters(),
                 loss_of,
                 steps=int(bench.tune_options["steps"]),
@@ -74,12 +77,9 @@ class IdeaGates(Method):
                 weight_decay=0.0,
                 checkpoint=checkpoint,
             )
-            torch.save(module.idea_head.state_dict(), folder / "weights.pt")
-            return told
 
         options = {"learning_rate": self.learning_rate, "module": getattr(self.module, "keywords", {})}
-        folder = bench.learned("idea_head", {**options, "label": target}, make)
-        module.idea_head.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+        bench.learn("idea_head", {**options, "label": target}, module.idea_head.state_dict(), train)
 
     def arm(self, bench: Bench, target: str) -> Arm:
         alpha, beta = self.gate

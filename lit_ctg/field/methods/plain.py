@@ -9,6 +9,7 @@ import numpy as np
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
 from lit_ctg.field.task import first_words
+from lit_ctg.limits import Count, Positive
 
 
 class Bare(Method):
@@ -29,7 +30,7 @@ class Prefix(Method):
         words: of each passage.
     """
 
-    def __init__(self, *, strengths: Sequence[float], words: int) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], words: Count) -> None:
         super().__init__(strengths=strengths)
         self.words = words
 

@@ -9,12 +9,13 @@ from typing import Any
 from lit_ctg.control.class_models import ClassModels, Experts, GenerativeClassifier
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method, move_towards
+from lit_ctg.limits import Count, NonNegative, Nucleus, Positive
 
 
 class FineTuned(Method):
     """The base model fine-tuned on the class; strength s: weights base + s (tuned - base)."""
 
-    def __init__(self, *, strengths: Sequence[float]) -> None:
+    def __init__(self, *, strengths: Sequence[Positive]) -> None:
         super().__init__(strengths=strengths)
         self.models: dict[str, Any] = {}
 
@@ -38,7 +39,9 @@ class LoRA(Method):
         learning_rate: of their training.
     """
 
-    def __init__(self, *, strengths: Sequence[float], rank: int, alpha: float, learning_rate: float) -> None:
+    def __init__(
+        self, *, strengths: Sequence[Positive], rank: Count, alpha: NonNegative, learning_rate: NonNegative
+    ) -> None:
         super().__init__(strengths=strengths)
         self.rank, self.alpha, self.learning_rate = rank, alpha, learning_rate
         self.models: dict[str, Any] = {}
@@ -78,7 +81,7 @@ class LoRA(Method):
 class OfClassModels(Method):
     """Base class of methods that steer by a fine-tuned model of every class."""
 
-    def __init__(self, *, strengths: Sequence[float]) -> None:
+    def __init__(self, *, strengths: Sequence[Positive]) -> None:
         super().__init__(strengths=strengths)
         self.control: ClassModels | None = None
 
@@ -106,7 +109,7 @@ class DExperts(OfClassModels):
         filter_p: of ``Experts``.
     """
 
-    def __init__(self, *, strengths: Sequence[float], filter_p: float) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], filter_p: Nucleus) -> None:
         super().__init__(strengths=strengths)
         self.filter_p = filter_p
 

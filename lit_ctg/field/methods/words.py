@@ -15,6 +15,7 @@ from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm, Method
+from lit_ctg.limits import Count, Positive
 
 
 class LogOdds(Method):
@@ -24,7 +25,7 @@ class LogOdds(Method):
         prior: counts added to every token.
     """
 
-    def __init__(self, *, strengths: Sequence[float], prior: float) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], prior: Positive) -> None:
         super().__init__(strengths=strengths)
         self.prior = prior
         self.control: TokenBias | None = None
@@ -73,7 +74,7 @@ class ClassGraph(Method):
         variant: output layer, ``graphmax`` or a name that the graphmax control knows.
     """
 
-    def __init__(self, *, strengths: Sequence[float], variant: str) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], variant: str) -> None:
         super().__init__(strengths=strengths)
         self.variant = variant
         self.controls: dict[str, Control] = {}
@@ -99,7 +100,7 @@ class ClassMemory(Method):
         order: longest n-grams.
     """
 
-    def __init__(self, *, strengths: Sequence[float], order: int) -> None:
+    def __init__(self, *, strengths: Sequence[Positive], order: Count) -> None:
         super().__init__(strengths=strengths)
         if self.strengths[-1] > 1:
             raise UserError(f"method.strengths={list(self.strengths)}: weights lie between 0 and 1")
