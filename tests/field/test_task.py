@@ -203,10 +203,6 @@ def test_prompts_begin_held_out_passages_and_classes_alternate() -> None:
         ({"shares": dict.fromkeys(SPLITS, 0.3)}, "which sum to 1"),
         ({"labels": {"bad": [1]}}, "two classes or more"),
         *(({key: value}, rf"Task\.{key}") for key in ("passage_words", "prompt_words") for value in (0, "x", None)),
-            ({key: value}, rf"Task\.{key}")
-            for key in ("passage_words", "prompt_words")
-            for value in (0, "x", None, True)
-        ),
         *(({key: value}, rf"Task\.{key}") for key in ("per_label", "unit_words") for value in (0, "x", 2.5)),
         ({"split_seed": -1}, r"Task\.split_seed"),
         ({"labels": {"bad": [1], "best": [6]}}, "task stars: no document of best: give another corpus"),
