@@ -76,7 +76,7 @@ def without_trust(words: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def words_from_file() -> Iterator[None]:
-    """Within this block, also in jobs started there, words come from a file: what they name is not the user's choice."""
+    """Within this block, and in jobs started there, words come from a file: what they name is not the user's choice."""
     before = os.environ.get(FROM_FILE)
     os.environ[FROM_FILE] = "1"
     try:
@@ -136,9 +136,8 @@ def resolve(name: Any, where: str) -> Any:
     found = _found(name, where)
     if _is_users(name):
         return found
-    defined = str(getattr(found, "__module__", "")).split(".")
-    whole = defined[0] == package and (package != "lit_ctg" or (defined[1:2] != [] and defined[1] in FOLDERS))
-    if not isinstance(found, type) or not whole:
+    within = tuple(f"lit_ctg.{folder}." for folder in FOLDERS) if package == "lit_ctg" else f"{package}."
+    if not isinstance(found, type) or not f"{found.__module__}.".startswith(within):
         raise UserError(f"{where}: {name} is not a class that {package} defines, so a file may not choose it")
     return found
 
@@ -195,5 +194,5 @@ def _check_plain(value: Any, where: str, key: str = "") -> None:
         for part in value:
             _check_plain(part, where, key)
     elif isinstance(value, str) and "${" in value:
-        raise UserError(f"{where}: {printable(key) or 'a key'} is {printable(value)[:100]!r}; a stored configuration is "
-                        "plain: this file was not written by lit_ctg")  # fmt: skip
+        shown = f"{printable(key) or 'a key'} is {printable(value)[:100]!r}"
+        raise UserError(f"{where}: {shown}; a stored configuration is plain: this file was not written by lit_ctg")

@@ -71,7 +71,7 @@ def test_nothing_is_imported_before_the_name_is_checked(package: str) -> None:
 def test_all_classes_of_the_configuration_may_be_named() -> None:
     names = trust._in_conf()
     assert len(names) > 90
-    for name in sorted(names):
+    for name in sorted(names - {"..."}):  # of a comment
         assert isinstance(trust.resolve(name, name), type)
 
 
