@@ -30,6 +30,7 @@ from lit_ctg.limits import (
 )
 from lit_ctg.trust import TRUSTED
 
+CONF = Path(__file__).resolve().parents[1] / "conf"
 KINDS = ("one", "two")
 BAD = (math.nan, math.inf, -math.inf, 10**400, True, 2.5, "x", "inf")
 
