@@ -6,7 +6,8 @@ import functools
 import io
 import logging
 import os
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def labels_of(root: str | Path | None) -> dict[str, tuple[Path, ...]]:
     without any text, are left out with a warning.
 
     Raises:
-        UserError: no such folder, no label, a name that is not UTF-8, a pipe, folders named after splits.
+        UserError: no such folder, no label, a name that is not UTF-8, two that look the same, a pipe, folders named
+            after splits.
     """
     folder = root_folder(root)
     # called several times per run: files are read again, and reported, only where something has changed
@@ -63,7 +65,7 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         check_unicode(entry.name, f"data.root={root}: the file")
         label, files = (entry.name, _below(entry)) if entry.is_dir() else (_stem(entry), [entry])
         readable = [path for path in files if data_suffix(path) in READ]
-        passed += [path.relative_to(folder).as_posix() for path in files if path not in readable]
+        passed += [path.relative_to(folder).as_posix() for path in files if data_suffix(path) not in READ]
         if readable:
             found.setdefault(label, []).extend(readable)
         elif not files:
@@ -73,17 +75,28 @@ def _labels(root: str, folder: Path, state: tuple[Any, ...]) -> dict[str, tuple[
         raise UserError(f"data.root={root}: {' and '.join(splits)} are splits, not labels; give one file or subfolder "
                         "per label (splits are made here), or use data=wikitext, which reads such files")  # fmt: skip
     if passed:
-        more = ", ..." if len(passed) > 5 else ""
-        _logger.warning(f"data.root={root}: left out {', '.join(passed[:5])}{more} ({' '.join(READ)} are read)")
-    empty = [label for label, files in found.items() if not any(map(_has_text, files))]
+        _logger.warning(f"data.root={root}: left out {_shown(passed)} ({' '.join(READ)} are read)")
+    empty = {label: None for label, files in found.items() if not any(map(_has_text, files))}
     if empty or bare:
-        _logger.warning(f"data.root={root}: left out {', '.join([*empty, *bare])}: no text there")
+        _logger.warning(f"data.root={root}: left out {_shown([*empty, *bare])}: no text there")
     labels = {label: tuple(files) for label, files in sorted(found.items()) if label not in empty}
     if not labels:
         raise UserError(
             f"data.root={root} holds no text: give one file (.txt .jsonl .csv .parquet) or subfolder per label"
         )
+    spelled: dict[str, str] = {}
+    for label in labels:
+        other = spelled.setdefault(unicodedata.normalize("NFC", label), label)
+        if other != label:
+            raise UserError(
+                f"data.root={root}: the labels {other!a} and {label!a} look the same: rename one, or put both "
+                "into one subfolder"
+            )
     return labels
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _below(folder: Path) -> list[Path]:
@@ -142,7 +155,7 @@ class FolderDataModule(CorpusDataModule):
         self.column = column
         self._cuts: dict[str, tuple[int, int]] = {}
 
-    @property
+    @functools.cached_property
     def labels(self) -> dict[str, tuple[Path, ...]]:
         """The files of every label, in the order of the control codes."""
         return labels_of(self.root)

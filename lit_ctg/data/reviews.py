@@ -128,6 +128,6 @@ def _file_reviews(name: str, path: Path) -> Iterator[Document]:
 def _columns(path: Path) -> tuple[str, str | None, int]:
     """Return which columns hold text and stars, and what to add for stars (Yelp's ``label`` counts from 0)."""
     names = column_names(path)
-    text = text_column(path)
-    stars = next((name for name in _STARS if name in names), None)
-    return (text, stars, 0) if stars or "label" not in names else (text, "label", 1)
+    stars = next((name for name in (*_STARS, "label") if name in names), None)
+    text = text_column(path, also=[stars] if stars else [])
+    return text, stars, int(stars == "label")

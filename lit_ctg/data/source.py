@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import gzip
 import hashlib
 import io
 import itertools
 import json
+import logging
 import lzma
 import math
 import zlib
@@ -32,8 +34,11 @@ SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".csv", ".parquet")
 PACKED_SUFFIXES = ("", ".xz", ".gz", ".zst")
 # usual names of the column that holds the text
 TEXT_COLUMNS = ("text", "reviewText", "review_body")
+# of the fields of a .csv file, the usual one first; the first that is in its header is taken
+SEPARATORS = (",", ";", "\t", "|")
 # a line longer than this is a damaged or binary file: real lines of all our corpora stay under 100 kB
 MAX_LINE_BYTES = 32 * 2**20
+_logger = logging.getLogger(__name__)
 
 
 def check_source(source: str) -> str:
@@ -316,8 +321,12 @@ def column_names(path: str | Path) -> list[str]:
             return pyarrow.parquet.read_schema(stream if plain else io.BytesIO(stream.read())).names
 
 
-def text_column(path: str | Path, given: str | None = None) -> str:
-    """Return the column of a file of rows that holds the text: ``given``, one of the usual names, or the only one."""
+def text_column(path: str | Path, given: str | None = None, also: Sequence[str] = ()) -> str:
+    """Return the column of a file of rows that holds the text: ``given``, one of the usual names, or the only one.
+
+    A warning names the columns that are not read, of which ``also`` are none, once for files of a folder that have the
+    same ones.
+    """
     names = column_names(path)
     found = next((name for name in ([given] if given else TEXT_COLUMNS) if name in names), None)
     if found is None and not given and len(names) == 1:
@@ -326,7 +335,17 @@ def text_column(path: str | Path, given: str | None = None) -> str:
         hint = did_you_mean(given, names) if given else ""
         wanted = given or TEXT_COLUMNS[0]
         raise UserError(f"{path} has no column '{wanted}' (it has {_listed(names)}): call it 'text'{hint}")
+    _warn_of_unread(Path(path).parent, found, tuple(name for name in names if name != found and name not in also))
     return found
+
+
+@functools.cache
+def _warn_of_unread(folder: Path, text: str, others: Sequence[str]) -> None:
+    if others:
+        _logger.warning(
+            f"{folder}: column '{_said(text)}' is taken as the text, other columns ({_listed(others)}) are ignored; "
+            "labels are files and subfolders, not columns"
+        )
 
 
 def read_json(path: str | Path) -> Any:
@@ -358,20 +377,31 @@ def _read_jsonl(path: str | Path, columns: Sequence[str], optional: Sequence[str
 def _read_csv(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
     # strict: an unclosed quote would otherwise silently swallow the rest of the file
-    rows = csv.DictReader((line + "\n" for line in read_lines(path, empty=empty)), strict=True)
+    lines = (line + "\n" for line in read_lines(path, empty=empty))
+    header = next(lines, "")
+    mark = next((mark for mark in SEPARATORS if mark in header), SEPARATORS[0])
+    rows = csv.DictReader(itertools.chain([header], lines), delimiter=mark, strict=True)
     begin = 1
     try:
+        _check_header(rows.fieldnames or (), path)
         for row in rows:
             begin = max(begin + 1, 2)
             where = f"{path} line {begin}"
             if None in row:
-                raise UserError(f"{where} has more fields than the header: put text with commas in quotes")
+                raise UserError(f"{where} has more fields than the header: put text with {mark!r} in quotes")
             begin = rows.line_num
             yield Row(row, where)
     except csv.Error as error:
         raise UserError(
             f"{path} line {begin + 1} is not CSV ({error}): close every quote, double the quotes inside a field"
         ) from error
+
+
+def _check_header(names: Sequence[str], path: str | Path) -> None:
+    """Refuse two columns of one name: only one of them would be read."""
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise UserError(f"{path} has two columns called '{_said(twice)}': rename one")
 
 
 def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[str], empty: bool) -> Iterator[Row]:
@@ -384,6 +414,7 @@ def _read_parquet(path: str | Path, columns: Sequence[str], optional: Sequence[s
             plain = Path(path).suffix == ".parquet"
             table = pyarrow.parquet.ParquetFile(stream if plain else io.BytesIO(stream.read()))
             names = table.schema_arrow.names
+            _check_header(names, path)
             missing = next((name for name in columns if name not in names), None)
             if missing is not None:
                 hint = did_you_mean(missing, names)

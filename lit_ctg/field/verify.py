@@ -55,7 +55,7 @@ def _named_rules(name: str, written: str) -> list[OccurrenceJudge]:
         cfg = compose([f"task={name}"])
     except UserError:
         return []
-    if repr(plain(cfg.task)["rules"]) != written:
+    if repr(plain(cfg.task).get("rules")) != written:
         return []
     return [RuleJudge(judge, {label: instantiate(rule, "task.rules") for label, rule in own.items()})
             for judge, own in cfg.task.rules.items()]  # fmt: skip

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.results.record import RunRecord, check_sources, load_records
 from lit_ctg.results.spec import experiments_root, papers
 from lit_ctg.statistics import wilson_interval
@@ -134,7 +134,14 @@ def verify(records: Iterable[RunRecord], recompute: Callable[[RunRecord], Iterat
     for record in records:
         count += 1
         seen: set[str] = set()
-        for found in [*fold_means(record), *(recompute(record) if recompute is not None else ())]:
+        try:
+            expected = [*fold_means(record), *(recompute(record) if recompute is not None else ())]
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            # what a paper keeps in texts and configuration is checked nowhere else
+            raise UserError(
+                f"{record.source or _place(record)}: not as {record.paper} writes it ({one_line(error)}): run it again"
+            ) from error
+        for found in expected:
             stored = _stored(record.metrics.get(found.metric), found.part)
             if stored is None:
                 differences.append(f"{_place(record)}: {found.metric}: not recorded, {found.low:.6g} recomputed")

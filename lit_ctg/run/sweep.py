@@ -34,7 +34,6 @@ from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 from lit_ctg.terminal import Console, printable
-from lit_ctg.trust import named_by_user, without_trust
 
 # seconds between two reads of the journal
 POLL = 0.2
@@ -51,7 +50,7 @@ def sweep(words: list[str]) -> int:
     Raises:
         UserError: the overrides cannot be composed, so no job was started; or the journal cannot be written.
     """
-    overrides = prepare_overrides(without_trust(words))
+    overrides = prepare_overrides(words)
     root = next(
         (word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")),
         "outputs",
@@ -150,10 +149,7 @@ def _job(cfg: DictConfig) -> str:
         _pool.start(words)
         return "STARTED"
     # in a sweep over several papers only the job's own words say which variant of a corpus it reads
-    if prepare_overrides(words) != words:
-        return _run(lambda: compose(words))
-    named_by_user(cfg)
-    return _run(lambda: check(cfg))
+    return _run(lambda: check(cfg) if prepare_overrides(words) == words else compose(words))
 
 
 def run_job(words: Sequence[str]) -> int:

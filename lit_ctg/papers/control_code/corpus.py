@@ -15,7 +15,7 @@ from lit_ctg.data.corpus import SAMPLE_SPLIT, CorpusDataModule
 from lit_ctg.data.document import Document
 from lit_ctg.data.gutenberg_text import book_text, strip_tag
 from lit_ctg.data.hub import ALTERNATIVES, SET_CACHE, Progress, require_network
-from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading
+from lit_ctg.data.source import data_suffix, file_checksum, find_file, read_records, read_text, reading, text_column
 from lit_ctg.data.split import check_fractions, tail_documents, tail_text
 from lit_ctg.errors import UserError, did_you_mean, only_errors_of
 from lit_ctg.files import locked, write_atomic
@@ -276,7 +276,8 @@ class ScriptsDataModule(CorpusDataModule):
 
 
 def _rows(style: str, path: Path) -> Iterator[Document]:
-    for row in read_records(path, ["text"], ["title"]):
+    column = text_column(path, "text", also=["title"])
+    for row in read_records(path, [column], ["title"]):
         title = row.text("title").strip()
-        body = row.text("text").strip()
+        body = row.text(column).strip()
         yield Document(f"{title}\n\n{body}\n" if title else f"{body}\n", style)

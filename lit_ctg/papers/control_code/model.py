@@ -455,8 +455,13 @@ class SourceModel(LitLanguageModel):
         """Set the names of the sources.
 
         Raises:
-            UserError: not as many as codes, or different from those of training.
+            UserError: fewer than two, not as many as codes, or different from those of training.
         """
+        if len(sources) < 2:
+            raise UserError(
+                f"the corpus has one source ({', '.join(sources)}), from which no code can be told apart: give two or "
+                "more (data=folder: one file or subfolder per label)"
+            )
         if len(sources) != self.codes:
             raise UserError(
                 f"model.codes={self.codes} but the corpus has {len(sources)} sources ({', '.join(sources)}): "

@@ -322,7 +322,7 @@ def test_configuration_follows_the_regime(regime, expected):
 
 def test_the_wrong_cost_is_the_mean_over_every_other_code():
     callback = trial()
-    callback.gap = CodeSwapGap(sources="abc", sync_on_compute=False)
+    callback.gap = CodeSwapGap(sources=list("abc"), sync_on_compute=False)
     costs = torch.tensor([1.0, 2.0, 4.0])
 
     def scored(batch):
