@@ -13,6 +13,7 @@ from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
 from lit_ctg.terminal import Console, prepare_output, printable
+from lit_ctg.trust import without_trust
 
 # the commands whose runs leave checkpoints
 _CONTINUE = (["train"], ["reproduce"], ["field"])
@@ -56,7 +57,7 @@ def _dispatch(words: list[str]) -> int:
         named = words[1] if len(words) > 1 else None
         print(COMMANDS[named].help() if named in COMMANDS else usage())
         return 0 if words else 2
-    name, rest = words[0], words[1:]
+    name, rest = words[0], without_trust(words[1:])
     if name == "complete":
         return _complete()
     if name not in COMMANDS:

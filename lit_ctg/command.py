@@ -62,6 +62,7 @@ class Command:
         lines += [f"  {note}" for note in self.notes]
         if self.overrides:
             lines.append("  Every other key=value is an override of the configuration: lit-ctg list what=experiments")
+        lines.append("  trust=<package>  checkpoints, records and manifests may name classes of this package")
         lines += [f"example: lit-ctg {example}" for example in self.examples]
         return "\n".join(lines)
 

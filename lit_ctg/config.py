@@ -22,6 +22,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean
+from lit_ctg.files import config_folder
+from lit_ctg.trust import named_by_user, resolve, stored, without_trust
 
 # what the shell passes as one word may hold commas, spaces and "="; Hydra's grammar wants it quoted
 FREE_TEXT_KEYS = ("prompt", "ckpt_path", "output_root", "data.root", "data.cache_root")
@@ -120,13 +122,6 @@ def _label_count(root: str | None) -> int:
     return len(labels_of(root))
 
 
-def config_folder() -> Path:
-    """Return the folder of YAML files: inside an installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
-
-
 def is_free_text(value: str) -> bool:
     """Return whether a value means itself: it is not null, missing or quoted."""
     return value not in ("", "null", "???") and not _QUOTED.fullmatch(value)
@@ -190,7 +185,7 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
     """
     register()
     GlobalHydra.instance().clear()
-    words = prepare_overrides(overrides)
+    words = prepare_overrides(without_trust(overrides))
     try:
         with hydra.initialize_config_dir(str(config_folder()), version_base="1.3", job_name="lit_ctg"):
             cfg = hydra.compose("config", overrides=words)
@@ -200,14 +195,16 @@ def compose(overrides: Iterable[str], experiment: bool = True) -> DictConfig:
         text = explain(error) + _closest_key(error, words)
         named = any(word.partition("=")[0].lstrip("+~") in text for word in words)
         raise UserError(text if named else text + blame(error, words)) from error
-    return check(cfg, experiment)
+    check(cfg, experiment)
+    named_by_user(cfg)
+    return cfg
 
 
-def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
+def changed(config: Mapping[str, Any], overrides: Iterable[str], source: Path | str = "the run") -> DictConfig:
     """Return the resolved configuration of a run with some values changed.
 
     Args:
-        config: as ``plain`` gives it.
+        config: as ``plain`` gives it, read from ``source``.
         overrides: ``key=value`` words; ``control.<name>`` may be new.
 
     Raises:
@@ -217,10 +214,10 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     register()
-    words = prepare_overrides(overrides)
+    words = prepare_overrides(without_trust(overrides))
     known = {name: value for name, value in config.items() if name in Config.__dataclass_fields__}
     try:
-        cfg = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(known))
+        cfg = OmegaConf.merge(OmegaConf.structured(Config), stored(known, source))
         assert isinstance(cfg, DictConfig)
         OmegaConf.set_struct(cfg, True)
         for override in OverridesParser.create().parse_overrides(words):
@@ -237,6 +234,8 @@ def changed(config: Mapping[str, Any], overrides: Iterable[str]) -> DictConfig:
                 hint = did_you_mean(top, Config.__dataclass_fields__)
                 raise UserError(f"{override.input_line}: a run has no setting '{top}'{hint}; --help says what there is")
             OmegaConf.update(cfg, key, override.value(), force_add=override.is_add() or override.is_force_add())
+            last = key.rpartition(".")[2]
+            named_by_user({last: override.value()})
         _follow_decoding(cfg, known, {word.partition("=")[0].lstrip("+") for word in words})
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(error)) from error
@@ -281,8 +280,8 @@ def _parameters(target: Any) -> set[str]:
     if not isinstance(target, str):
         return set()
     try:
-        return set(inspect.signature(hydra.utils.get_object(target)).parameters)
-    except (HydraException, ImportError, TypeError, ValueError):
+        return set(inspect.signature(resolve(target, "_target_")).parameters)
+    except (UserError, ImportError, TypeError, ValueError):
         return set()
 
 

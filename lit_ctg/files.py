@@ -367,3 +367,10 @@ def _check_events(events: Iterable[Any], aliases: bool) -> None:
         counts[-1] += size
         if counts[-1] > MAX_YAML_VALUES:
             raise yaml.YAMLError(f"line {line}: more than {MAX_YAML_VALUES:,} values, aliases (*) written out")
+
+
+def config_folder() -> Path:
+    """Return the folder of YAML files: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"

@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.terminal import printable
+from lit_ctg.trust import resolve
 
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
@@ -101,8 +102,6 @@ def check_settings(node: Any, where: str) -> None:
     Raises:
         UserError: names the first setting that does not fit by its full key.
     """
-    from hydra.utils import get_object  # controls need no Hydra
-
     if isinstance(node, DictConfig):
         node = OmegaConf.to_container(node, resolve=True)
     if isinstance(node, list):
@@ -110,7 +109,7 @@ def check_settings(node: Any, where: str) -> None:
             check_settings(item, f"{where}[{place}]")
     elif isinstance(node, dict):
         if "_target_" in node:
-            _check(hints_of(get_object(node["_target_"])), node, where)
+            _check(hints_of(resolve(node["_target_"], where)), node, where)
         for name, value in node.items():
             check_settings(value, f"{where}.{name}")
 

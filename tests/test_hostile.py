@@ -5,6 +5,7 @@ Every case ends in one line that names the file or key, runs nothing, and leaves
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import lzma
@@ -19,14 +20,130 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from lit_ctg import files
+from lit_ctg import files, trust
+from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO
+from lit_ctg.cli import main
+from lit_ctg.config import compose, plain
 from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, collect, load_records, write_record
+from lit_ctg.run.checkpoint import Checkpoint
+from lit_ctg.run.directory import CHECKPOINT
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file that code chosen by hostile input would write; the current folder is empty."""
+    (tmp_path / "hostile_module.py").write_text(
+        "import pathlib\npathlib.Path(__file__).with_name('marker').touch()\n\n\nclass Part:\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv(trust.TRUSTED, raising=False)
+    return tmp_path / "marker"
+
+
+def hostile_nodes(marker: Path) -> dict[str, Any]:
+    """Return parts of a configuration that would write the marker if they were built."""
+    write = f"__import__('pathlib').Path({str(marker)!r}).touch()"
+    return {
+        "a function of a library": {"_target_": "sympy.sympify", "_args_": [write]},
+        "a built-in": {"_target_": "builtins.exec", "_args_": [write]},
+        "the import of a module": {"_target_": "hostile_module.Part"},
+        "a function of ours": {"_target_": "lit_ctg.cli.main", "_args_": [["new", "paper=x"]]},
+        "what a module of ours imports": {"_target_": "lit_ctg.data.hub.Path", "_args_": ["x"]},
+        "a part of a part": {
+            "_target_": "lit_ctg.metric.perplexity.Perplexity",
+            "split": [{"_target_": "sympy.sympify", "_args_": [write]}],
+        },
+        "a name without a module": {"_target_": "exec"},
+        "no name": {"_target_": 7},
+        "an interpolation": {"_target_": "lit_ctg.metric.perplexity.Perplexity", "split": "${oc.env:HOME}"},
+        "an assembled key": {"x": '${oc.decode:"{_targ${oc.select:zzz,et_}: sympy.sympify}"}'},
+    }
+
+
+@pytest.fixture(scope="module")
+def plain_config() -> dict[str, Any]:
+    return plain(compose(["experiment=semantic_fusion/main", "size=smoke"]))
+
+
+def hostile_run(folder: Path, config: dict[str, Any], where: str, node: Any) -> Path:
+    """Write the folder of a finished run whose checkpoint and record name ``node``."""
+    config = copy.deepcopy(config)
+    group, _, name = where.partition(".")
+    config[group] = {**config[group], name: node} if name else node
+    (folder / CHECKPOINT).parent.mkdir(parents=True)
+    content = {"lit_ctg": {"format": FORMAT, "config": config, "corpus": {}}, "state_dict": {}}
+    AtomicCheckpointIO().save_checkpoint(content, folder / CHECKPOINT)
+    write_record(run_record(paper="semantic_fusion", config=config, size="smoke"), folder / "run.json")
+    return folder
+
+
+COMMANDS = {
+    "generate": ["generate", "{run}"],
+    "evaluate": ["evaluate", "{run}"],
+    "export": ["export", "{run}", "out=exported"],
+    "export-model": ["export-model", "run={run}", "out=exported"],
+}
+
+
+@pytest.mark.parametrize("part", list(hostile_nodes(Path("x"))))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_checkpoint_chooses_no_code(
+    command: str, part: str, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile_run(marker.with_name("run"), plain_config, "data", hostile_nodes(marker)[part])
+    assert main([word.format(run=run) for word in COMMANDS[command]]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "data" in told
+    assert not marker.exists() and not [path for path in Path.cwd().rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "where", ["model", "backbone", "decoding", "trainer", "callback.x", "metric.x", "data.tokenizer"]
+)
+def test_no_part_of_a_checkpoint_chooses_code(
+    where: str,
+    marker: Path,
+    plain_config: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Checkpoint, "load_into", lambda *_: None)  # the decoding is built after the weights
+    run = hostile_run(marker.with_name("run"), plain_config, where, {"_target_": "hostile_module.Part"})
+    assert main(["generate" if where == "decoding" else "evaluate", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "hostile_module" in told and where.partition(".")[0] in told
+    assert not marker.exists()
+
+
+def test_a_run_that_trained_nothing_chooses_no_code(
+    marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = {**plain_config["trainer"], "limit_train_batches": 0}
+    run = hostile_run(
+        marker.with_name("run"), {**plain_config, "trainer": trainer}, "data", {"_target_": "hostile_module.Part"}
+    )
+    (run / CHECKPOINT).unlink()
+    assert main(["evaluate", str(run)]) == 2
+    assert "hostile_module" in capsys.readouterr().err and not marker.exists()
+
+
+@pytest.mark.parametrize("paper", ["../x", "a.b", "semantic_fusion.control", "", 7])
+def test_a_checkpoint_names_a_paper_of_ours(
+    paper: Any, marker: Path, plain_config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hostile_run(marker.with_name("run"), plain_config, "paper", paper)
+    for words in (["export", str(run), "out=exported"], ["export-model", f"run={run}", "out=exported"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert list(Path.cwd().iterdir()) == []
 
 
 # ---- records --------------------------------------------------------------------------------------------------------
@@ -96,6 +213,56 @@ def test_a_record_of_another_shape_is_not_verified(tmp_path: Path, run_cli, chan
 
 
 # ---- manifests ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "callback.x: '${oc.decode:\"{_targ${oc.select:zzz,et_}: sympy.sympify}\"}'",
+        "model.dim: '$\\{oc.env\\:HOME\\}'",
+        "model.dim: '${oc.env:HOME}'",
+        "model._target_: sympy.sympify",
+        "callback.x: '{_target_: sympy.sympify}'",
+        "model: ../../../../hostile",
+        "data: /hostile",
+        "model.dim: 'choice(1,2)'",
+        "model.dim: '1,2'",
+        "model.file: '{local}/../../x'",
+    ],
+)
+def test_a_manifest_reads_and_chooses_nothing_of_its_own(
+    setting: str, marker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = Path("experiments/semantic_fusion/paper.yaml")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(f"title: x\nruns:\n  smoke:\n  - experiment: main\n    seed: 0\n    set: {{{setting}}}\n")
+    assert main(["reproduce", "paper=semantic_fusion", "size=smoke", "dry_run=true"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "paper.yaml" in told
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "experiment: ../../x",
+        "experiment: main, seed: '0 x'",
+        "experiment: main, regime: 'a,b'",
+        "experiment: main, data: ../../x",
+    ],
+)
+def test_a_manifest_leaves_no_folder(entry: str, marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = Path("experiments/semantic_fusion/paper.yaml")
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(f"title: x\nruns: {{smoke: [{{{entry}}}]}}\n")
+    assert main(["reproduce", "paper=semantic_fusion", "size=smoke", "dry_run=true"]) == 2
+    assert "paper.yaml" in capsys.readouterr().err
+
+
+def test_jobs_of_a_manifest_name_no_class_of_the_users(marker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["experiment=semantic_fusion/main", "size=smoke", "+callback.x._target_=hostile_module.Part"]
+    with trust.words_from_file():
+        assert main(["train", *words]) == 2
+    assert "hostile_module" in capsys.readouterr().err and not marker.exists()
 
 
 # ---- bundles and exports --------------------------------------------------------------------------------------------

@@ -28,10 +28,17 @@ from lit_ctg.limits import (
     checked,
     hints_of,
 )
+from lit_ctg.trust import TRUSTED
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 KINDS = ("one", "two")
 BAD = (math.nan, math.inf, -math.inf, 10**400, True, 2.5, "x", "inf")
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let configurations name the classes of this file."""
+    monkeypatch.setenv(TRUSTED, __name__.partition(".")[0])
 
 
 class Base(Checked):

@@ -16,7 +16,7 @@ import copy
 import enum
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -135,10 +135,11 @@ class Prefix:
 
     @contextmanager
     def watch(self, model: Any) -> Iterator[Prefix]:
-        """Follow the model's generation; changes to the model are undone at the end.
+        """Follow the model's generation, in evaluation mode; changes to the model are undone at the end.
 
         Raises:
-            UserError: there is a soft prompt, and another watch that would take its places for text.
+            UserError: there is a soft prompt, and another watch that would take its places for text; or a step of the
+                generation ran none of the model's hooks.
         """
         parts = [model]
         if generating(model) is not model:  # adapters of PEFT decode with the inner model, its soft prompts do not
@@ -146,11 +147,14 @@ class Prefix:
         if self.hidden and any(isinstance(part.__dict__.get(PREPARE), _Preparation) for part in parts):
             raise UserError("a soft prompt would be text to the controls attached already: give all to one Steered")
         with ExitStack() as stack:
+            stack.enter_context(_evaluating(model))
             for part in parts:
                 stack.enter_context(_watching(part, self))
                 # also where the pass fails
                 stack.callback(part.register_forward_hook(self._over, always_call=True).remove)
             yield self
+            if self._fresh:
+                raise UserError("the model's forward pass ran without hooks, so no control acted: give it uncompiled")
 
     def _over(self, *_: Any) -> None:
         """Forget the step after its forward pass: what follows belongs to another step, or to a plain call."""
@@ -226,6 +230,67 @@ def _watching(model: Any, prefix: Prefix) -> Iterator[None]:
             own[PREPARE] = before
 
 
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch off dropout, as Hugging Face's pipelines and evaluation loops do; a training loop may sample as it is."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _Noted:
+    """A hook that says that it ran: it leaves ``waiting``."""
+
+    def __init__(self, hook: Callable[..., Any], waiting: dict[int, str], number: int) -> None:
+        self.hook, self.waiting, self.number = hook, waiting, number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.waiting.pop(self.number, None)
+        return self.hook(*args, **kwargs)
+
+
+class _AllRan:
+    """A forward hook of a whole model that fails unless every hook of a control ran in the pass.
+
+    Compiled and fused layers skip hooks without a word. Only an expert of a mixture may be skipped: it runs when text
+    is routed to it.
+
+    Args:
+        name: of the control.
+        model: the model that has the hooks.
+        handles: of the hooks.
+    """
+
+    def __init__(self, name: str, model: Any, handles: Iterable[RemovableHandle]) -> None:
+        self.name = name
+        self.waiting: dict[int, str] = {}  # hook -> path of its module
+        ids = {handle.id for handle in handles}
+        for path, module in model.named_modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                for number in ids & hooks.keys() if "experts" not in path.split(".") else ():
+                    self.waiting[number] = path or "the model"
+                    hooks[number] = _Noted(hooks[number], self.waiting, number)
+
+    def __call__(self, *_: Any) -> None:
+        if self.waiting:
+            raise UserError(
+                f"control {self.name}: {next(iter(self.waiting.values()))} ran without what the control attached to it "
+                "(is it compiled or fused?): load the model without that"
+            )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Say whether torch.compile has a module or its ``forward``: it misses later hooks, and keeps those it compiled."""
+    forward = getattr(module, "forward", None)
+    traced = hasattr(forward, "_torchdynamo_orig_callable") and not getattr(forward, "_torchdynamo_disable", False)
+    return traced or getattr(module, "_compiled_call_impl", None) is not None
+
+
 class Control(Checked, abc.ABC):
     """One way of steering a causal language model; see the module's docstring and docs/controls.md.
 
@@ -276,7 +341,7 @@ class Control(Checked, abc.ABC):
         return None
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
-        """Register forward hooks on the model and return their handles.
+        """Register forward hooks on the model, which each forward pass has to run, and return their handles.
 
         Rows whose ``strength`` is 0 must keep what the network computes (``torch.where``), and no hook may write in
         place. ``prefix.newest(ids)`` gives the whole prefixes of an embedding call.
@@ -334,7 +399,8 @@ class Control(Checked, abc.ABC):
             its score rules, for ``logits_processor``; empty where there are none.
 
         Raises:
-            UserError: a setting that does not exist or does not fit, a model of another shape.
+            UserError: a setting that does not exist or does not fit, a model of another shape, or a forward pass that
+                skipped what the control attached.
         """
         if not isinstance(rows, int | np.integer):
             raise UserError(f"rows={rows!r}: give the number of prompts")
@@ -347,8 +413,12 @@ class Control(Checked, abc.ABC):
             if bool(off_B.all()):  # nothing is attached, so the model is the bare one to the bit
                 yield RuleList()
                 return
+            handles = []
             for handle in self.hooks(model, values, prefix):
                 stack.callback(handle.remove)
+                handles.append(handle)
+            all_ran = _AllRan(self.name, model, handles)
+            stack.callback(generating(model).register_forward_hook(all_ran).remove)
             rule = self.rule(values, prefix)
             yield RuleList(() if rule is None else (_Kept(rule, off_B, prefix),))
 
@@ -395,17 +465,19 @@ class Control(Checked, abc.ABC):
         """Refuse a model that the control does not fit.
 
         Raises:
-            UserError: it is not a causal language model, or has another width or vocabulary.
+            UserError: it is not a causal language model, is compiled, or has another width or vocabulary.
         """
         if not isinstance(model, nn.Module) or not hasattr(model, "prepare_inputs_for_generation"):
             raise UserError(
                 f"control {self.name}: a {type(model).__name__} is not a Hugging Face causal language model"
             )
         refuse_encoder(model)
-        if getattr(model, "_compiled_call_impl", None) is not None:
-            raise UserError(
-                f"control {self.name}: a compiled model does not see what controls attach: give it uncompiled"
-            )
+        for path, module in model.named_modules():
+            if _is_compiled(module):
+                where = f" ({path})" if path else ""
+                raise UserError(
+                    f"control {self.name}: a compiled model{where} does not see what controls attach: uncompile it"
+                )
         found = model_shape(model)
         for part, needed in self.shape().items():
             if found.get(part) != needed:
@@ -481,11 +553,34 @@ def layer_named(model: Any, path: str, name: str) -> nn.Module:
     return known[found[0]]
 
 
+def linear_sizes(layer: Any) -> tuple[int, int] | None:
+    """Return inputs and outputs of a linear layer, None for another; quantized ones pack weights into other shapes."""
+    for names in (("in_features", "out_features"), ("nx", "nf")):  # the latter of transformers' Conv1D
+        sizes = [getattr(layer, name, None) for name in names]
+        if all(isinstance(size, int) for size in sizes):
+            return sizes[0], sizes[1]  # type: ignore[return-value] # both are int
+    return None
+
+
 def model_shape(model: Any) -> dict[str, int]:
     """Return ``vocab_size`` (columns of the scores) and ``hidden_size`` of a Hugging Face causal language model."""
     head = model.get_output_embeddings()
-    if head is not None and getattr(head, "weight", None) is not None:
-        vocabulary, hidden = head.weight.shape
-        return {"vocab_size": int(vocabulary), "hidden_size": int(hidden)}
-    config = model.config
+    weight = getattr(head, "weight", None)
+    if sizes := linear_sizes(head) or (isinstance(weight, Tensor) and tuple(weight.shape[::-1])):
+        return {"vocab_size": sizes[1], "hidden_size": sizes[0]}
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     return {name: int(value) for name in ("vocab_size", "hidden_size") if (value := getattr(config, name, None))}
+
+
+def like_inputs(model: Any) -> Tensor:
+    """Return an empty tensor with the precision and device in which a model embeds ids.
+
+    Accelerate keeps offloaded weights elsewhere until their layer runs.
+    """
+    embedding = model.get_input_embeddings()
+    weight = getattr(embedding, "weight", None)
+    if not isinstance(weight, Tensor):  # quantized: a method
+        return torch.empty(0, device=model.device)
+    device = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
+    dtype = weight.dtype if weight.is_floating_point() else torch.float32
+    return torch.empty(0, dtype=dtype, device=weight.device if device is None else device)

@@ -12,13 +12,14 @@ Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, model_shape, row_values
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, generating, like_inputs, model_shape, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule
@@ -30,55 +31,76 @@ if TYPE_CHECKING:
 ClassModelsT = TypeVar("ClassModelsT", bound="ClassModels")
 
 
+# of a prompt, whose scores are in memory at a time: [N, POSITIONS, V]
+POSITIONS = 64
+
+
 class Reader:
     """Reads prefixes with a causal language model, incrementally where possible.
 
     A prefix that does not extend the last one by a token (another batch, reordered beams) is read from its start, so
     the result depends only on the prefixes. So is every prefix by a model without a cache of keys and values (Mamba,
     or layers of one's own), and by one with a learned prompt of PEFT, which it would put before each new token again.
+
+    Args:
+        model: in evaluation mode.
+        likelihood: also sum the log-likelihoods of the prefixes, for which every position needs scores.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self._learned_prompt = bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
+    def __init__(self, model: Any, *, likelihood: bool) -> None:
+        self.model, self.likelihood = model, likelihood
+        learned_prompt = bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
+        keeps = "logits_to_keep" in inspect.signature(generating(model).forward).parameters
+        self._keep = {"logits_to_keep": 1} if keeps and not likelihood else {}
+        self._caches = not learned_prompt  # until a pass returns no cache
         self._seen_NT: Tensor | None = None
         self._cache: Any = None
-        self._log_p_NV = torch.empty(0)
-        self._total_N = torch.empty(0)
+        self._log_p_NV = self._total_N = torch.empty(0)
 
     @torch.no_grad()
     def __call__(self, ids_NT: Tensor) -> tuple[Tensor, Tensor]:
         """Return (log-probabilities of the next token [N, V], log-likelihood of the prefix after its first token [N]).
 
+        Without ``likelihood`` the latter is 0.
+
         Args:
             ids_NT: prefixes, ``NO_TOKEN`` at padding (on the left).
         """
-        real_NT = ids_NT != NO_TOKEN
-        place_NT = (real_NT.long().cumsum(1) - 1).clamp(min=0)
-        given_NT = ids_NT.where(real_NT, 0)
-        seen_NT = self._seen_NT
+        seen_NT, length = self._seen_NT, ids_NT.shape[1]
         longer = self._cache is not None and seen_NT is not None and torch.equal(ids_NT[:, :-1], seen_NT)
-        if longer:
-            new_N1 = given_NT[:, -1:]
-            self._total_N = self._total_N + self._log_p_NV.gather(1, new_N1).squeeze(1)
-            out = self.model(
-                input_ids=new_N1,
-                attention_mask=real_NT.long(),
-                position_ids=place_NT[:, -1:],
-                past_key_values=self._cache,
-                use_cache=True,
-            )
-            self._log_p_NV = out.logits[:, -1].float().log_softmax(-1)
-        else:
-            out = self.model(input_ids=given_NT, attention_mask=real_NT.long(), position_ids=place_NT, use_cache=True)
-            log_p_NTV = out.logits.float().log_softmax(-1)
-            said_NT = log_p_NTV[:, :-1].gather(2, given_NT[:, 1:].unsqueeze(2)).squeeze(2)
-            self._total_N = said_NT.masked_fill(~real_NT[:, :-1], 0.0).sum(1)
-            self._log_p_NV = log_p_NTV[:, -1]
-        if not self._learned_prompt:
-            self._cache = getattr(out, "past_key_values", None)
+        start = length - 1 if longer else 0
+        while start < length:
+            end = min(start + POSITIONS, length) if self._caches and not self._keep else length
+            self._read(ids_NT, start, end)
+            start = end if self._caches or end == length else 0  # without a cache the next piece needs the whole text
         self._seen_NT = ids_NT.clone()
         return self._log_p_NV, self._total_N
+
+    def _read(self, ids_NT: Tensor, start: int, end: int) -> None:
+        """Read the columns from ``start`` to ``end``, those before them from the cache."""
+        real_NT = ids_NT != NO_TOKEN
+        place_NT = (real_NT.long().cumsum(1) - 1).clamp(min=0)
+        given_Nt = ids_NT[:, start:end].where(real_NT[:, start:end], 0)
+        out = self.model(
+            input_ids=given_Nt,
+            attention_mask=real_NT[:, :end].long(),
+            position_ids=place_NT[:, start:end],
+            use_cache=True,
+            **({"past_key_values": self._cache} if start else {}),
+            **self._keep,
+        )
+        self._cache = getattr(out, "past_key_values", None) if self._caches else None
+        self._caches = self._cache is not None
+        log_p_NtV = out.logits.float().log_softmax(-1)
+        if not start:
+            self._total_N = log_p_NtV.new_zeros(len(ids_NT))
+        elif self.likelihood:
+            first_N = self._log_p_NV.gather(1, given_Nt[:, :1]).squeeze(1)
+            self._total_N = self._total_N + first_N.masked_fill(~real_NT[:, start - 1], 0.0)
+        if self.likelihood:
+            said_Nt = log_p_NtV[:, :-1].gather(2, given_Nt[:, 1:].unsqueeze(2)).squeeze(2)
+            self._total_N = self._total_N + said_Nt.masked_fill(~real_NT[:, start : end - 1], 0.0).sum(1)
+        self._log_p_NV = log_p_NtV[:, -1]
 
 
 class ClassModels(ClassControl):
@@ -116,8 +138,10 @@ class ClassModels(ClassControl):
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the models to the device of the steered one; they are called by the rule."""
+        device = like_inputs(model).device
         for each in self.models.values():
-            each.to(model.get_input_embeddings().weight.device)
+            if like_inputs(each).device != device:
+                each.to(device)
         return ()
 
     def shape(self) -> dict[str, int]:
@@ -200,8 +224,10 @@ class GenerativeClassifier(ClassModels):
 
 
 class _OfModels(ScoreRule):
+    likelihood = True
+
     def __init__(self, models: Mapping[str, Any], shares_BC: Tensor, strength_B: Tensor) -> None:
-        self.readers = [Reader(model) for model in models.values()]
+        self.readers = [Reader(model, likelihood=self.likelihood) for model in models.values()]
         self.shares_BC, self.strength_B = shares_BC, strength_B
 
     def read(self, input_ids: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -218,6 +244,8 @@ class _OfModels(ScoreRule):
 
 
 class _Expert(_OfModels):
+    likelihood = False
+
     def __init__(self, models: Mapping[str, Any], shares_BC: Tensor, strength_B: Tensor, filter_p: float) -> None:
         super().__init__(models, shares_BC, strength_B)
         self.filter_p = filter_p

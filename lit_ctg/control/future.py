@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, row_values
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -102,7 +102,7 @@ class Future(ClassControl):
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         """Bring the classifier to the model's device; it is called by the rule."""
-        self.classifier.to(model.get_input_embeddings().weight.device)
+        self.classifier.to(like_inputs(model).device)
         return ()
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Prefix, Stage, Values, row_values
+from lit_ctg.control.base import Prefix, Stage, Values, model_shape, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.errors import UserError
 
@@ -99,6 +99,21 @@ class Gradient(ClassControl):
             raise UserError(f"control {self.name}: {len(self.classes)} classes for a classifier of {len(weight_CD)}")
         if steps < 1 or kl < 0:
             raise UserError(f"control {self.name}: steps={steps}, kl={kl}: take one step at least, and kl from 0")
+
+    def check_model(self, model: Any) -> None:
+        """Refuse a model whose output layer has no plain weights to move along.
+
+        Raises:
+            UserError: see ``Control.check_model``; or the weights are packed (quantized), offloaded, or not there.
+        """
+        super().check_model(model)
+        weight, shape = getattr(model.get_output_embeddings(), "weight", None), model_shape(model)
+        plain = (shape["vocab_size"], shape["hidden_size"])
+        if not isinstance(weight, Tensor) or tuple(weight.shape) != plain or weight.is_meta:
+            raise UserError(
+                f"control {self.name} needs the weights of the output layer, which this {type(model).__name__} packs, "
+                "offloads or does not have: load the model unquantized, with its output layer in memory"
+            )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         head = model.get_output_embeddings()

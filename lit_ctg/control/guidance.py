@@ -81,7 +81,7 @@ def without_hooks(model: Any) -> Any:
 
 class _Exaggerated(ScoreRule):
     def __init__(self, bare: Any, strength_B: Tensor) -> None:
-        self.reader, self.strength_B = Reader(bare), strength_B
+        self.reader, self.strength_B = Reader(bare, likelihood=False), strength_B
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         off_NV = self.reader(input_ids)[0].to(scores)

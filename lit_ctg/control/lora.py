@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, layer_named, linear_sizes, row_values
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 
@@ -50,12 +50,11 @@ class LoRA(Control):
     def check_model(self, model: Any) -> None:
         super().check_model(model)
         for path, (down_RI, up_OR) in self.adapters.items():
-            weight = getattr(layer_named(model, path, self.name), "weight", None)
-            sizes = sorted(weight.shape) if isinstance(weight, Tensor) else []
-            if sizes != sorted((down_RI.shape[1], up_OR.shape[0])):  # GPT-2 stores its matrices transposed
+            sizes = linear_sizes(layer_named(model, path, self.name)) or ()
+            if sizes != (down_RI.shape[1], up_OR.shape[0]):
                 raise UserError(
                     f"control {self.name}: {path} is made for {down_RI.shape[1]} inputs and {up_OR.shape[0]} outputs, "
-                    f"this model's has {' and '.join(map(str, sizes))}: use the model it was made for"
+                    f"this model's has {' and '.join(map(str, sizes)) or 'none'}: use the model it was made for"
                 )
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:

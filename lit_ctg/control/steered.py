@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, added_ids, generating, refuse_encoder, row_values
+from lit_ctg.control.base import Control, Prefix, added_ids, generating, like_inputs, refuse_encoder, row_values
 from lit_ctg.control.bundle import check_tokenizer, listed
 from lit_ctg.decoding.filters import sample
 from lit_ctg.decoding.rule import RuleList, ScoreRule
@@ -66,7 +66,7 @@ class Steered:
     additions to scores come before replacements of the distribution, and masks come last.
 
     Args:
-        model: in evaluation mode, on its device; it is changed only while ``generate`` runs.
+        model: on its device; it is changed only while ``generate`` runs, which switches off its dropout.
         controls: with distinct names.
         tokenizer: of the model; needed for prompts given as text and for controls stored as text.
 
@@ -338,13 +338,14 @@ class Steered:
             )
         if not bool(mask_BT[:, -1].all()):
             raise UserError("prompts are padded on the right: pad them on the left, or give lists of ids or texts")
-        where = self.model.get_input_embeddings().weight
-        if not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < len(where):
+        embedding, device = self.model.get_input_embeddings(), like_inputs(self.model).device
+        size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
+        if not 0 <= int(ids_BT.min()) <= int(ids_BT.max()) < size:
             raise UserError(
                 f"prompts hold ids from {int(ids_BT.min())} to {int(ids_BT.max())}, the model has tokens 0 to "
-                f"{len(where) - 1}: use the model's own tokenizer"
+                f"{size - 1}: use the model's own tokenizer"
             )
-        return ids_BT.to(where.device), mask_BT.to(where.device)
+        return ids_BT.to(device), mask_BT.to(device)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """Return the ids of one prompt, at least one.

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
 from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
 from lit_ctg.terminal import Console
+from lit_ctg.trust import named_by_user, without_trust
 
 ACTIONS = ("run", "report", "rejudge", "export", "add")
 GROUPS = ("task", "method")
@@ -104,6 +105,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     ConfigStore.instance().store(name="field_schema", node=FieldConfig)
     GlobalHydra.instance().clear()
     # a group of the trainings' options has the name of this plain key, and Hydra would look for an option of it
+    words = without_trust(words)
     given = [word for word in words if word.split("=", 1)[0] == "model"]
     overrides = prepare_overrides([word for word in words if word not in given])
     chosen = dict(word.split("=", 1) for word in overrides if word.split("=", 1)[0] in GROUPS)
@@ -127,6 +129,7 @@ def compose(words: Sequence[str]) -> DictConfig:
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed} is negative: pass a whole number from 0")
     _check(cfg)
+    named_by_user(cfg)
     return cfg
 
 

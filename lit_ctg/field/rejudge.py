@@ -12,8 +12,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.judge import successes
@@ -23,6 +21,7 @@ from lit_ctg.field.run import build_bench
 from lit_ctg.files import write_atomic
 from lit_ctg.results.record import SIZES, RunRecord
 from lit_ctg.terminal import Console
+from lit_ctg.trust import stored
 
 
 def rejudge(
@@ -93,7 +92,7 @@ def judged_anew(records: Sequence[RunRecord], seed: int, output_root: str, root:
     config["judges"]["seed"], config["output_root"] = seed, output_root
     if root is not None:
         config["data"]["root"] = root
-    bench = build_bench(OmegaConf.create(config))
+    bench = build_bench(stored(config, f"{task_of(first)}: the record"))
     if bench.task.data.checksum() != first.corpus.get("text"):
         raise UserError(f"{task_of(first)}: the corpus is not the records' (its checksum differs): give root=<folder>")
     judges, proofs = bench.judges

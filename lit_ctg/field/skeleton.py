@@ -6,10 +6,9 @@ import keyword
 import re
 from pathlib import Path
 
-from lit_ctg.config import config_folder
 from lit_ctg.errors import UserError
 from lit_ctg.field.command import options
-from lit_ctg.files import write_atomic
+from lit_ctg.files import config_folder, write_atomic
 
 METHOD = '''"""{title}: say here what it does, and by which equation of which paper."""
 

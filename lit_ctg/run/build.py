@@ -32,10 +32,8 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.precision import set_precision, usable_accelerator
 from lit_ctg.run.threads import set_threads
 from lit_ctg.run.waiting import prepared
-from lit_ctg.terminal import Console
-
-# a setting of Hydra 1.4; 1.3 builds any class that a configuration names
-ALLOW_LIST = "_execution_whitelist_"
+from lit_ctg.terminal import Console, printable
+from lit_ctg.trust import check_name, resolve, targets
 
 
 @dataclass
@@ -60,20 +58,20 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
     """Build one configuration node.
 
     Raises:
-        UserError: its class refuses the values; names the node.
+        UserError: a class that may not be chosen here (``trust.py``), or that refuses the values; names the node.
     """
-    if isinstance(node, DictConfig) and "_target_" not in node:
+    if not isinstance(node, DictConfig):
+        raise UserError(f"{where}={printable(str(node))[:80]}: give settings with a _target_")
+    if "_target_" not in node:
         # settings for a part that a list in the experiment, or an override of that list, leaves out
         raise UserError(
             f"{where}: only settings ({', '.join(map(str, node))}), but no part of this name is chosen; choose it in "
             f"{where.partition('.')[0]}=[...], or leave it out with ~{where}"
         )
-    if isinstance(node, DictConfig):
-        check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
-        check_settings(node, where)
-    if ALLOW_LIST in inspect.signature(hydra.utils.instantiate).parameters:
-        # whole packages: Hydra checks the module that defines a class, which may differ from the one that names it
-        extra[ALLOW_LIST] = sorted({f"{target.partition('.')[0]}.*" for target in targets(node)})
+    check_given(OmegaConf.missing_keys(node) - {f"{where}.{name}" for name in extra})
+    for target in targets(node):
+        check_name(target, where)
+    check_settings(node, where)
     try:
         return hydra.utils.instantiate(node, _convert_="all", **extra)
     except InstantiationException as error:
@@ -93,16 +91,6 @@ def instantiate(node: DictConfig, where: str, **extra: Any) -> Any:
         raise UserError(f"{where}: {reason}; check the values given for {settings}") from error
 
 
-def targets(node: Any) -> list[str]:
-    """Return every ``_target_`` in a node: the classes that the configuration, which is the user's own, names."""
-    if isinstance(node, DictConfig):
-        node = OmegaConf.to_container(node, resolve=True)
-    if isinstance(node, dict):
-        own = [str(node["_target_"])] if "_target_" in node else []
-        return own + [target for value in node.values() for target in targets(value)]
-    return [target for item in node for target in targets(item)] if isinstance(node, list) else []
-
-
 def build_datamodule(cfg: DictConfig) -> LightningDataModule:
     """Build only the data module (`lit-ctg data`)."""
     if cfg.data is None:
@@ -120,7 +108,7 @@ def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningMo
     """
     seed_everything(cfg.seed if cfg.training_seed is None else cfg.training_seed, workers=True, verbose=False)
     extra: dict[str, Any] = {"vocabulary": cast(Corpus, datamodule).vocabulary}
-    takes = inspect.signature(hydra.utils.get_object(cfg.model._target_)).parameters
+    takes = inspect.signature(resolve(cfg.model.get("_target_"), "model")).parameters
     if "corpus" in takes and "corpus" not in cfg.model:
         extra["corpus"] = datamodule
     if cfg.backbone is not None:

@@ -162,7 +162,7 @@ def _of_run_directory(folder: Path, words: list[str]) -> tuple[DictConfig, Check
     if named := next((word for word in words if word.startswith("ckpt_path=")), None):
         raise UserError(f"{named}: {folder} brings its own checkpoint: leave one of the two out")
     checkpoint = _of_run(folder)
-    cfg = changed(checkpoint.config, words)
+    cfg = changed(checkpoint.config, words, checkpoint.path)
     config = plain(cfg)
     _compare(config, checkpoint)
     theirs, ours = (

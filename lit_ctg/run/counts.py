@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from hydra.utils import get_class
 from lightning import LightningDataModule
 from omegaconf import DictConfig
 from rich.table import Table
@@ -33,6 +32,7 @@ from lit_ctg.run.corpus import fingerprint
 from lit_ctg.run.directory import RECORD, RunDirectory, claim, run_stem
 from lit_ctg.run.train import new_record
 from lit_ctg.terminal import Console
+from lit_ctg.trust import resolve
 
 MODELS: dict[str, type[Unigrams] | type[Bigrams]] = {"unigram": Unigrams, "bigram": Bigrams}
 # tokens processed at a time
@@ -68,7 +68,7 @@ def of_trials(cfg: DictConfig, datamodule: LightningDataModule) -> dict[str, dic
     """Return what the experiment's trials measure on real text: their ``text_references``."""
     found: dict[str, dict[str, Any]] = {}
     for name, node in chosen(cfg.callback):
-        if hasattr(get_class(node._target_), "text_references"):
+        if hasattr(resolve(node.get("_target_"), f"callback.{name}"), "text_references"):
             found |= instantiate(node, f"callback.{name}").text_references(datamodule)
     return found
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 import lit_ctg
 from lit_ctg.control.card import of_record
@@ -23,6 +22,7 @@ from lit_ctg.run.checkpoint import read
 from lit_ctg.run.directory import CHECKPOINT, RECORD
 from lit_ctg.standalone import standalone
 from lit_ctg.terminal import Console
+from lit_ctg.trust import stored
 
 # largest difference of a logit, as a share of the largest one (or of 1), attributed to the order of additions
 TOLERANCE = 1e-5
@@ -57,7 +57,7 @@ def main(
     home = checkpoint.path.absolute().parent.parent  # the path may be relative to a folder inside the run
     target = Path(out) if out is not None else home / FOLDER
     check_target(target)
-    cfg = OmegaConf.create(checkpoint.config)
+    cfg = stored(checkpoint.config, checkpoint.path)
     datamodule = build_datamodule(cfg)
     module = build_model(cfg, datamodule)
     checkpoint.load_into(module, datamodule)

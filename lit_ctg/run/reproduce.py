@@ -38,12 +38,15 @@ from lit_ctg.results.record import REGIMES, SIZES, RunRecord, check_sources, loa
 from lit_ctg.results.spec import MANIFEST, experiments_root, load_manifest, papers
 from lit_ctg.run.directory import FINAL
 from lit_ctg.terminal import Console
+from lit_ctg.trust import words_from_file
 
 _KEYS = ("experiment", "regime", "seed", "set", "data", "priority")
 # what the working directory's manifests may change: settings of these groups, but not the classes behind them
 _GROUPS = ("model", "data", "backbone", "decoding", "metric", "callback", "trainer", "name")
 _SETTING = re.compile(r"(?:" + "|".join(_GROUPS) + r")(?:[./]\w+)*")
 _PLACE = re.compile(r"\{\w*\}")
+# names of experiments, options of a group and folders of data: nothing that leaves conf/ or the folder of local data
+_OPTION = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*")
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ def load_groups(root: Path, paper: str, size: str, local: str = "local") -> list
     path, sizes = root / paper / MANIFEST, load_manifest(root, paper).runs
     if size not in sizes:
         raise UserError(f"{path} lists no runs of size={size}: there are {', '.join(sizes) or 'none'}")
-    return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
+    with words_from_file():
+        return [group for entry in sizes[size] for group in _groups(entry, paper, size, local, path)]
 
 
 def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterator[Group]:
@@ -96,6 +100,10 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
     for key in entry:
         if key not in _KEYS:
             raise UserError(f"{path}: unknown key '{key}'{did_you_mean(str(key), _KEYS)}")
+    for key, pattern in (("experiment", _OPTION), ("data", _OPTION), ("regime", "|".join(REGIMES)), ("seed", r"\d+")):
+        for value in _list(entry.get(key, [])):
+            if not re.fullmatch(pattern, str(value)):
+                raise UserError(f"{path}: '{key}' cannot be {value!r}")
     swept = _checked(entry.get("set", {}), path)
     priority = entry.get("priority", 0)
     if not isinstance(priority, int):
@@ -118,9 +126,10 @@ def _groups(entry: Any, paper: str, size: str, local: str, path: Path) -> Iterat
 
 
 def _checked(swept: Any, path: Path) -> dict[str, Any]:
-    """Return the overrides of an entry; refuse those that could name code to run or reach beyond the experiment.
+    """Return the overrides of an entry; refuse those that reach beyond the experiment.
 
-    The manifest may come from whatever folder the command is started in, so it is trusted less than a command line.
+    The manifest may come from whatever folder the command is started in, so it is trusted less than a command line:
+    its jobs may name no class of the user's own (``trust.py``), and it reads no files or variables by a resolver.
     """
     if not isinstance(swept, dict):
         raise UserError(f"{path}: 'set' must be a mapping of overrides")
@@ -129,9 +138,31 @@ def _checked(swept: Any, path: Path) -> dict[str, Any]:
         if private or not _SETTING.fullmatch(str(key)):
             raise UserError(f"{path}: 'set' may not change '{key}': only settings of {', '.join(_GROUPS)}")
         for value in _list(values):
-            if not isinstance(value, (str, int, float, bool, type(None))) or "_target_" in str(value):
+            if not isinstance(value, (str, int, float, bool, type(None))):
                 raise UserError(f"{path}: 'set' may give '{key}' numbers and words, not {value!r}")
+            if not _PLACE.search(str(value)):  # those are _placed's
+                _check_word(str(key), value, path)
     return swept
+
+
+@functools.cache
+def _check_word(key: str, value: Any, path: Path) -> None:
+    """Refuse a value that is a sweep, calls a resolver, or chooses an option outside ``conf/``."""
+    from lit_ctg.config import config_folder
+
+    try:
+        override = OverridesParser.create().parse_override(f"{key}={_word(value)}")
+    except HydraException as error:
+        raise UserError(f"{path}: 'set' gives '{key}' {value!r}, which cannot be read") from error
+    option = (config_folder() / key).is_dir()
+    if override.is_sweep_override() or (option and not _OPTION.fullmatch(str(value))):
+        raise UserError(f"{path}: 'set' may give '{key}' {'an option' if option else 'one value'}, not {value!r}")
+    # as Hydra reads it, without its escapes; any resolver has a colon
+    read = override.value()
+    if isinstance(read, dict):
+        raise UserError(f"{path}: 'set' may give '{key}' numbers and words, not {value!r}")
+    if "${" in str(read) and ":" in str(read):
+        raise UserError(f"{path}: 'set' gives '{key}' {value!r}: a manifest may interpolate its keys, nothing else")
 
 
 def _placed(value: Any, local: str, path: Path) -> Any:
@@ -139,9 +170,10 @@ def _placed(value: Any, local: str, path: Path) -> Any:
     found = _PLACE.search(value) if isinstance(value, str) else None
     if found is None:
         return value
-    if found[0] != "{local}" or not value.startswith("{local}/"):
+    below = value.removeprefix("{local}/")
+    if below == value or not _OPTION.fullmatch(below):
         raise UserError(f"{path}: cannot fill in '{value}': only '{{local}}/<folder>' can stand there")
-    return Path(local) / value.removeprefix("{local}/")
+    return Path(local) / below
 
 
 @functools.cache
@@ -245,7 +277,8 @@ def run(groups: Sequence[Group], output_root: str, console: Console) -> int:
             code = 1
             continue
         console.print(f"{label}: seeds {', '.join(map(str, group.seeds))}", markup=False)
-        code = max(code, sweep([*group.command(), f"output_root={output_root}"]))
+        with words_from_file():
+            code = max(code, sweep([*group.command(), f"output_root={output_root}"]))
     return code
 
 

@@ -34,6 +34,7 @@ from lit_ctg.core.divergence import Diverged
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.run.jobs import JOURNAL_VARIABLE, Jobs, cores
 from lit_ctg.terminal import Console, printable
+from lit_ctg.trust import named_by_user, without_trust
 
 # seconds between two reads of the journal
 POLL = 0.2
@@ -50,7 +51,7 @@ def sweep(words: list[str]) -> int:
     Raises:
         UserError: the overrides cannot be composed, so no job was started; or the journal cannot be written.
     """
-    overrides = prepare_overrides(words)
+    overrides = prepare_overrides(without_trust(words))
     root = next(
         (word.partition("=")[2].strip("'\"") for word in words if word.startswith("output_root=")),
         "outputs",
@@ -149,7 +150,10 @@ def _job(cfg: DictConfig) -> str:
         _pool.start(words)
         return "STARTED"
     # in a sweep over several papers only the job's own words say which variant of a corpus it reads
-    return _run(lambda: check(cfg) if prepare_overrides(words) == words else compose(words))
+    if prepare_overrides(words) != words:
+        return _run(lambda: compose(words))
+    named_by_user(cfg)
+    return _run(lambda: check(cfg))
 
 
 def run_job(words: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ import transformers
 
 from lit_ctg.config import compose
 from lit_ctg.control import NO_TOKEN, Control
+from lit_ctg.control import class_models as class_models_module
 from lit_ctg.control.base import Prefix
 from lit_ctg.control.class_models import Experts, GenerativeClassifier, Reader
 from lit_ctg.errors import UserError
@@ -36,7 +37,7 @@ def log_probs(model: Any, text: list[int]) -> torch.Tensor:
 
 def test_a_reader_reads_on_and_begins_anew_with_the_same_result() -> None:
     model = make_model(V)
-    reader = Reader(model)
+    reader = Reader(model, likelihood=True)
     texts = [list(text) for text in TEXTS]
     for step in range(3):
         log_p_NV, total_N = reader(padded(texts))
@@ -49,6 +50,38 @@ def test_a_reader_reads_on_and_begins_anew_with_the_same_result() -> None:
             text.append((3 * step + number) % V)
     texts.reverse()  # rows that moved, as beams do
     assert torch.allclose(reader(padded(texts))[0][0].double(), log_probs(model, texts[0])[-1], atol=1e-4)
+
+
+@pytest.mark.parametrize("pieces", [2, 64])
+def test_a_long_prompt_is_read_in_pieces(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of all its positions at once would take gigabytes with a large vocabulary."""
+    monkeypatch.setattr(class_models_module, "POSITIONS", pieces)
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(V, (length,), generator=generator).tolist() for length in (11, 3, 6)]
+    counted: list[int] = []
+    for likelihood in (True, False):
+        model = make_model(V)
+        model.lm_head.register_forward_pre_hook(lambda _, given: counted.append(given[0].shape[1]))
+        reader = Reader(model, likelihood=likelihood)
+        for step in range(2):
+            counted.clear()
+            log_p_NV, total_N = reader(padded(texts))
+            assert max(counted) <= (pieces if likelihood else 1)
+            assert sum(counted) == (11 if likelihood and not step else 1)
+            for row, text in enumerate(texts):
+                slow = log_probs(make_model(V), text)
+                assert torch.allclose(log_p_NV[row].double(), slow[-1], atol=1e-4)
+                said = sum(float(slow[place, token]) for place, token in enumerate(text[1:]))
+                assert not likelihood or abs(float(total_N[row]) - said) < 1e-3, (step, row)
+            texts = [[*text, 4] for text in texts]
+
+
+def test_only_gedi_reads_scores_of_a_whole_prompt() -> None:
+    for kind, most in ((Experts, 1), (GenerativeClassifier, len(TEXTS[1]))):
+        models, counted = class_models(), []
+        models["bad"].lm_head.register_forward_pre_hook(lambda _, given, to=counted: to.append(given[0].shape[1]))
+        score(kind(models), TEXTS[1], torch.zeros(V), 1.0, "bad")
+        assert counted == [most], kind
 
 
 def score(control: Control, text: list[int], scores_V: torch.Tensor, strength: float, target: str) -> torch.Tensor:

@@ -21,6 +21,7 @@ from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.control import NeuronCodes, SoftPrompt
 from tests.conftest import WORDS, make_model, make_tokenizer
+from tests.control.test_steered import flat
 
 V, D = len(WORDS), 16
 PROMPTS = ("the war began in 1914", "a good acid", "in")
@@ -303,10 +304,129 @@ def test_a_compiled_forward_pass_is_not_used(tokenizer: Any, controls: dict[str,
     static = {"cache_implementation": "static", "compile_config": compiled}
     scores(steered, PROMPTS, {"idea_gate.alpha": 0.0}, **static)
     assert torch.allclose(scores(steered, PROMPTS, settings, **static), usual, atol=1e-4)
-    model = make_model(V)
+
+
+def compiled_whole(model: Any) -> Any:
     model.compile(backend="eager")
-    with pytest.raises(UserError, match="a compiled model does not see"):
-        Steered(model, [controls["idea_gate"]])
+    return model
+
+
+def compiled_forward(model: Any) -> Any:
+    model.forward = torch.compile(model.forward, backend="eager")
+    return model
+
+
+def compiled_layer(model: Any) -> Any:
+    model.transformer.h[0].forward = torch.compile(model.transformer.h[0].forward, backend="eager")
+    return model
+
+
+def wrapped_layer(model: Any) -> Any:
+    model.transformer.h[0].mlp = torch.compile(model.transformer.h[0].mlp, backend="eager")
+    return model
+
+
+def wrapped_whole(model: Any) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("compiled", [compiled_whole, compiled_forward, compiled_layer, wrapped_layer, wrapped_whole])
+def test_a_compiled_model_is_refused(compiled: Any, used: bool, controls: dict[str, Control]) -> None:
+    model = compiled(make_model(V))
+    if used:
+        with torch.no_grad():
+            model(input_ids=torch.tensor([[1, 2]]))
+    with pytest.raises(UserError, match="compiled"):
+        Steered(model, [controls["neuron_codes"]])
+
+
+class Fused(torch.nn.Module):
+    """A feed-forward part that multiplies by its layers' weights without calling the layers."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.c_fc, self.c_proj, self.act = own.c_fc, own.c_proj, own.act
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        inner = self.act(hidden @ self.c_fc.weight + self.c_fc.bias)
+        return inner @ self.c_proj.weight + self.c_proj.bias
+
+
+@pytest.mark.parametrize("kind", ["neuron_codes", "lora"])
+def test_a_hook_that_does_not_run_is_an_error(kind: str, controls: dict[str, Control]) -> None:
+    """Whatever the reason: the text would be the bare model's, or that of some layers only."""
+    model, on = make_model(V), {"neuron_codes": {"neuron_codes.news": 1}, "lora": {}}[kind]
+    model.transformer.h[0].mlp = Fused(model.transformer.h[0].mlp)
+    ids = torch.tensor([[1, 2]])
+    off = Steered(model, [controls[kind]]).generate(ids, {f"{kind}.strength": 0}, max_new_tokens=2)
+    assert torch.equal(off, model.generate(ids, max_new_tokens=2, do_sample=False))
+    with pytest.raises(UserError, match=rf"control {kind}: transformer\.h\.0\.mlp\.c_fc ran without"):
+        Steered(model, [controls[kind]]).generate(ids, on, max_new_tokens=2)
+    settings = {key.partition(".")[2]: value for key, value in on.items()}
+    with pytest.raises(UserError, match="ran without"), controls[kind].attach(model, settings):
+        model(input_ids=ids)
+    assert not model._forward_hooks
+
+
+def test_a_forward_pass_without_any_hook_is_an_error(
+    controls: dict[str, Control], tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(V)
+    monkeypatch.setattr(type(model), "__call__", lambda self, *args, **kwargs: self.forward(*args, **kwargs))
+    with pytest.raises(UserError, match="ran without hooks"):
+        Steered(model, [controls["lora"]], tokenizer=tokenizer).generate("in", max_new_tokens=2)
+
+
+def offloaded(model: Any) -> Any:
+    return pytest.importorskip("accelerate").cpu_offload(model, execution_device="cpu")
+
+
+def quantized(model: Any) -> Any:
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+
+
+class FourBit(torch.nn.Linear):
+    """As bitsandbytes packs a layer: two numbers a byte, in one column."""
+
+    def __init__(self, own: torch.nn.Linear) -> None:
+        super().__init__(own.in_features, own.out_features, bias=False)
+        self.plain = own.weight.detach().clone()
+        self.weight = torch.nn.Parameter(torch.zeros(own.weight.numel() // 2, 1, dtype=torch.uint8), False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(hidden, self.plain)
+
+
+def packed(model: Any) -> Any:
+    model.lm_head = FourBit(model.lm_head)
+    return model
+
+
+@pytest.mark.parametrize("changed", [offloaded, quantized, packed])
+def test_offloaded_and_quantized_models(changed: Any, tokenizer: Any, controls: dict[str, Control]) -> None:
+    """Their embedding is on no device, their layers have no weights or weights of another shape."""
+    for name in ("idea_gate", "feature_channel", "neuron_codes", "lora", "experts", "future", "lexicon"):
+        model = changed(make_model(V))
+        steered = Steered(model, [controls[name], Guidance()], tokenizer=tokenizer)
+        settings = flat([name])
+        made = [scores(steered, PROMPTS, settings | {"guidance.strength": number}) for number in (0, 1)]
+        usual = scores(Steered(make_model(V), [controls[name]], tokenizer=tokenizer), PROMPTS, settings)
+        assert torch.allclose(made[0], usual, atol=0.5), name
+        assert not torch.allclose(made[0], made[1], atol=1e-3), name
+    with pytest.raises(UserError, match="control gradient needs the weights of the output layer"):
+        Steered(changed(make_model(V)), [controls["gradient"]])
+
+
+def test_dropout_is_off_while_a_model_generates(controls: dict[str, Control], tokenizer: Any) -> None:
+    model = make_model(V)
+    model.transformer.drop.p = 0.9
+    steered = Steered(model, [controls["lora"]], tokenizer=tokenizer)
+    expected = steered.generate(PROMPTS[0], max_new_tokens=8)
+    model.train()
+    model.lm_head.eval()
+    assert torch.equal(steered.generate(PROMPTS[0], max_new_tokens=8), expected)
+    assert model.training and model.transformer.drop.training and not model.lm_head.training
 
 
 def test_controls_that_leave_no_token_end_in_one_line(tokenizer: Any, controls: dict[str, Control]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_ctg.config import config_folder
+from lit_ctg.files import config_folder
 
 WORDS = (
     "experiment=semantic_fusion/baseline",

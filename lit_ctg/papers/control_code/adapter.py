@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_ctg.control.base import row_values
+from lit_ctg.control.base import linear_sizes, row_values
 from lit_ctg.core.model import Batch, LMOutput, adamw_warmup_cosine
 from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.network.backbone import check_backbone
@@ -225,10 +225,15 @@ def code_layers(model: Any, ends: Sequence[str] | None, output: bool) -> dict[st
         if matching:
             found[path] = output_size(layer)
         used |= matching
-    if missing := [end for end in wanted if end not in used and (ends is not None or not found)]:
-        raise UserError(
-            f"model.layers={missing}: the backbone has no layer whose name ends so; give the ends of its own names"
-        )
+    missing = [end for end in wanted if end not in used]
+    if missing and (ends is not None or not found):
+        head = model.get_output_embeddings()
+        linear = {path.rpartition(".")[2]: 0 for path, layer in model.named_modules()
+                  if linear_sizes(layer) and layer is not head}  # fmt: skip
+        named = f"model.layers={missing}: the backbone has no layer whose name ends so"
+        if ends is None:  # the experts of a mixture are one tensor
+            named = "model.layers: the backbone's feed-forward parts are not linear layers, which could take a code"
+        raise UserError(f"{named}; give the ends of its own names, of {', '.join(linear) or 'which none is linear'}")
     if output:
         head = model.get_output_embeddings()
         found |= {path: output_size(head) for path, layer in model.named_modules() if layer is head}

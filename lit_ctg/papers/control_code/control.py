@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, generating, layer_named, row_values, shares
+from lit_ctg.control.base import (
+    Control,
+    Prefix,
+    Stage,
+    Values,
+    generating,
+    layer_named,
+    linear_sizes,
+    row_values,
+    shares,
+)
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.papers.control_code.model import CodeGRUBackbone, CodeLinear, ControlCodeModule
@@ -237,14 +247,11 @@ def of_run(module: Any, datamodule: Any, decoding: Any) -> Control:
 
 
 def output_size(layer: nn.Module) -> int:
-    """Return the output size of a linear layer (GPT-2 stores its matrices transposed).
+    """Return the output size of a linear layer.
 
     Raises:
         UserError: it is not a linear layer.
     """
-    if isinstance(layer, nn.Linear):
-        return layer.out_features
-    size = getattr(layer, "nf", None)  # transformers' Conv1D
-    if size is None:
+    if (sizes := linear_sizes(layer)) is None:
         raise UserError(f"a {type(layer).__name__} is not a linear layer: codes enter linear layers")
-    return int(size)
+    return sizes[1]

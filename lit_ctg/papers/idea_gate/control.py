@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like
+from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, like_inputs
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -80,7 +80,7 @@ class IdeaGate(Control):
 
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         # one for each attachment, as the control may be attached to two models
-        reading = self._reading = _Reading(cast_like(self.head, model.get_input_embeddings().weight))
+        reading = self._reading = _Reading(cast_like(self.head, like_inputs(model)))
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             reading.newest_ND = inputs[0][:, -1]

@@ -24,7 +24,6 @@ of a member. A context "active at t" is about the token after position t.
 from __future__ import annotations
 
 import abc
-import importlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from lit_ctg.errors import UserError, did_you_mean
 from lit_ctg.files import read_yaml
 from lit_ctg.limits import Checked
 from lit_ctg.papers.nslm.corpus import KINDS, gazetteer
+from lit_ctg.trust import resolve
 
 _TONNE = 1000.0
 _US_GALLON, _UK_GALLON = constants.gallon, constants.gallon_imp
@@ -569,13 +569,9 @@ def candidate(known: Mapping[str, type[Kind]], name: str, base: type[Kind]) -> t
         raise UserError(f"{name!r} is no {base.__name__}: give a name, such as {', '.join(known)}")
     if name in known:
         return known[name]
-    module, _, attribute = name.rpartition(".")
-    if not module:
+    if "." not in name:
         raise UserError(f"no {base.__name__} '{name}'; there are: {', '.join(known)}{did_you_mean(name, known)}")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot import '{name}' as a {base.__name__}: {error}") from error
+    found = resolve(name, base.__name__)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UserError(f"'{name}' is not derived from {base.__module__}.{base.__name__}")
     return found

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, row_values
+from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, like_inputs, row_values
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -157,7 +157,7 @@ class MicroModels(Control):
             ids = (start + list(tokenizer(text, add_special_tokens=False).input_ids))[:most]
             if len(ids) < 2:
                 continue
-            ids_1T = torch.tensor([ids], device=model.get_input_embeddings().weight.device)
+            ids_1T = torch.tensor([ids], device=like_inputs(model).device)
             log_TV = model(input_ids=ids_1T).logits[0].double().log_softmax(-1)
             for place in range(max(1, len(start)), len(ids)):
                 dealt_1V = rule(ids_1T[:, :place], log_TV[place - 1 : place])

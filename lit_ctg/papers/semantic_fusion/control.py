@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, row_values
+from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, like_inputs, row_values
 from lit_ctg.control.trie import TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -69,7 +69,7 @@ class FeatureChannel(Control):
     def hooks(self, model: Any, values: Values, prefix: Prefix) -> Iterable[RemovableHandle]:
         if not self.bound:
             raise UserError(f"control {self.name} needs the tokenizer: Steered(model, controls, tokenizer=...)")
-        like = model.get_input_embeddings().weight
+        like = like_inputs(model)
         fuse = cast_like(self.fuse, like)
         self.bank.to(like.device)
         value_BF, replaced_BF = _asked(values, self.bank.names, self.bank.groups)

@@ -13,9 +13,8 @@ import re
 from pathlib import Path
 from string import Template
 
-from lit_ctg.config import config_folder
 from lit_ctg.errors import UserError
-from lit_ctg.files import write_atomic
+from lit_ctg.files import config_folder, write_atomic
 
 HERE = Path(__file__).parent
 MARK = "PAPER"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from lit_ctg.control import Control, Steered
 from lit_ctg.errors import UserError
@@ -130,6 +131,14 @@ def test_layers_and_options_are_checked(make: Callable[..., CodeAdapterModule], 
     headed.get_output_embeddings = lambda: headed.head  # type: ignore[assignment]
     with pytest.raises(UserError, match="give the ends of its own names"):
         code_layers(headed, None, True)
+    sizes = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 2, "intermediate_size": 8, "num_local_experts": 2}  # fmt: skip
+    mixture = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes))
+    with pytest.raises(UserError, match="own names, of q_proj, k_proj, v_proj, o_proj"):
+        code_layers(mixture, None, True)
+    with pytest.raises(UserError, match="a MixtralTopKRouter is not a linear layer"):
+        code_layers(mixture, ["gate"], True)
+    assert list(code_layers(mixture, ["o_proj"], False)) == ["model.layers.0.self_attn.o_proj"]
     with pytest.raises(UserError, match="no layer whose name ends so"):
         code_layers(word_model, ["proj"], False)  # the end of a word is not that of a name
     with pytest.raises(UserError, match="a Dropout is not a linear layer"):

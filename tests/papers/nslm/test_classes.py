@@ -28,6 +28,7 @@ from lit_ctg.papers.nslm.classes import (
 )
 from lit_ctg.papers.nslm.occurrences import ContextTracker, Evidence, Occurrences
 from lit_ctg.papers.nslm.selection import select
+from lit_ctg.trust import TRUSTED
 
 TABLE = UnitTable()
 NUMBER = {unit.name: place for place, unit in enumerate(TABLE.units)}
@@ -264,7 +265,8 @@ class AfterDollar(LeftContext):
         return found_BT
 
 
-def test_a_context_of_one_s_own_is_bound_by_its_dotted_name() -> None:
+def test_a_context_of_one_s_own_is_bound_by_its_dotted_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUSTED, __name__.partition(".")[0])
     own = f"{__name__}.AfterDollar"
     price = make_recogniser("price", {"pattern": r"\d+", "context": own})
     table = class_table(["$", "4"], [make_recogniser("number", {"pattern": r"\d+"}), price])
@@ -314,6 +316,10 @@ def test_a_recipe_class_with_a_metric_of_ones_own(tmp_path: Path, monkeypatch: p
     (tmp_path / "own_metric.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_metric", raising=False)
+    monkeypatch.delenv(TRUSTED, raising=False)
+    with pytest.raises(UserError, match="trust=own_metric"):
+        class_table(["5"], read_classes(tmp_path / "recipe.yaml").values())
+    monkeypatch.setenv(TRUSTED, "own_metric")
     table = class_table(
         ["the", "baking", "cooling", "measuring", "mixing", "5"], read_classes(tmp_path / "recipe.yaml").values()
     )
@@ -354,10 +360,10 @@ def test_bad_names_are_named(tmp_path: Path) -> None:
         read_classes(tmp_path / "none.yaml")
     with pytest.raises(UserError, match=r"no LeftContext 'after_moth'.*did you mean 'after_month'"):
         class_table(["4"], [make_recogniser("day", {"pattern": r"\d", "context": "after_moth"})])
-    with pytest.raises(UserError, match=r"cannot import 'no.such.Thing'"):
+    with pytest.raises(UserError, match=r"may not choose no\.such\.Thing"):
         make_recogniser("x", {"_target_": "no.such.Thing"})
     with pytest.raises(UserError, match="not derived from"):
-        make_recogniser("x", {"_target_": "collections.OrderedDict"})
+        make_recogniser("x", {"_target_": "lit_ctg.metric.perplexity.Perplexity"})
 
 
 @pytest.mark.parametrize(
