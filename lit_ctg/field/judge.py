@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_ctg.errors import UserError
-from lit_ctg.field.task import Example, Rule, Task, words_of
+from lit_ctg.field.task import Example, Rule, Task, pieces, words_of
 from lit_ctg.field.tune import check_kept, damaged, optimise, read_kept
 from lit_ctg.files import write_atomic
 from lit_ctg.statistics import Interval, wilson_interval
@@ -71,11 +71,11 @@ def snippets(examples: Sequence[Example], shortest: int, longest: int, each: int
     generator = np.random.default_rng(seed)
     found = []
     for example in examples:
-        words = example.text.split()
+        words = pieces(example.text)
         for _ in range(each):
             length = int(generator.integers(shortest, longest + 1))
             start = int(generator.integers(0, max(1, len(words) - length + 1)))
-            found.append(Example(" ".join(words[start : start + length]), example.label))
+            found.append(Example("".join(words[start : start + length]).rstrip(), example.label))
     return found
 
 

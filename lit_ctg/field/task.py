@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,35 @@ from lit_ctg.limits import Count, Seed, checked
 
 SPLITS = ("train", "fluency", "judge", "held_out")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+# scripts without blanks between words: Thai to Burmese, Khmer, kana, Han
+_UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_WORD = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
+_UNSPACED_PIECE = re.compile(rf"(?:[{_UNSPACED}]|[^\s{_UNSPACED}]+)\s*")
 Rule = Callable[[str], bool]
 _HEADING = re.compile(r"^\s*=+ .* =+\s*$", re.MULTILINE)
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case, without punctuation."""
-    return _WORD.findall(text.lower())
+    """Return the words of a text in lower case, without punctuation; each letter where words are not set apart."""
+    return (_UNSPACED_WORD if unspaced(text) else _WORD).findall(text.lower())
+
+
+def unspaced(text: str) -> bool:
+    """Return whether most of a text is in a script that sets no blanks between words, such as Chinese or Thai."""
+    return 2 * len(_UNSPACED_LETTER.findall(text)) > sum(map(len, text.split()))
+
+
+def pieces(text: str) -> list[str]:
+    """Return a text cut at blanks, each piece with a blank behind; at each letter where words are not set apart."""
+    return _UNSPACED_PIECE.findall(text) if unspaced(text) else [f"{word} " for word in text.split()]
+
+
+def class_name(label: str) -> str:
+    """Return a label as a word that can name a setting of a control and a folder: ``sci-fi`` is ``sci_fi``."""
+    letters = unicodedata.normalize("NFC", label)
+    name = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in letters)
+    return f"{name}_" if name == "strength" else name  # every control has a setting of that name
 
 
 @dataclass(frozen=True)
@@ -46,13 +69,14 @@ class Task:
     Args:
         name: of the task.
         data: a corpus (``lit_ctg.data``); its training documents are read, from its configured source.
-        labels: class -> the values of ``column`` that mean it; None for every label of a folder (``data=folder``).
+        labels: class -> the values of ``column`` that mean it; None for every label of a folder (``data=folder``),
+            whose class is named by ``class_name``.
         column: of a document: ``source``, or a key of its ``meta`` such as ``stars``; ``words``: the class is a word of
             ``labels``, and a passage belongs to it when it holds that word (or one of the forms given); ``rules``: a
             passage belongs to the class whose rule it obeys, to none if it obeys two.
         shares: split -> share of the documents.
         per_label: maximum documents read of each class; None for all.
-        passage_words: maximum words of a passage.
+        passage_words: maximum words (``pieces``) of a passage.
         prompt_words: number of words of a held-out passage that make a prompt.
         split_seed: of the shuffle.
         unit_words: cut documents into units of so many words before they are dealt (books, of which there is one of a
@@ -91,9 +115,15 @@ class Task:
         if not re.fullmatch(r"\w+", name):
             raise UserError(f"task.name={name}: use letters, digits and underscores; it names folders and records")
         if labels is None:
-            labels = {label: [label] for label in getattr(data, "labels", ())}
+            known = list(map(str, getattr(data, "labels", ())))
+            labels = {class_name(label): [label] for label in known}
+            if len(labels) < len(known):
+                raise UserError(f"task.labels: {', '.join(known)} are not different words: rename the files or folders")
         if len(labels) < 2:
             raise UserError("task.labels: give two classes or more")
+        for label in map(str, labels):
+            if label != class_name(label):
+                raise UserError(f"task.labels: the class {label!r} is no word: name it {class_name(label)}")
         self.rules = {judge: dict(own) for judge, own in (rules or {}).items()}
         if (column == "rules") != bool(self.rules) or any(list(own) != list(labels) for own in self.rules.values()):
             raise UserError("task.rules: give each judge a rule of every class of task.labels, with task.column=rules")
@@ -130,6 +160,7 @@ class Task:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the texts of the splits depend on."""
+        first = next((document.text for document in self.data.documents("train")), "")
         return {
             "checksum": self.data.checksum(),
             "options": self.data.options(),
@@ -142,6 +173,7 @@ class Task:
             "split_seed": self.split_seed,
             **({} if self.unit_words is None else {"unit_words": self.unit_words}),
             **({"rules": repr(self.rules)} if self.rules else {}),
+            **({"unspaced": True} if unspaced(first) else {}),
         }
 
     def label_of(self, document: Document) -> str | None:
@@ -234,7 +266,7 @@ class Task:
         every = self.examples("held_out")
         order = np.random.default_rng(self.split_seed + 1).permutation(len(every))
         for place in order:
-            if len(every[place].text.split()) >= 2 * self.prompt_words:
+            if len(pieces(every[place].text)) >= 2 * self.prompt_words:
                 by_label[every[place].label].append(every[place])
         chosen: list[Example] = []
         queues = [iter(queue) for queue in by_label.values()]
@@ -257,16 +289,16 @@ def clean(text: str) -> str:
 
 def first_words(text: str, count: int) -> str:
     """Return the first words of a text."""
-    return " ".join(text.split()[:count])
+    return "".join(pieces(text)[:count]).rstrip()
 
 
 def passages(text: str, most: int) -> Iterator[str]:
     """Yield consecutive passages of at most ``most`` words; a remainder of less than half of that is left out."""
-    words = text.split()
+    words = pieces(text)
     for start in range(0, len(words), most):
         part = words[start : start + most]
         if len(part) * 2 >= most or start == 0:
-            yield " ".join(part)
+            yield "".join(part).rstrip()
 
 
 def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: int, least: int = 5) -> list[str]:
@@ -286,7 +318,7 @@ def log_odds_words(counts: Mapping[str, Mapping[str, int]], label: str, most: in
     prior_sum, own_sum, rest_sum = (float(sum(part.values())) for part in (prior, own, rest))
     scored = []
     for word, total in prior.items():
-        if total < least or not word.isalpha() or len(word) < 3:
+        if total < least or not word.isalpha() or (len(word) < 3 and not _UNSPACED_LETTER.fullmatch(word)):
             continue
         y, z = own.get(word, 0) + total, rest.get(word, 0) + total
         delta = np.log(y / (own_sum + prior_sum - y)) - np.log(z / (rest_sum + prior_sum - z))

@@ -8,12 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from lit_ctg.control.bundle import kind_named
+from lit_ctg.control.token_bias import TokenBias
 from lit_ctg.data.document import Document
 from lit_ctg.errors import UserError
 from lit_ctg.field.command import compose
+from lit_ctg.field.judge import snippets
 from lit_ctg.field.run import build_bench
-from lit_ctg.field.task import SPLITS, Example, Task, class_counts, clean, log_odds_words, passages, words_of
+from lit_ctg.field.task import (
+    SPLITS,
+    Example,
+    Task,
+    class_counts,
+    clean,
+    log_odds_words,
+    passages,
+    pieces,
+    words_of,
+)
 
 
 class Reviews:
@@ -284,6 +298,68 @@ def test_a_folder_of_ones_own_is_a_task_with_a_name_of_its_own(tmp_path: Path) -
     assert build_bench(compose([*words, "task.labels={tame:[cats,dogs],farm:[cows]}"])).task.targets == ("tame", "farm")
     with pytest.raises(UserError, match=r"task\.name=my-pets: use letters"):
         build_bench(compose([*words, "task.name=my-pets"]))
+
+
+class Labelled(Reviews):
+    """Documents of a folder whose files have these names."""
+
+    def __init__(self, *labels: str) -> None:
+        self.labels = labels
+
+    def documents(self, split: str) -> list[Document]:
+        return [Document(f"text {number} of a label", label) for number in range(60) for label in self.labels]
+
+
+def test_any_label_of_a_folder_names_settings() -> None:
+    labels = ["sci-fi", "5 stars", "strength", "a'b;c", "<b>(q)", "²", "x" * 250, "新闻", "cafe\u0301"]
+    made = task(data=Labelled(*labels), labels=None, column="source")
+    assert made.targets[:3] == ("sci_fi", "5_stars", "strength_") and made.targets[-2:] == ("新闻", "café")
+    assert all(f"to_{name}".isidentifier() for name in made.targets)
+    texts = torch.zeros(3)
+    assert TokenBias(dict.fromkeys(made.targets, texts)).classes == made.targets
+    codes = {"codes": torch.zeros(9, 2), "weight.x": torch.zeros(3, 2)}
+    kind_named("neuron_codes").restore({"sources": list(made.targets), "layers": ["x"]}, codes)
+    for target, label in zip(made.targets, labels, strict=True):
+        assert {document.source for document in made.documents("train") if made.label_of(document) == target} == {label}
+
+
+@pytest.mark.parametrize(
+    ("data", "labels", "quoted"),
+    [
+        (Labelled("a-b", "a b"), None, "a-b, a b"),
+        (Labelled("a", "b"), {"sci-fi": ["a"], "b": ["b"]}, "sci_fi"),
+        (Labelled("a", "b"), {"strength": ["a"], "b": ["b"]}, "strength_"),
+    ],
+)
+def test_a_class_that_names_no_setting_is_refused(
+    data: Labelled, labels: dict[str, list[str]] | None, quoted: str
+) -> None:
+    with pytest.raises(UserError, match=rf"task\.labels: .*{quoted}"):
+        task(data=data, labels=labels, column="source")
+
+
+def test_texts_without_blanks_are_cut_at_letters() -> None:
+    text = "北京今天的天气很好，GPT 也这么说。"
+    assert words_of(text) == [*"北京今天的天气很好", "gpt", *"也这么说"]
+    assert list(passages(text, 6)) == ["北京今天的天", "气很好，GPT 也这", "么说。"]
+    assert "".join(pieces(text)) == text
+    assert snippets([Example(text, "a")], 3, 3, 1, 0)[0].text in text
+
+    class Chinese(Reviews):
+        def documents(self, split: str) -> list[Document]:
+            return [Document(text[:9] * 4, "", {"stars": stars}) for stars in (1, 5) for _ in range(20)]
+
+    made = task(data=Chinese())
+    for prompt, example in made.prompts(8):
+        assert len(prompt) == 3 and example.text.startswith(prompt)
+    assert "unspaced" in made.identity() and "unspaced" not in task().identity()
+    assert log_odds_words({"a": {"好": 9}, "b": {"坏": 9}}, "a", 5) == ["好"]
+
+
+def test_letters_of_such_a_script_in_other_text_change_nothing() -> None:
+    text = "the city of 北京 (Beijing)  has many 公园 , they say"
+    assert words_of(text) == ["the", "city", "of", "北京", "beijing", "has", "many", "公园", "they", "say"]
+    assert list(passages(text, 6)) == ["the city of 北京 (Beijing) has", "many 公园 , they say"]
 
 
 def test_classes_must_be_named_where_the_corpus_names_none() -> None:
