@@ -351,11 +351,12 @@ COMMANDS = {
             "a local page on which sliders change a text, token by token",
             _play,
             (
-                Setting("run", "a run directory; default: the newest in outputs/"),
+                Setting("run", "the run directory to open first"),
                 Setting("model", "instead of runs: a Hugging Face model, folder or hub name"),
                 Setting("controls", "the bundles that steer it, [folder,folder]"),
                 Setting("host", "the address to listen on, 127.0.0.1 (this machine only) by default"),
                 Setting("port", "7860 by default"),
+                Setting("allow_host", "names of a tunnel or proxy in front of the page, with commas"),
                 Setting("output_root", "where to look for runs, outputs by default"),
                 Setting("open", "true opens a browser"),
             ),

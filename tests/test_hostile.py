@@ -8,10 +8,16 @@ from __future__ import annotations
 import copy
 import gzip
 import io
+import json
 import lzma
 import os
+import socket
+import subprocess
+import sys
 import tarfile
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -269,6 +275,177 @@ def test_jobs_of_a_manifest_name_no_class_of_the_users(marker: Path, capsys: pyt
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
+
+BEHIND = "play.example.org"
+OTHER = "http://evil.example"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the page where a proxy is set and the newest run is a stranger's; return ``127.0.0.1:<port>``."""
+    pytest.importorskip("gradio", reason="no gradio here")
+    from lit_ctg.run import play_page
+
+    run = tmp_path_factory.mktemp("outputs") / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "last.ckpt").write_bytes(b"")
+    (run / "run.json").write_text(json.dumps({"status": "DONE"}))
+    served: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            patch.setenv(name, "http://127.0.0.1:9")
+        patch.setattr(play_page, "opened", tell)
+        play_page.main(output_root=str(run.parent), port=free_port(), allow_host=BEHIND, wait=False,
+                       opened_at=lambda address, blocks: served.extend((address, blocks)))  # fmt: skip
+        yield served[0].removeprefix("http://").strip("/")
+    served[1].close()
+
+
+def tell(folder: str) -> None:
+    raise UserError(f"{folder} was opened")
+
+
+def answer(page: str, method: str = "GET", path: str = "/", body: bytes = b"", **headers: str) -> int:
+    """Return the status of a request; ``{port}`` in a header is the page's."""
+    import http.client
+
+    port = page.rpartition(":")[2]
+    connection = http.client.HTTPConnection(page, timeout=30)
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in {"Host": page, **headers}.items():
+        connection.putheader(name.replace("_", "-"), value.format(port=port))
+    if body and "Content_Length" not in headers and "Transfer_Encoding" not in headers:
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders()
+    connection.send(body)
+    return connection.getresponse().status
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LOCALHOST:1", "localhost", BEHIND, f"{BEHIND}:443"],
+)
+def test_the_page_answers_to_names_of_this_machine_and_of_the_proxy(page: str, host: str) -> None:
+    assert answer(page, Host=host) == 200
+    assert answer(page, Host=host, Origin=f"http://{host}") == 200
+    assert answer(page, Host="localhost", Origin=f"https://{BEHIND}") == 200, "a proxy may pass on another Host"
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example:{port}", "localhost.evil.example", "evil@localhost", "localhost@evil.example", "127.0.0.1.nip.io",
+     "[::2]", "0.0.0.0:{port}", "192.168.1.5", "localhost, evil.example", "", "[localhost]", "play.example.org.evil"],
+)  # fmt: skip
+def test_the_page_refuses_a_rebound_name(page: str, host: str) -> None:
+    assert answer(page, Host=host) in (400, 403)
+    assert answer(page, "POST", "/gradio_api/queue/join", b"{}", Host=host, Origin=f"http://{host}") in (400, 403)
+
+
+@pytest.mark.parametrize("origin", [OTHER, "null", "", "http://localhost:1", "http://127.0.0.1.evil.example"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_page_refuses_another_origin(page: str, method: str, origin: str) -> None:
+    assert answer(page, method, "/gradio_api/queue/join", b"{}", Origin=origin) == 403
+
+
+def test_the_page_takes_no_files_and_nothing_large(page: str) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.py"\r\n\r\nprint()\r\n--x--\r\n'
+    kind = "multipart/form-data; boundary=x"
+    assert answer(page, "POST", "/gradio_api/upload", form, Content_Type=kind) == 415
+    assert answer(page, "POST", "/gradio_api/upload", form, Content_Type=kind.upper()) == 415
+    join = "/gradio_api/queue/join"
+    assert answer(page, "POST", join, Content_Length=str(2**40), Content_Type="application/json") == 413
+    assert answer(page, "POST", join, b"2\r\n{}\r\n0\r\n\r\n", Transfer_Encoding="chunked") == 413
+    assert answer(page, "POST", join, b"{}", Content_Type="application/json") not in (403, 413, 415)
+
+
+def load(page: str) -> tuple[dict[str, Any], Any, Any]:
+    """Return the layout of the page, a function that sends a request to it, and what shows a run."""
+    import urllib.request
+
+    def call(path: str, body: Any = None) -> str:
+        sent = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{page}{path}", sent, {"Content-Type": "application/json"})
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read().decode()
+
+    config = json.loads(call("/config"))
+    (shown,) = (fn["id"] for fn in config["dependencies"] if any("load" in target for target in fn["targets"]))
+    return config, call, shown
+
+
+def show(page: str, folder: str | None) -> str:
+    """Ask for a run as the page's script does; return what it is answered."""
+    _, call, shown = load(page)
+    session = f"session-{time.monotonic_ns()}"
+    call("/gradio_api/queue/join", {"data": [folder], "fn_index": shown, "session_hash": session})
+    return call(f"/gradio_api/queue/data?session_hash={session}")
+
+
+def test_opening_the_page_opens_no_run(page: str, tmp_path: Path) -> None:
+    """A run folder may be a stranger's: whoever opens it names it, and only those in the list can be named."""
+    config, _, _ = load(page)
+    (chosen,) = (part for part in config["components"] if part["props"].get("elem_id") == "run")
+    ((_, run),) = chosen["props"]["choices"]
+    assert chosen["props"].get("value") is None
+    assert "Pick a run" in show(page, None) and f"{run} was opened" in show(page, run)
+    assert "was opened" not in show(page, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"host": ""}, {"host": " "}, {"allow_host": "https://play.example.org"}, {"allow_host": "a b"},
+     {"allow_host": "play.example.org:443"}, {"allow_host": "a,,b"}],
+)  # fmt: skip
+def test_page_settings_are_refused(settings: dict[str, str]) -> None:
+    from lit_ctg.run.play_page import main
+
+    (name,) = settings
+    with pytest.raises(UserError, match=f"^{name}="):
+        main(**settings)
+
+
+@pytest.mark.long
+def test_the_page_opens_behind_a_socks_proxy(tmp_path: Path) -> None:
+    """In a process of its own: gradio reads the proxy when it is imported."""
+    pytest.importorskip("gradio", reason="no gradio here")
+    script = f"""
+import os
+os.environ |= dict.fromkeys(("ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"), "socks5://127.0.0.1:9")
+from lit_ctg.run.play_page import main
+main(port={free_port()}, output_root={str(tmp_path)!r}, wait=False)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "play: http://127.0.0.1" in done.stdout, done.stderr[-1000:]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_training_dies_with_the_page(tmp_path: Path) -> None:
+    script = f"""
+from lit_ctg.run import play_page
+from lit_ctg.run.reproduce import Group
+group = Group("-", "-", "-", "-", (0,), ("experiment=semantic_fusion/main", "size=smoke", "trainer.max_epochs=9000"))
+print(*play_page.train_smoke({str(tmp_path)!r}, [group]))
+"""
+    server = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        end = time.monotonic() + 120
+        while not (owners := list(tmp_path.rglob(".owner"))) and time.monotonic() < end:
+            time.sleep(0.1)
+        process = int(owners[0].read_text().split()[1])
+        assert Path(f"/proc/{process}").exists()
+    finally:
+        server.kill()
+        server.wait()
+    end = time.monotonic() + 30
+    while Path(f"/proc/{process}").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{process}").exists()
 
 
 # ---- prompts --------------------------------------------------------------------------------------------------------

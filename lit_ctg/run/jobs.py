@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from lit_ctg.errors import UserError
 
@@ -33,12 +34,31 @@ def cores() -> int:
 COMMAND = (sys.executable, "-P", "-m", "lit_ctg.run.job")
 
 
-class Jobs:
-    """Starts ``python -m lit_ctg.run.job OVERRIDE ...``, waiting while ``limit`` of them run.
+def start_job(
+    overrides: Sequence[str], log: IO[bytes], command: Sequence[str] = COMMAND, **environment: str
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m lit_ctg.run.job OVERRIDE ...``; it dies with this process, however that ends.
 
-    Each job is a process group (a run on several devices has several processes) and reads a pipe whose only writer is
-    the sweep: the pipe closes when the sweep ends, however it ends, and the job then kills its group.
+    A job is a process group (a run on several devices has several processes) and reads a pipe whose only writer is this
+    process: when the pipe closes, the job kills its group.
+
+    Args:
+        overrides: of ``lit-ctg train``.
+        log: takes its output.
+        command, environment: another command; more variables.
     """
+    return subprocess.Popen(
+        [*command, *overrides],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+        start_new_session=True,
+    )
+
+
+class Jobs:
+    """Starts jobs (``start_job``), waiting while ``limit`` of them run."""
 
     def __init__(self, limit: int, logs: Path, command: Sequence[str] = COMMAND) -> None:
         self.limit, self.logs, self.command = limit, logs, command
@@ -59,19 +79,7 @@ class Jobs:
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}; set output_root=...") from error
         with open(path, "ab") as log:
-            environment = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                SIDE_BY_SIDE: str(self.limit),
-            }
-            job = subprocess.Popen(
-                [*self.command, *overrides],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+            job = start_job(overrides, log, self.command, **{SIDE_BY_SIDE: str(self.limit)})
         self.running.append(job)
         self.started += 1
 

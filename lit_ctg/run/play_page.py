@@ -5,11 +5,11 @@ It listens on this machine only unless told otherwise, makes no network requests
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
-import subprocess
-import sys
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -21,6 +21,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.figure import style_sheet
 from lit_ctg.results.gather import OUTPUTS
 from lit_ctg.results.spec import experiments_root, papers
+from lit_ctg.run.jobs import start_job
 from lit_ctg.run.play import (
     Draft,
     Player,
@@ -38,6 +39,10 @@ from lit_ctg.run.steer import listed_words
 from lit_ctg.terminal import Console
 
 HOST, PORT = "127.0.0.1", 7860
+# names by which a browser on this machine can call the page
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# bytes of a request; the page sends a prompt and some numbers
+LARGEST_REQUEST = 2**20
 NONE = "(not set)"
 HEAD = "# lit-ctg play\nOne prompt with and without controls, from the same draws."
 STYLE = """
@@ -66,10 +71,76 @@ def gradio() -> Any:
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
-        import gradio as found
+        with no_proxy():
+            import gradio as found
     except ImportError as error:
+        if error.name != "gradio":
+            raise
         raise UserError("lit-ctg play needs gradio: pip install 'lit-ctg[play]'") from error
     return found
+
+
+@contextlib.contextmanager
+def no_proxy() -> Iterator[None]:
+    """Keep gradio from calling its own server through the proxy of ``HTTP_PROXY``, ``ALL_PROXY``, ..."""
+    before = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = "*"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["no_proxy"]
+        else:
+            os.environ["no_proxy"] = before
+
+
+class OwnRequests:
+    """ASGI middleware: answer only what the page itself can ask for.
+
+    A page of another site reaches a local server by a name that it resolves to this machine (``Host`` then is its own
+    name) or across origins (``Origin`` then is its own). The page uploads nothing.
+
+    Args:
+        app: the application behind it.
+        names: names of this server, lower case, without port and brackets.
+        behind: those among them that a tunnel or proxy has, which may pass on another ``Host``.
+    """
+
+    def __init__(self, app: Any, names: Sequence[str], behind: Sequence[str]) -> None:
+        self.app, self.names, self.behind = app, {*names, *behind}, set(behind)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.responses import PlainTextResponse
+
+        refused = self.refusal(scope) if scope["type"] in ("http", "websocket") else None
+        answer = self.app if refused is None else PlainTextResponse(refused[1] + "\n", status_code=refused[0])
+        await answer(scope, receive, send)
+
+    def refusal(self, scope: Any) -> tuple[int, str] | None:
+        """Return the status and the reason with which a request is refused, or None."""
+        from starlette.datastructures import Headers
+
+        headers = Headers(scope=scope)
+        hosts, origins, length = headers.getlist("host"), headers.getlist("origin"), headers.get("content-length", "0")
+        # a server on all addresses is also called by the one that the connection came in at
+        if len(hosts) != 1 or host_name(hosts[0]) not in {*self.names, str((scope.get("server") or [""])[0])}:
+            return 403, f"Host {', '.join(hosts)} is not this page: lit-ctg play allow_host=<name> accepts a name"
+        for origin in origins:
+            calling = origin.partition("://")[2]
+            if calling != hosts[0] and host_name(calling) not in self.behind:
+                return 403, f"Origin {origin} is not this page: lit-ctg play allow_host=<name> accepts a name"
+        if headers.get("content-type", "").lower().startswith("multipart/"):
+            return 415, "This page takes no files"
+        # what has no length may have no end
+        if "transfer-encoding" in headers or not length.isdecimal() or int(length) > LARGEST_REQUEST:
+            return 413, f"A request has at most {LARGEST_REQUEST} bytes and says how many"
+        return None
+
+
+def host_name(text: str) -> str | None:
+    """Return the name in ``name:port`` or ``[address]:port``, lower case, or None for anything else."""
+    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d+)?", text.lower(), re.ASCII)
+    return (found[1] or found[2]) if found else None
 
 
 def wrong(words: str) -> str:
@@ -227,16 +298,16 @@ def smoke_groups() -> list[Group]:
 
 
 def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[str]:
-    """Train the smoke runs one after the other, with a line before and after each."""
+    """Train the smoke runs one after the other, with a line before and after each; a run dies with this process."""
     told: list[str] = []
     for group in smoke_groups() if groups is None else groups:
         told.append(f"{group.paper}/{group.name}: training ...")
         yield "\n".join(told)
-        words = [*group.command(), f"output_root={root}"]
-        command = [sys.executable, "-m", "lit_ctg.cli", "train", "-m", *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        last = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
-        told[-1] = f"{group.paper}/{group.name}: " + ("trained" if done.returncode == 0 else f"failed: {last}")
+        with tempfile.TemporaryFile() as log, start_job([*group.command(), f"output_root={root}"], log) as job:
+            code = job.wait()
+            log.seek(0)
+            last = (log.read().decode(errors="replace").strip() or "no word").splitlines()[-1]
+        told[-1] = f"{group.paper}/{group.name}: " + ("trained" if code == 0 else f"failed: {last}")
         yield "\n".join(told)
 
 
@@ -253,7 +324,7 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
 
     Args:
         root: the folder of runs.
-        run: the run directory shown first; None: the newest.
+        run: the run directory shown first; None: none, until somebody picks one (opening a run builds its model).
         player: the only thing to show, instead of runs.
     """
     gr = gradio()
@@ -271,9 +342,8 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
     first = listed()
     with gr.Blocks(title="lit-ctg play", analytics_enabled=False) as page:
         gr.Markdown(HEAD)
-        start = str(run) if run is not None else first[0][1] if first else None
         with gr.Row():
-            chosen = gr.Dropdown(first, value=start, label="run", elem_id="run", scale=4)
+            chosen = gr.Dropdown(first, value=None if run is None else str(run), label="run", elem_id="run", scale=4)
             again = gr.Button("Look for runs again", scale=1, elem_id="again")
         with gr.Accordion("No run of your own yet? Train the smoke models", open=not first):
             gr.Markdown(
@@ -287,7 +357,7 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
         def refreshed(now: str | None) -> Any:
             found = listed()
             values = [value for _, value in found]
-            return gr.Dropdown(choices=found, value=now if now in values else (values[0] if values else None))
+            return gr.Dropdown(choices=found, value=now if now in values else None)
 
         again.click(refreshed, chosen, chosen, api_visibility="private")
         train.click(lambda: (yield from train_smoke(str(root))), None, told, api_visibility="private").then(
@@ -296,8 +366,9 @@ def build(root: Path, run: Path | None = None, player: Player | None = None) -> 
 
         @gr.render(inputs=chosen)
         def show(folder: str | None) -> None:
-            if not folder:
-                gr.Markdown("No finished run in this folder yet.", elem_id="none")
+            known = [path for _, path in listed()]
+            if folder not in known:
+                gr.Markdown("Pick a run above." if known else "No finished run in this folder yet.", elem_id="none")
                 return
             try:
                 player = opened(folder)
@@ -381,6 +452,7 @@ def main(
     controls: str = "",
     host: str = HOST,
     port: str | int = PORT,
+    allow_host: str = "",
     output_root: str = OUTPUTS,
     open: str = "false",
     console: Console | None = None,
@@ -390,11 +462,12 @@ def main(
     """Serve the page until it is interrupted.
 
     Args:
-        run: the initial run directory; default: the newest of ``output_root``.
+        run: the initial run directory; default: none, the page lists those of ``output_root``.
         model: instead of runs: a Hugging Face model, folder or hub name.
         controls: the bundles that steer it, ``[folder,folder]``.
         host: the address to listen on; 127.0.0.1 is this machine only.
         port: of the address.
+        allow_host: with commas, the names that a tunnel or proxy has, from which browsers call the page.
         output_root: where to look for runs, and where the smoke models are trained.
         open: true opens a browser.
         console: where to print the address.
@@ -407,6 +480,12 @@ def main(
     folder = None if run is None else Path(run)
     if folder is not None and not (folder / "checkpoints").is_dir():
         raise UserError(f"run={run}: no run directory with a checkpoint; lit-ctg train leaves one in {OUTPUTS}")
+    if not re.fullmatch(r"\S+", host):
+        raise UserError(f"host={host}: give an address, {HOST} for this machine only")
+    behind = [name.strip().lower() for name in allow_host.split(",")] if allow_host else []
+    for name in behind:
+        if host_name(name) != name:
+            raise UserError(f"allow_host={name}: give names without scheme and port, such as play.example.org")
     if not str(port).isdecimal() or not int(port) < 65536:
         raise UserError(f"port={port}: give a number below 65536")
     if open not in ("true", "false"):
@@ -416,28 +495,33 @@ def main(
     if model is not None and run is not None:
         raise UserError("model= and run= are two things to play: leave one out")
     gr = gradio()
+    from starlette.middleware import Middleware
+
     player = None if model is None else Player.of_model(model, listed_words(controls))
     page = build(Path(output_root), folder, player)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    bare = host.strip("[]").lower()
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=int(port),
-            inbrowser=open == "true",
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            enable_monitoring=False,
-            footer_links=[],
-            ssr_mode=False,
-            theme=theme,
-            css=style_sheet() + STYLE,
-        )
+        with no_proxy():
+            _, address, _ = page.launch(
+                server_name=f"[{bare}]" if ":" in bare else host,
+                server_port=int(port),
+                inbrowser=open == "true",
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                enable_monitoring=False,
+                footer_links=[],
+                ssr_mode=False,
+                theme=theme,
+                css=style_sheet() + STYLE,
+                app_kwargs={"middleware": [Middleware(OwnRequests, names=[*LOOPBACK, bare], behind=behind)]},
+            )
     except OSError as error:
         raise UserError(f"port={port}: {' '.join(str(error).split())[:200]}; give another port=") from error
     shown = console or Console()
     shown.print(f"play: {address} (Ctrl+C ends it)", markup=False, highlight=False, soft_wrap=True)
-    if host not in (HOST, "localhost", "::1"):
+    if bare not in LOOPBACK:
         words = (
             f"play: listening on {host}: everybody who can reach it can use this page and train smoke models with it"
         )

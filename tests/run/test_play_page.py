@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,14 +133,14 @@ def test_every_paper_has_a_smoke_run_to_train() -> None:
 @pytest.mark.long
 def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = smoke_groups()[:2]
-    codes = iter([(0, ""), (2, "one\nlit-ctg: no disk")])
+    codes = iter([0, 2])
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert command[1:5] == ["-m", "lit_ctg.cli", "train", "-m"] and "output_root=here" in command
-        code, error = next(codes)
-        return subprocess.CompletedProcess(command, code, "", error)
+    def start(words: list[str], log: Any) -> subprocess.Popen[bytes]:
+        assert words[-1] == "output_root=here"
+        script = f"print('one'); print('lit-ctg: no disk'); raise SystemExit({next(codes)})"
+        return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=log)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(play_page, "start_job", start)
     lines = list(train_smoke("here", groups))
     assert "training ..." in lines[0] and len(lines) == 4
     assert lines[-1].splitlines()[0].endswith(": trained")
@@ -210,6 +211,11 @@ def watched(browser: Any, address: str, **options: Any) -> tuple[Any, list[str],
     return page, foreign, wrong
 
 
+def pick(page: Any, run: Path) -> None:
+    page.locator("#run input").click()
+    page.get_by_role("option", name=run.name).click()
+
+
 def _local(url: str) -> bool:
     return url.startswith(("http://127.0.0.1:", "data:", "blob:", "ws://127.0.0.1:"))
 
@@ -219,6 +225,7 @@ def test_a_slider_changes_a_text(browser: Any, serve: Any, smoke_run: Path, tmp_
     assert address.startswith("http://127.0.0.1:")
     page, foreign, wrong = watched(browser, address, viewport={"width": 1100, "height": 1600})
     page.set_default_timeout(60_000)
+    pick(page, smoke_run)
     page.get_by_label("prompt").fill(PROMPT)
     page.locator("#go").click()
     page.wait_for_function("document.querySelector('#command')?.innerText.includes('lit-ctg generate')")
@@ -266,6 +273,8 @@ def test_without_runs_it_offers_to_train(
     page.wait_for_selector("#none")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.locator("#train").click()
+    page.wait_for_selector("text=Pick a run")
+    pick(page, smoke_run)
     page.wait_for_selector("#go")
     assert "trained" in page.get_by_label("training").input_value()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
