@@ -5,7 +5,16 @@ Written for Lightning 2.6 and tested with 2.6.6. Each function says what Lightni
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
 from lightning import Trainer
+
+from lit_ctg.core.processes import children_without_signals
 
 
 def tell_epochs_by_progress(trainer: Trainer) -> None:
@@ -24,3 +33,50 @@ def put_loaders_where_the_checkpoint_was(trainer: Trainer) -> None:
     the run is resumed. (It also sets a sampler's epoch too late, its issue 21938; our loaders allow for that.)
     """
     trainer.fit_loop._load_combined_loader_states()
+
+
+@contextlib.contextmanager
+def interruptible(trainer: Trainer) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the fit or validation in the body with KeyboardInterrupt.
+
+    - Python drops an exception that is raised in a finalizer, such as that of a loader which waits for its workers.
+      Lightning's flag for SIGTERM then ends the run after the batch, and the end of the body raises it again.
+    - Lightning's own handler of SIGTERM broadcasts from wherever the signal arrived, which fails in an all-reduce.
+    - Lightning kills this process when one of the others dies first. They get no signals, and are killed from here.
+    - Lightning turns KeyboardInterrupt into SystemExit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    connector, launcher = trainer._signal_connector, cast(Any, trainer.strategy.launcher)
+    interrupted = False
+
+    def interrupt(signum: int, frame: Any) -> None:
+        nonlocal interrupted
+        interrupted = connector.received_sigterm = True
+        # Lightning's thread that watches them ends when the list is empty
+        others = getattr(launcher, "procs", [])
+        killed, others[:] = list(others), []
+        for process in killed:
+            process.kill()
+        raise KeyboardInterrupt
+
+    connector._sigterm_notifier_fn = interrupt  # type: ignore[method-assign]  # on purpose
+    if hasattr(launcher, "_call_children_scripts"):
+        launcher._call_children_scripts = children_without_signals()(launcher._call_children_scripts)
+    # whoever starts us in the background may have us ignore Ctrl+C
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    for number in before:
+        signal.signal(number, interrupt)
+    report, sys.unraisablehook = sys.unraisablehook, lambda dropped: None if interrupted else report(dropped)
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = report
+    if interrupted:
+        raise KeyboardInterrupt

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lit_ctg.core.batch import Batch
+from lit_ctg.core.processes import children_without_signals
 from lit_ctg.errors import UserError, check_whole
 from lit_ctg.limits import Checked
 
@@ -167,7 +168,7 @@ class ResumableLoader(DataLoader[Batch]):
 
     Args:
         batches: a dataset indexed by (epoch, position).
-        num_workers: processes that read; 0 reads in this one.
+        num_workers: processes that read; 0 reads in this one. They end with this one and leave signals to it.
         generator: seeds the workers; by default torch's global generator does, which advances it.
         order: options of ``EpochSampler``.
 
@@ -196,7 +197,9 @@ class ResumableLoader(DataLoader[Batch]):
         # a generator: this code runs with the first batch. After a finished epoch the position is reset; one set by
         # load_state_dict is used once
         self.position = self.order.start
-        for batch in super().__iter__():
+        with children_without_signals():
+            batches = super().__iter__()
+        for batch in batches:
             self.position += 1
             yield batch
 

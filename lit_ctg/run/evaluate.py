@@ -9,6 +9,7 @@ from rich.table import Table
 
 from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_weights
+from lit_ctg.core.lightning_patches import interruptible
 from lit_ctg.errors import UserError
 from lit_ctg.results.record import RunRecord, config_hash, write_record
 from lit_ctg.run.build import build
@@ -51,7 +52,8 @@ def _evaluate(words: list[str]) -> RunRecord:
         record.threads, record.precision = experiment.threads, experiment.precision
         record.corpus = experiment.corpus
         try:
-            experiment.trainer.validate(experiment.module, experiment.datamodule, verbose=False)
+            with interruptible(experiment.trainer):
+                experiment.trainer.validate(experiment.module, experiment.datamodule, verbose=False)
         finally:
             close_loggers(experiment)
         fill_record(record, experiment, directory.path)

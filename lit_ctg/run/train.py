@@ -19,6 +19,8 @@ from lit_ctg.callback.run_record import RunRecordCallback, peak_memory_mb
 from lit_ctg.callback.wandb_tables import log_record
 from lit_ctg.config import plain
 from lit_ctg.core.divergence import Diverged, check_metrics, check_weights
+from lit_ctg.core.lightning_patches import interruptible
+from lit_ctg.core.processes import die_with
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.files import write_samples
 from lit_ctg.results.record import RunRecord, config_hash, environment, in_float32, load_record, write_record
@@ -29,8 +31,8 @@ from lit_ctg.run.directory import CHECKPOINT, Finished, RunDirectory, claim, run
 from lit_ctg.run.quiet import quiet
 from lit_ctg.terminal import Console
 
-# tells the other processes of a multi-device run which directory the first process uses
-FOLDER_VARIABLE = "LIT_CTG_RUN_FOLDER"
+# tell the other processes of a multi-device run which directory the first process uses, and its number
+FOLDER_VARIABLE, FIRST_VARIABLE = "LIT_CTG_RUN_FOLDER", "LIT_CTG_FIRST_PROCESS"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def join(cfg: DictConfig) -> Outcome:
     """
     if FOLDER_VARIABLE not in os.environ:
         raise UserError("LOCAL_RANK is set but no run is under way: start one process, Lightning starts the others")
+    die_with(int(os.environ[FIRST_VARIABLE]))
     folder = Path(os.environ[FOLDER_VARIABLE])
     experiment = build(cfg, folder, loggers=False)
     _fit(experiment, folder / CHECKPOINT)
@@ -140,11 +143,12 @@ def _fit(experiment: Experiment, checkpoint: Path) -> None:
     """Fit from the last checkpoint if there is one, and validate."""
     trainer, module, datamodule = experiment.trainer, experiment.module, experiment.datamodule
     resume = str(checkpoint) if checkpoint.is_file() else None
-    with uncollected():
+    with interruptible(trainer), uncollected():
         trainer.fit(module, datamodule, ckpt_path=resume, weights_only=True if resume else None)
     # the record's numbers come from a final validation, so a run killed right after training ends the same way
     check_weights(module, trainer.global_step)
-    trainer.validate(module, datamodule, verbose=False)
+    with interruptible(trainer):
+        trainer.validate(module, datamodule, verbose=False)
 
 
 def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: Console) -> None:
@@ -157,21 +161,19 @@ def _run(cfg: DictConfig, directory: RunDirectory, record: RunRecord, console: C
     if told := prepare_resume(directory.path, record.config, experiment.corpus):
         console.print(told, markup=False)
     counter = experiment.callback(RunRecordCallback)
-    os.environ[FOLDER_VARIABLE] = str(directory.path.resolve())
+    os.environ |= {FOLDER_VARIABLE: str(directory.path.resolve()), FIRST_VARIABLE: str(os.getpid())}
     try:
         _fit(experiment, directory.checkpoint)
         samples = fill_record(record, experiment, directory.path)
         log_record(experiment.trainer, record, samples)
         if record.status == "DIVERGED":
             raise Diverged(record.error)
-    except SystemExit as error:
-        # Lightning turns Ctrl+C into SystemExit; the checkpoint stays, so the run can be resumed
-        raise KeyboardInterrupt from error
     except Diverged:
         record.history = record.history or counter.collect(experiment.trainer)[1]
         raise
     finally:
-        os.environ.pop(FOLDER_VARIABLE, None)
+        for name in (FOLDER_VARIABLE, FIRST_VARIABLE):
+            os.environ.pop(name, None)
         close_loggers(experiment)
         # over all attempts: the cost of a run predicts that of the next one like it
         record.wall_time_s = round(counter.seconds_before + time.monotonic() - began, 3)
