@@ -158,9 +158,9 @@ def _runs(found: dict[str, str], rehearse: bool, end: float) -> None:
         return
     lab.main(["start", *words])
     try:
-        while time.monotonic() < end and lab.Lab.at(WORK).workers():
+        while time.monotonic() < end and lab.Lab(WORK).alive():
             time.sleep(POLL)
-        for line in lab.status_lines(lab.Lab.at(WORK)):
+        for line in lab.Lab(WORK).status():
             print(line)
     finally:
         lab.main(["stop", f"output_root={WORK}"])
@@ -168,11 +168,7 @@ def _runs(found: dict[str, str], rehearse: bool, end: float) -> None:
 
 def _left() -> int | None:
     """Return how many runs a further call could do, None while the lab has not begun."""
-    try:
-        here = lab.Lab.at(WORK)
-    except UserError:
-        return None
-    return sum(here.failure(job) is None and not lab.absent(job.group) for job in here.jobs()[0])
+    return lab.Lab(WORK).state()["left"]
 
 
 if __name__ == "__main__":
