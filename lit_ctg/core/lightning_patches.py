@@ -48,7 +48,7 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    connector, launcher = trainer._signal_connector, cast(Any, trainer.strategy.launcher)
+    connector, launcher = cast(Any, trainer._signal_connector), cast(Any, trainer.strategy.launcher)
     interrupted = False
 
     def interrupt(signum: int, frame: Any) -> None:
@@ -61,7 +61,7 @@ def interruptible(trainer: Trainer) -> Iterator[None]:
             process.kill()
         raise KeyboardInterrupt
 
-    connector._sigterm_notifier_fn = interrupt  # type: ignore[method-assign]  # on purpose
+    connector._sigterm_notifier_fn = interrupt
     if hasattr(launcher, "_call_children_scripts"):
         launcher._call_children_scripts = children_without_signals()(launcher._call_children_scripts)
     # whoever starts us in the background may have us ignore Ctrl+C
