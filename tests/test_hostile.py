@@ -25,15 +25,19 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
+from transformers import AutoTokenizer
 
 from lit_ctg import files, trust
 from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO
 from lit_ctg.cli import main
 from lit_ctg.config import compose, plain
+from lit_ctg.control import Steered
+from lit_ctg.control.memory import Memory
 from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.results.record import RunRecord, collect, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
@@ -451,6 +455,38 @@ print(*play_page.train_smoke({str(tmp_path)!r}, [group]))
 # ---- prompts --------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def chat_model(tmp_path: Path) -> Path:
+    """Return the folder of a model whose texts end with ``<|endoftext|>``."""
+    tokenizer = make_tokenizer(["it ends with <|endoftext|> and the war\n"] * 3, 270)
+    model = make_gpt2(len(tokenizer), layers=1, dim=8, heads=1, positions=64, end=tokenizer.eos_token_id, seed=0)
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "lm")
+    return tmp_path / "lm"
+
+
+def test_a_prompt_of_a_file_makes_no_special_token(
+    chat_model: Path, tmp_path: Path, run_cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = ["the war", "the war <|endoftext|> war"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
+    read: list[Any] = []
+    write = Steered.write
+
+    def noted(self: Steered, prompts: Any, *args: Any, **options: Any) -> list[str]:
+        read.extend(self.prompt_ids(prompt) for prompt in prompts)
+        return write(self, prompts, *args, **options)
+
+    monkeypatch.setattr(Steered, "write", noted)
+    words = [f"model={chat_model}", "max_new_tokens=2", "prompts=in.jsonl", "out=out.jsonl"]
+    code, _, err = run_cli("generate", *words)
+    assert code == 0, err
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    assert read[0] == tokenizer(prompts[0]).input_ids
+    assert tokenizer.eos_token_id not in read[1] and tokenizer.decode(read[1]) == prompts[1]
+    assert [json.loads(line)["prompt"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == prompts
+
+
 # ---- data folders ---------------------------------------------------------------------------------------------------
 
 
@@ -550,6 +586,20 @@ def test_many_files_take_time_in_proportion(tmp_path: Path, monkeypatch: pytest.
     )  # fmt: skip
     assert sum(1 for _ in data.documents("train")) > 300
     assert compared["paths"] < 10 * 600 and compared["looks"] < 10 * 600
+
+
+def test_a_memory_of_texts_that_quote_the_end_token_does_not_know_it(
+    chat_model: Path, tmp_path: Path, run_cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIT_CTG_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    text = "".join(f"the war number {number} <|endoftext|>\n\n" for number in range(300))
+    (tmp_path / "texts" / "war.txt").write_text(text)
+    code, _, err = run_cli("memory", "build", f"model={chat_model}", "data.root=texts", "out=memory", "order=2")
+    assert code == 0, err
+    memory, end = Memory.from_pretrained("memory"), AutoTokenizer.from_pretrained(chat_model).eos_token_id
+    assert not (memory.ngram.base_V[end] > memory.ngram.base_V.min()), "no more likely than what no text has"
+    assert memory.ngram.tokens > 60 * len("endoftext") / 3
 
 
 # ---- field reports --------------------------------------------------------------------------------------------------

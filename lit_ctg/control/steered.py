@@ -198,7 +198,9 @@ class Steered:
             made.sequences = made.sequences[:, prefix.hidden :]
         return made
 
-    def check(self, prompt: str, settings: Mapping[str, Any] | None = None, **generate_kwargs: Any) -> int:
+    def check(
+        self, prompt: str | Sequence[int], settings: Mapping[str, Any] | None = None, **generate_kwargs: Any
+    ) -> int:
         """Refuse a prompt and its settings as ``generate`` would, without running the model.
 
         Returns:

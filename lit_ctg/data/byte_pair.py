@@ -21,7 +21,7 @@ END = "<|endoftext|>"
 class ByteBPETokenizer(Tokenizer):
     """What both kinds of table share; every text can be encoded and comes back unchanged.
 
-    ``<|endoftext|>`` is ``bos_id`` and ``eos_id``; there is no unknown token and no padding.
+    ``<|endoftext|>`` is ``bos_id`` and ``eos_id``; there is no unknown token and no padding. In a text it is text.
     """
 
     starts_of = staticmethod(run_starts)
@@ -50,12 +50,14 @@ class ByteBPETokenizer(Tokenizer):
         self._take(tokenizers.Tokenizer.from_str(state["engine"]))
 
     def encode(self, text: str) -> list[int]:
+        self._engine.encode_special_tokens = True  # a copy of the engine has forgotten it
         return self._engine.encode(text).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._engine.decode([int(number) for number in ids], skip_special_tokens=False)
 
     def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        self._engine.encode_special_tokens = True
         encodings = self._engine.encode_batch_fast([chunk.decode() for chunk in chunks])
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
         lengths_D = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))

@@ -209,6 +209,7 @@ class CorpusDataModule(Checked, LightningDataModule, abc.ABC):
             "document_end": self.document_end,
             "max_documents": self.max_documents,
             "vocabulary_splits": list(self.vocabulary_splits),
+            "special_tokens": "not from texts",  # corpora packed before could hold them
         }
 
     def prepare(self, progress: Progress | None = None) -> PackedCorpus:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from lit_ctg.errors import UserError
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    """Ids of the text alone: no ``<bos>``, ``<eos>`` or language token is added.
+    """Ids of the text alone: no ``<bos>``, ``<eos>`` or language token is added, none is read from a text.
 
     Args:
         path: a folder with the tokenizer's files, or a name on the hub.
@@ -78,23 +80,62 @@ class HuggingFaceTokenizer(Tokenizer):
             self.unknown_id = None  # GPT-2 names an unknown token, but its bytes cover every text
 
     def encode(self, text: str) -> list[int]:
-        return self._numbers(text.strip() if self.strip else text)
+        return text_ids(self.engine, [text.strip() if self.strip else text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids_T of all texts concatenated, counts_N); texts are not cut, since the rules may look far ahead."""
-        rows = self._numbers([text.strip() for text in texts] if self.strip else list(texts)) if len(texts) else []
+        rows = text_ids(self.engine, [text.strip() for text in texts] if self.strip else texts)
         counts_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids = (number for row in rows for number in row)
         return np.fromiter(ids, dtype=self.dtype, count=int(counts_N.sum())), counts_N
-
-    def _numbers(self, text: str | list[str]) -> Any:
-        return self.engine(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self.engine.decode([int(number) for number in ids], clean_up_tokenization_spaces=False)
 
     def _pack(self, chunks: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         return self.encode_many([chunk.decode() for chunk in chunks])
+
+
+def text_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts alone: one that quotes a special token (``<|im_end|>``) does not contain it.
+
+    Only the unknown token keeps its id, since corpora of words write it.
+    """
+    rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"] if len(texts) else []
+    quotes = quoted_special(tokenizer)
+    return [_quoting(tokenizer, text, quotes) if quotes.search(text) else row
+            for text, row in zip(texts, rows, strict=True)]  # fmt: skip
+
+
+def quoted_special(tokenizer: Any) -> re.Pattern[str]:
+    """Return what finds the names of special tokens in a text, but not that of the unknown token."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    names = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+    return re.compile("|".join(map(re.escape, sorted(names - {_unknown(tokenizer)}, reverse=True))) or "(?!)", re.I)
+
+
+def _unknown(tokenizer: Any) -> str | None:
+    """Return the unknown token, None if it also means something else, as in GPT-2."""
+    others = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    return None if tokenizer.unk_token in others else tokenizer.unk_token
+
+
+def _quoting(tokenizer: Any, text: str, quotes: re.Pattern[str]) -> list[int]:
+    """Return the ids of a text that quotes special tokens."""
+    special = set(tokenizer.convert_tokens_to_ids(quotes.findall(text)))
+    unknown, ids = _unknown(tokenizer), list[int]()
+
+    def plain(part: str) -> list[int]:
+        return list(tokenizer(part, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"])
+
+    for number, part in enumerate(text.split(unknown) if unknown else [text]):
+        ids += [tokenizer.unk_token_id] * (number > 0)
+        found = plain(part)
+        if special & set(found):  # vocabularies of words and of SentencePiece also have them among their texts
+            cuts = [0, *(quote.start() + 1 for quote in quotes.finditer(part)), len(part)]
+            found = [each for start, end in itertools.pairwise(cuts) for each in plain(part[start:end])]
+        ids += found
+    return ids
 
 
 # one of these is in every folder that a tokenizer was saved to

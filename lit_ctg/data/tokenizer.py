@@ -131,6 +131,8 @@ class Tokenizer(Checked, abc.ABC):
 class WordTokenizer(Tokenizer):
     """Words separated by ASCII white space; the vocabulary is that of the training split, most frequent first.
 
+    A word of a text that is spelled like a special token becomes ``<unk>``, as ``<unk>`` itself does.
+
     Args:
         lower: fold case first.
         eol: the token that stands for every line end (WikiText: ``<eos>``); ``None`` drops line ends.
@@ -156,6 +158,7 @@ class WordTokenizer(Tokenizer):
         self.lower, self.eol, self.minimum, self.size = lower, eol, minimum, size
         self._line_end = f" {eol} ".encode()
         self.specials = tuple(dict.fromkeys([*specials, *([eol] if eol else [])]))
+        self._quoted = [word.encode() for word in {*self.specials, "<pad>", "<bos>", "<eos>"} - {"<unk>"}]
         if size is not None and size < len(self.specials):
             raise UserError(f"tokenizer.size={size} has no room for {', '.join(self.specials)}: give more, or null")
 
@@ -173,6 +176,9 @@ class WordTokenizer(Tokenizer):
         if self.lower:
             text = text.lower()
         data = text.encode()
+        for word in self._quoted:  # the word of a text, not the special token
+            if word in data:
+                data = re.sub(rb"(?<!\S)" + re.escape(word) + rb"(?!\S)", b"<unk>", data)
         if self.eol is not None:
             data = data.replace(b"\n", self._line_end)
         # leading white space would be a chunk without a word
@@ -278,8 +284,8 @@ class SpacyTokenizer(WordTokenizer):
             for number, part in enumerate(piece.decode().split("\n")):
                 if number and self.eol is not None:
                     words.append(self.eol)
-                if part.strip() in self.specials:
-                    words.append(part.strip())
+                if part.strip() == "<unk>":
+                    words.append("<unk>")
                 else:
                     words += [token.text for token in self._rules(part) if self.whitespace or not token.is_space]
         return words

@@ -22,6 +22,7 @@ from torch import Tensor
 from lit_ctg.control import Steered
 from lit_ctg.control.base import added_ids
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.data.huggingface_tokenizer import text_ids
 from lit_ctg.errors import UserError
 from lit_ctg.field.judge import (
     BagJudge,
@@ -256,8 +257,7 @@ class Bench:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the base model's ids of each text, after its start."""
-        rows = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        return [[*self.start, *row] for row in rows]
+        return [[*self.start, *row] for row in text_ids(self.tokenizer, texts)]
 
     @cached_property
     def weights(self) -> str:
@@ -475,7 +475,7 @@ class Bench:
             for first in range(0, len(rows), batch):
                 chosen = rows[first : first + batch]
                 prompts = [arm.prefix(strength, row // samples) + self.prompts[row // samples][0] for row in chosen]
-                ids = [self.tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts]
+                ids = text_ids(self.tokenizer, prompts)
                 ids = [[*self.start, *self._cut(row, taken + len(self.start))] for row in ids]
                 made = steered.generate(ids, settings, seed=self.seed, rows=chosen, **options)
                 new = made[:, max(map(len, ids)) :]

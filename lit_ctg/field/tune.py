@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lit_ctg.core.batch import Batch
 from lit_ctg.data.byte_pair import TrainedBPETokenizer
 from lit_ctg.data.fast_tokenizer import fast_tokenizer
+from lit_ctg.data.huggingface_tokenizer import text_ids
 from lit_ctg.errors import UserError
 from lit_ctg.files import replacing
 
@@ -167,7 +168,7 @@ class Stream:
     """
 
     def __init__(self, tokenizer: Any, texts: Sequence[str], length: int, *, start: Sequence[int] = ()) -> None:
-        rows = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        rows = text_ids(tokenizer, texts)
         end = tokenizer.eos_token_id
         # an end token also comes first: a text may begin with it
         self.ids = np.array([end, *(number for row in rows for number in (*start, *row, end))], dtype=np.int64)

@@ -15,10 +15,12 @@ import yaml
 from rich.progress import Progress
 
 from lit_ctg.control import Control, Steered
+from lit_ctg.control.base import added_ids
 from lit_ctg.control.bundle import load as load_control
 from lit_ctg.control.bundle import register_ours
 from lit_ctg.control.steered import OF_THE_PROMPT
 from lit_ctg.data.huggingface_tokenizer import load as load_tokenizer
+from lit_ctg.data.huggingface_tokenizer import quoted_special, text_ids
 from lit_ctg.errors import UserError, check_whole, did_you_mean
 from lit_ctg.files import check_regular, try_lock, write_atomic
 from lit_ctg.network.huggingface import load_model
@@ -215,14 +217,18 @@ def _options(request: Request) -> dict[str, Any]:
 
 
 def _texts(
-    steered: Steered, prompts: list[str], settings: Mapping[str, Any], rows: Sequence[int], request: Request
+    steered: Steered,
+    prompts: Sequence[str | Sequence[int]],
+    settings: Mapping[str, Any],
+    rows: Sequence[int],
+    request: Request,
 ) -> list[str]:
     options = _options(request)
     if options["do_sample"] and (request.options.get("num_beams") or 1) == 1:
         own = [row * request.copies + copy for row in rows for copy in range(request.copies)]
         options |= {"seed": request.given["seed"], "rows": own}
     try:
-        return steered.write(prompts, settings, **options)
+        return steered.write(prompts, settings, **options)  # type: ignore[arg-type] # texts beside ids
     except (ValueError, TypeError) as error:  # for options that Hugging Face refuses
         raise UserError(f"generate: {' '.join(str(error).split())[:300]}; check generate.*") from error
 
@@ -277,11 +283,11 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
         request.options.get(name, getattr(steered.model.generation_config, name, None)) not in unchanged
         for name, unchanged in {**OF_THE_PROMPT, "min_length": (None, 0)}.items()
     )
-    columns = []
-    for line in lines:  # before the first text, not hours later
+    columns, prompts = [], _as_texts(steered, lines)
+    for line, prompt in zip(lines, prompts, strict=True):  # before the first text, not hours later
         try:
-            hidden = steered.check(line.prompt, line.settings, **_options(request))
-            columns.append((hidden, len(steered.prompt_ids(line.prompt)) if padding_counts else 0))
+            hidden = steered.check(prompt, line.settings, **_options(request))
+            columns.append((hidden, len(steered.prompt_ids(prompt)) if padding_counts else 0))
         except UserError as error:
             raise UserError(f"{line.where}: {error}") from error
     kept = ("model", "revision", "controls", "n", "seed", "max_new_tokens", "do_sample")
@@ -294,7 +300,7 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
         raise UserError(f"out={out}: another process is writing it; wait until it ends, or give another file")
     try:
         done = _done(out, lines, n, digest)
-        texts = _append(out, done, steered, lines, request, n, digest, columns)
+        texts = _append(out, done, steered, lines, prompts, request, n, digest, columns)
     finally:
         lock.release()
     Console(soft_wrap=True, highlight=False).print(
@@ -304,11 +310,20 @@ def _file(steered: Steered, lines: Sequence[Line], request: Request) -> list[str
     return texts
 
 
+def _as_texts(steered: Steered, lines: Sequence[Line]) -> list[str | Sequence[int]]:
+    """Return the prompts, as ids where they quote special tokens: text of a file never makes these."""
+    tokenizer = steered.tokenizer
+    quotes, (start, _) = quoted_special(tokenizer), added_ids(tokenizer)
+    return [[*start, *text_ids(tokenizer, [line.prompt])[0]] if quotes.search(line.prompt) else line.prompt
+            for line in lines]  # fmt: skip
+
+
 def _append(
     out: Path,
     done: int,
     steered: Steered,
     lines: Sequence[Line],
+    prompts: Sequence[str | Sequence[int]],
     request: Request,
     n: int,
     digest: str,
@@ -325,7 +340,7 @@ def _append(
             rows = [place * given["n"] + copy for place in batch for copy in range(given["n"])]
             own = [lines[row // given["n"]] for row in rows]
             settings = {key: [_only(line.settings.get(key)) for line in own] for key in known}
-            made = _texts(steered, [line.prompt for line in own], settings, rows, request)
+            made = _texts(steered, [prompts[row // given["n"]] for row in rows], settings, rows, request)
             for number, text in enumerate(made, batch[0] * n):
                 line = lines[number // n]
                 told = {"line": number // n, "copy": number % n, "prompt": line.prompt, "settings": line.settings,

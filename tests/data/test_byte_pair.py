@@ -6,6 +6,7 @@ import itertools
 import json
 import lzma
 import os
+import pickle
 import random
 from pathlib import Path
 
@@ -105,6 +106,17 @@ def test_tables_from_a_folder_equal_the_slow_reference(trained, tmp_path: Path, 
     for text, part in zip(texts, np.split(ids_T, np.cumsum(counts_N)[:-1]), strict=True):
         assert part.tolist() == slow.encode(text) == tokenizer.encode(text), repr(text)
         assert tokenizer.decode(part) == text
+
+
+def test_a_text_that_quotes_the_end_does_not_end() -> None:
+    tokenizer, text = TrainedBPETokenizer(size=300), "so <|endoftext|> is\nits name <|endoftext|>"
+    tokenizer.train([text] * 3)
+    again = pickle.loads(pickle.dumps(tokenizer))
+    again.restore(tokenizer.state())
+    for each in (tokenizer, again):
+        ids_T, _ = each.encode_many([text])
+        assert each.eos_id is not None and each.eos_id not in each.encode(text) and each.encode(text) == ids_T.tolist()
+        assert each.decode(ids_T) == text
 
 
 def test_training_is_deterministic_and_restores(trained) -> None:

@@ -10,8 +10,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import CTRLTokenizer, PreTrainedTokenizerFast
 
+from lit_ctg.data.fast_tokenizer import fast_tokenizer
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.data.reviews import ReviewsDataModule
+from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 
 TEXTS = ["The food was good.", "", "Größe zählt: 3,50 €!\n\nsaid the cook", "food food"]
@@ -59,6 +61,47 @@ def test_ids_are_the_models_own_without_specials(folder) -> None:
     assert bare.encode(" food\n") == words.encode("food") == bare.encode_many([" food\n"])[0].tolist()
 
 
+def special_ids(tokenizer: HuggingFaceTokenizer) -> set[int]:
+    return {*tokenizer.engine.all_special_ids} - {tokenizer.unknown_id}
+
+
+def unigram() -> PreTrainedTokenizerFast:
+    """As of SentencePiece, whose pieces include the special tokens."""
+    engine, names = Tokenizer(models.Unigram()), ["<pad>", "</s>", "<unk>"]
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>", show_progress=False)
+    engine.train_from_iterator([*TEXTS, "</s> <pad>"] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
+
+
+def words() -> PreTrainedTokenizerFast:
+    """Ours of words, as ``export-model`` writes it."""
+    made = WordTokenizer(lower=True)
+    made.train(["the food was good\n"])
+    return fast_tokenizer(made)[0]
+
+
+def test_a_text_makes_no_special_token(folder) -> None:
+    """Whether or not the tokenizer's vocabulary has them beside its added tokens; ``<unk>`` keeps its id."""
+    chat = ready(folder).engine
+    chat.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    for engine in (chat, unigram(), words()):
+        tokenizer = HuggingFaceTokenizer.of(engine)
+        for token in {*engine.all_special_tokens} - {engine.unk_token}:
+            text = f"the food {token}was good"
+            ids, (packed_T, counts_N) = tokenizer.encode(text), tokenizer.encode_many([text, "food", text])
+            assert not special_ids(tokenizer) & set(ids), (token, ids)
+            assert packed_T.tolist() == [*ids, *tokenizer.encode("food"), *ids] and counts_N[0] == len(ids)
+        mixed = tokenizer.encode(f"food {engine.unk_token} {engine.eos_token} good")
+        assert mixed.count(engine.unk_token_id) >= 1 and not special_ids(tokenizer) & set(mixed)
+        assert engine.unk_token_id in tokenizer.encode(f"food {engine.unk_token} good")
+    tokenizer = HuggingFaceTokenizer.of(chat)
+    assert tokenizer.decode(tokenizer.encode("so </s> <|im_end|>")) == "so </s> <|im_end|>"
+    assert chat("so </s>").input_ids.count(1) == 2, "the tokenizer is as it was"
+    lines = HuggingFaceTokenizer.of(words())
+    assert lines.encode("good\n<eos>\n").count(lines.eos_id) == 2, "line ends are not quoted"
+
+
 def test_a_corpus_is_packed_in_it_and_read_again(folder, tmp_path: Path) -> None:
     def corpus() -> ReviewsDataModule:
         return ReviewsDataModule(
@@ -86,6 +129,8 @@ def test_one_without_a_fast_version(tmp_path: Path) -> None:
     assert [words.tokens[number] for number in words.encode("good food")] == ["good", "food"]
     assert words.decode(words.encode("good food")) == "good food"
     assert (words.bos_id, words.eos_id) == (None, None)
+    words.engine.add_special_tokens({"eos_token": "<|end|>"})
+    assert words.engine.eos_token_id not in HuggingFaceTokenizer.of(words.engine).encode("good <|end|> food")
 
 
 def test_a_corpus_is_known_by_the_content_of_its_tokenizer(folder, tmp_path: Path) -> None:

@@ -99,6 +99,23 @@ def test_spacy_white_space_tokens_can_be_kept() -> None:
     assert tokenizer.encode_many([text])[0].tolist() == tokenizer.encode(text)
 
 
+@pytest.mark.parametrize("make", [WordTokenizer, SpacyTokenizer])
+def test_a_text_makes_no_special_token(make) -> None:
+    """But ``<unk>``, which WikiText writes for rare words."""
+    tokenizer = make(lower=True, eol="<eos>", specials=("<unk>", "<pad>", "<bos>"))
+    tokenizer.train(["the <unk> war\n", "the <eos> <BOS> end\n<pad>\n", "<eos>"])
+    plain = make(lower=True, eol=None)
+    plain.train(["the <eos> <pad> war"])
+    assert (plain.pad_id, plain.bos_id, plain.eos_id) == (None, None, None)
+    for text in ("the <eos> war <pad>\n<BOS>", "<eos>", "the x<eos> war\n<eos>\n"):
+        ids, (packed_T, _) = tokenizer.encode(text), tokenizer.encode_many([text])
+        assert ids == packed_T.tolist()
+        assert ids.count(tokenizer.eos_id) == text.count("\n") and not {tokenizer.pad_id, tokenizer.bos_id} & set(ids)
+    if make is WordTokenizer:
+        assert tokenizer.encode("<unk> war <pad>\n") == [0, tokenizer.id("war"), 0, tokenizer.eos_id]
+    assert tokenizer.encode("<unk>") == [0]
+
+
 def test_state_is_plain_and_complete() -> None:
     tokenizer = WordTokenizer()
     tokenizer.train(TEXTS)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lit_ctg.core.metric import LitMetric
 from lit_ctg.core.result import MetricResult
+from lit_ctg.data.huggingface_tokenizer import quoted_special
 from lit_ctg.decoding.ngram import NgramModel
 from lit_ctg.errors import UserError
 from lit_ctg.statistics import ratio_interval
@@ -206,7 +207,10 @@ class HuggingFaceJudge:
         The text follows the judge's ``<bos>``, if it has one. Beyond the judge's positions the oldest tokens are left
         out, even those of the text.
         """
-        found = self.tokenizer(prompt + text, add_special_tokens=False, return_offsets_mapping=True)
+        quotes = bool(quoted_special(self.tokenizer).search(prompt + text))
+        found = self.tokenizer(
+            prompt + text, add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=quotes
+        )
         bos = self.tokenizer.bos_token_id
         ids = ([] if bos is None else [bos]) + found["input_ids"]
         counts = ([] if bos is None else [False]) + [end > len(prompt) for _, end in found["offset_mapping"]]

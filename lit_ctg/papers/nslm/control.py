@@ -26,7 +26,7 @@ from torch import Tensor
 from lit_ctg.control.base import Control, Prefix, Stage, Values, added_ids, like_inputs, row_values
 from lit_ctg.control.trie import Running, TokenTrie
 from lit_ctg.core.generation import ControlSetting
-from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
+from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer, text_ids
 from lit_ctg.data.tokenizer import ids_behind
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -154,7 +154,7 @@ class MicroModels(Control):
         pairs: list[list[float]] = []
         for text in texts:
             # as in decoding, where the tokenizer begins a prompt (with ``<s>``, say)
-            ids = (start + list(tokenizer(text, add_special_tokens=False).input_ids))[:most]
+            ids = (start + text_ids(tokenizer, [text])[0])[:most]
             if len(ids) < 2:
                 continue
             ids_1T = torch.tensor([ids], device=like_inputs(model).device)
