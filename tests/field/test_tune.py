@@ -6,7 +6,7 @@ import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -224,6 +224,8 @@ def test_a_model_is_trained_in_its_mode_and_what_is_frozen_stays(
 def test_a_stream_has_an_end_after_each_text_and_its_windows_begin_anywhere() -> None:
     class Numbers:
         eos_token_id = 9
+        all_special_tokens: ClassVar[list[str]] = []
+        bos_token = eos_token = pad_token = unk_token = None
 
         def __call__(self, texts: list[str], **options: bool) -> dict[str, list[list[int]]]:
             assert options["add_special_tokens"] is False

@@ -309,15 +309,15 @@ def test_a_feature_channel_is_a_share_of_the_way_and_skips_padding(word_model: A
     asked_BTF[1:3, :, :3] = torch.tensor([0.0, 0.0, 0.75])  # neg_low, neg_med, neg_high
     full_BTD = control.fuse(embedded_BTD, asked_BTF)
     settings = {"strength": [1, 1, 0.25, 0], "neg_high": [None, 0.75, 0.75, 1]}
-    with Prefix().watch(word_model) as prefix:
-        handles = control.hooks(word_model, control.values(settings, 4), prefix)
-        found_BTD = table(ids_BT)
-        whole_BT = ids_BT.clone()
-        whole_BT[:, 0] = NO_TOKEN
-        prefix.ids_NT, prefix._fresh = whole_BT, True
-        padded_BTD, newest_B1D = table(ids_BT), table(ids_BT[:, -1:])
-        for handle in handles:
-            handle.remove()
+    prefix = Prefix()
+    handles = control.hooks(word_model, control.values(settings, 4), prefix)
+    found_BTD = table(ids_BT)
+    whole_BT = ids_BT.clone()
+    whole_BT[:, 0] = NO_TOKEN
+    prefix.ids_NT, prefix._fresh = whole_BT, True
+    padded_BTD, newest_B1D = table(ids_BT), table(ids_BT[:, -1:])
+    for handle in handles:
+        handle.remove()
     share_B11 = torch.tensor([1, 1, 0.25, 0]).view(-1, 1, 1)
     torch.testing.assert_close(found_BTD, embedded_BTD + share_B11 * (full_BTD - embedded_BTD))
     assert torch.equal(found_BTD[3], embedded_BTD[3]) and torch.equal(padded_BTD[:, 0], embedded_BTD[:, 0])
