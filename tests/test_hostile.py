@@ -400,6 +400,20 @@ def test_opening_the_page_opens_no_run(page: str, tmp_path: Path) -> None:
     assert "was opened" not in show(page, str(tmp_path))
 
 
+def test_a_page_on_all_addresses_answers_to_the_one_it_is_called_by() -> None:
+    from lit_ctg.run.play_page import OwnRequests
+
+    gate = OwnRequests(None, ["localhost", "0.0.0.0"], [])
+    for address, host, known in (
+        ("192.168.1.5", b"192.168.1.5:7860", True),
+        ("2001:db8::1", b"[2001:db8::1]:7860", True),
+        ("192.168.1.5", b"192.168.1.6:7860", False),
+        ("192.168.1.5", b"evil.example:7860", False),
+    ):
+        scope = {"type": "http", "server": (address, 7860), "headers": [(b"host", host)]}
+        assert (gate.refusal(scope) is None) is known
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"host": ""}, {"host": " "}, {"allow_host": "https://play.example.org"}, {"allow_host": "a b"},

@@ -32,6 +32,7 @@ from lit_ctg.results.spec import experiments_root
 from lit_ctg.run.jobs import BUSY, COMMAND, JOURNAL_VARIABLE, Jobs, cores, start_job
 from lit_ctg.run.reproduce import Group, absent, check_local, plan_lines, planned
 from lit_ctg.terminal import Console, printable
+from lit_ctg.trust import words_from_file
 
 ACTIONS = ("start", "stop", "status", "collect")
 # seconds between two looks at the runs, between two plans, and for a start or a stop
@@ -88,11 +89,8 @@ class Lab:
         left_out: list[str] = []
         groups, records = planned({**settings, "output_root": str(self.root)}, left_out=left_out)
         groups.sort(key=lambda group: group.priority)
-        return (
-            [dataclasses.replace(group, seeds=(seed,)) for group in groups for seed in group.seeds],
-            records,
-            left_out,
-        )
+        jobs = [dataclasses.replace(group, seeds=(seed,)) for group in groups for seed in group.seeds]
+        return jobs, records, left_out
 
     def work(self) -> None:
         """Run jobs until none is left or ``stop`` is there.
@@ -165,8 +163,8 @@ class Lab:
             reason = self.file(job, "failed").read_text(encoding="utf-8").strip()
             lines.append(f"failed   {title(job)}: {reason}; its log: {self.file(job, 'log')}")
         named = [[title(job), str(self.file(job, "log"))] for job in running]
-        left_count = sum(not absent(job) for job in left)
-        state = {"running": named, "lines": [*lines, *left_out, rest], "left": left_count}
+        able = [job for job in left if not absent(job)]
+        state = {"running": named, "lines": [*lines, *left_out, rest], "left": len(able)}
         write_atomic(self.folder / "state.json", json.dumps(state, indent=1))
 
     def status(self) -> list[str]:
@@ -214,7 +212,8 @@ def serve(output_root: str) -> int:
         time.sleep(POLL)
     try:
         lab.stop.unlink(missing_ok=True)
-        lab.work()
+        with words_from_file():  # of manifests
+            lab.work()
         return 0
     except UserError as error:
         print(printable(one_line(error)), file=sys.stderr)

@@ -37,6 +37,7 @@ from lit_ctg.run.play import (
 from lit_ctg.run.reproduce import Group, load_groups
 from lit_ctg.run.steer import listed_words
 from lit_ctg.terminal import Console
+from lit_ctg.trust import words_from_file
 
 HOST, PORT = "127.0.0.1", 7860
 # names by which a browser on this machine can call the page
@@ -303,8 +304,11 @@ def train_smoke(root: str, groups: Sequence[Group] | None = None) -> Iterator[st
     for group in smoke_groups() if groups is None else groups:
         told.append(f"{group.paper}/{group.name}: training ...")
         yield "\n".join(told)
-        with tempfile.TemporaryFile() as log, start_job([*group.command(), f"output_root={root}"], log) as job:
-            code = job.wait()
+        with tempfile.TemporaryFile() as log:
+            with words_from_file():
+                job = start_job([*group.command(), f"output_root={root}"], log)
+            with job:
+                code = job.wait()
             log.seek(0)
             last = (log.read().decode(errors="replace").strip() or "no word").splitlines()[-1]
         told[-1] = f"{group.paper}/{group.name}: " + ("trained" if code == 0 else f"failed: {last}")

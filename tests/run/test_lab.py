@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lit_ctg import trust
 from lit_ctg.errors import UserError
 from lit_ctg.files import try_lock
 from lit_ctg.results.spec import MANIFEST
@@ -54,8 +55,13 @@ def settings(lab: Lab, **given: str) -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Let a script be what a job runs; it finds its words in ``sys.argv``, and adds their seed to ``done``."""
-    told = "import os, signal, sys, time; open('done', 'a').write(sys.argv[-3] + ' '); "
+    """Let a script be what a job runs; it finds its words in ``sys.argv``, and adds their seed to ``done``.
+
+    Its words are a manifest's, so they choose no code.
+    """
+    told = (
+        f"import os, signal, sys, time; os.environ[{trust.FROM_FILE!r}]; open('done', 'a').write(sys.argv[-3] + ' '); "
+    )
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", told + script))
 
 

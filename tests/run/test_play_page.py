@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lit_ctg import trust
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.errors import UserError
 from lit_ctg.run import play_page
@@ -136,7 +137,7 @@ def test_training_tells_what_becomes_of_each_run(monkeypatch: pytest.MonkeyPatch
     codes = iter([0, 2])
 
     def start(words: list[str], log: Any) -> subprocess.Popen[bytes]:
-        assert words[-1] == "output_root=here"
+        assert words[-1] == "output_root=here" and trust.from_file(), "a manifest's words choose no code"
         script = f"print('one'); print('lit-ctg: no disk'); raise SystemExit({next(codes)})"
         return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=log)
 
