@@ -11,7 +11,7 @@ from typing import Any
 
 from lit_ctg import __version__
 from lit_ctg.command import Command, Setting, folders
-from lit_ctg.errors import UserError, blame, check_unicode, did_you_mean, one_line
+from lit_ctg.errors import FULL, UserError, blame, check_unicode, did_you_mean, one_line
 from lit_ctg.terminal import Console, prepare_output, printable
 from lit_ctg.trust import without_trust
 
@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = any(word.replace(" ", "") == "debug=true" for word in words)
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         return _bad_input(error, debug)
     except KeyboardInterrupt:
@@ -37,14 +39,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # whatever reads our output (head, less) has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return 0
     except Exception as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_output()
         if debug:
             raise
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
+            return _bad_input(
+                UserError(f"{one_line(error)}; check the path, its permissions and the free space"), debug
+            )
         # a value that some library refuses during the run, or a fault of ours: one line either way
         reason = one_line(error)[:500] + blame(error, words)
         return _bad_input(UserError(f"{reason}; debug=true shows where it comes from"), debug)
+
+
+def _close_output() -> None:
+    """Let Python's own last flush of standard output succeed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import logging
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from numbers import Integral, Real
+
+# numbers of a write that failed, which does not know its file
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(Exception):
@@ -74,8 +79,11 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error in one line, preceded by its type unless it is ours."""
+    """Return an error in one line, preceded by its type unless it is ours; one of the file system names its file."""
     text = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror and (error.filename is not None or error.errno in FULL):
+        where = "a file or standard output" if error.filename is None else os.fsdecode(error.filename)
+        return f"{where}: {error.strerror}"
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
 
 

@@ -8,6 +8,7 @@ killed process left.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import io
@@ -15,6 +16,7 @@ import json
 import lzma
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,11 +25,45 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lit_ctg.errors import UserError
+from lit_ctg.terminal import printable
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 ELSEWHERE = "choose another folder"
+# suffix of a folder that another is about to replace
+PUT_ASIDE = ".old"
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, *, remedy: str = ELSEWHERE) -> Iterator[None]:
+    """Turn any failure of the file system in the body into one line that names ``path``.
+
+    Args:
+        path: what the body writes.
+        remedy: what to do when it cannot be written, the end of the error message.
+
+    Raises:
+        UserError: for an ``OSError`` (a full disk, a name that is too long, a folder that is read-only, ...), and for
+            one that torch or safetensors report as an error of their own.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (reason := _disk_failure(error)) is None:
+            raise
+        raise UserError(f"cannot write {path}: {reason}; {remedy}") from error
+
+
+def _disk_failure(error: Exception) -> str | None:
+    """Return what the file system refused, None for an error of another kind."""
+    cause = error.__context__ if isinstance(error, RuntimeError) else error
+    if isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    if "inline_container" in str(error):
+        return "torch could not write all of it; is the disk full?"
+    # libraries in Rust (safetensors, tokenizers) have one class for all of their errors
+    return str(error) if "(os error " in str(error) and not isinstance(error, UserError) else None
 
 
 @contextlib.contextmanager
@@ -41,54 +77,77 @@ def replacing(path: str | Path, *, remedy: str = ELSEWHERE, whole: bool = False)
     Args:
         path: a file or folder that may exist; its parent folder is created.
         remedy: what to do when it cannot be written, the end of the error message.
-        whole: a folder takes the place of one with all it holds, which the caller has looked at.
+        whole: a folder takes the place of one with all it holds, which the caller has looked at. If the process is
+            killed in the middle, ``bring_back`` restores the old one.
 
     Raises:
-        UserError: the disk is full, a folder cannot be written, ``path`` is a device, a pipe or a loop of links; also
-            for an ``OSError`` of the body and for one behind an error of ``torch.save``.
+        UserError: see ``writing``; ``path`` is a device, a pipe or a loop of links.
     """
     path = Path(path)
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if target.name in ("", ".."):
-        raise UserError(f"cannot write '{path}': it names no file of its own; {remedy}")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        _check_replaceable(target)
-        _make_folder(target.parent)
-        yield temporary
-        _to_disk(temporary)
-        if whole and target.is_dir():
-            _swap(temporary, target)
-        else:
-            os.replace(temporary, target)
-        with contextlib.suppress(OSError):  # some file systems cannot sync folders; the content is already safe
-            _sync(target.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
-    except RuntimeError as error:
-        # torch.save tells a write that failed in words about its own place in the file
-        if isinstance(cause := error.__context__, OSError):
-            reason = cause.strerror or str(cause)
-        elif "inline_container" in str(error):
-            reason = "torch could not write all of it; is the disk full?"
-        else:
-            raise
-        raise UserError(f"cannot write {path}: {reason}; {remedy}") from error
-    finally:
-        with contextlib.suppress(OSError):  # renamed (the usual case), never created, or in no folder
-            temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
+    with writing(path, remedy=remedy):
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if target.name in ("", ".."):
+            raise UserError(f"cannot write '{path}': it names no file of its own; {remedy}")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        try:
+            _check_replaceable(target)
+            _make_folder(target.parent)
+            yield temporary
+            _to_disk(temporary)
+            if whole and target.is_dir():
+                _swap(temporary, target)
+            else:
+                os.replace(temporary, target)
+            with contextlib.suppress(OSError):  # some file systems cannot sync folders; the content is already safe
+                _sync(target.parent)
+        finally:
+            with contextlib.suppress(OSError):  # renamed (the usual case), never created, or in no folder
+                temporary.unlink() if not temporary.is_dir() else shutil.rmtree(temporary)
 
 
 def _swap(new: Path, target: Path) -> None:
-    """Put a folder in the place of another, which is deleted once the new one is there, and put back where it fails."""
-    aside = new.with_suffix(".old")
-    os.replace(target, aside)
-    try:
-        os.replace(new, target)
-    except OSError:
-        os.replace(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+    """Put a folder in the place of another, which then has the name of the new one."""
+    aside = new.with_suffix(PUT_ASIDE)
+    while True:
+        os.replace(target, aside)
+        try:
+            os.replace(new, target)
+            break
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a reader may have put it back: try again
+                os.replace(aside, target)
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    with contextlib.suppress(OSError):  # the new one is there: what remains of the old one is only in the way
+        os.replace(aside, new)
+
+
+def bring_back(folder: str | Path) -> None:
+    """Restore a folder that a killed process put aside and did not replace; call it before reading or replacing one."""
+    target = Path(os.path.realpath(folder))
+    with contextlib.suppress(OSError):  # whoever reads or writes the folder says what is wrong with it
+        for aside in target.parent.glob(f".{glob.escape(target.name)}.*{PUT_ASIDE}"):
+            if not target.exists():
+                aside.rename(target)
+
+
+# separators, what Windows reserves, line ends; a hidden name; blanks at either end
+_NOT_IN_A_NAME = re.compile(r'^[.\s]|[/\\:*?"<>|\t\n]|\s$')
+# file systems allow 255 bytes; temporary names and suffixes need some
+MAX_NAME_BYTES = 200
+
+
+def plain_name(name: object, what: str, remedy: str) -> str:
+    """Return a name that a file supplies, if a file or folder may be named after it: it leads to no other folder.
+
+    Raises:
+        UserError: it cannot; begins with ``what``, ends with ``remedy``.
+    """
+    known = isinstance(name, str) and printable(name) == name and not _NOT_IN_A_NAME.search(name)
+    if isinstance(name, str) and known and 0 < len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    shown = repr(name) if len(repr(name)) <= 60 else f"{repr(name)[:60]}..."
+    raise UserError(f"{what} is {shown}, not a plain name for a file or folder: {remedy}")
 
 
 def files_in(folder: Path) -> list[str]:
@@ -174,13 +233,12 @@ def _lock(lock_file: str | Path, timeout_s: float, remedy: str) -> BaseFileLock 
     path = Path(lock_file)
     # it may be released from another thread
     lock = FileLock(path, timeout=timeout_s, thread_local=False)
-    try:
+    with writing(path, remedy=remedy):
         _make_folder(path.parent)
-        lock.acquire()
-    except Timeout:
-        return None
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+        try:
+            lock.acquire()
+        except Timeout:
+            return None
     return lock
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,3 +184,50 @@ def test_train_prints_the_configuration_without_running(run_cli, tmp_path: Path)
 
 def test_modules_of_the_commands_are_what_the_cli_dispatches_to() -> None:
     assert all(callable(f) for f in (generate.generate, evaluate.evaluate, sweep.sweep, checkpoint.read))
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("table", "paper=nslm", f"out={LONG}"),
+        ("figure", "paper=nslm", f"out={LONG}"),
+        ("collect", f"records={LONG}"),
+        ("generate", f"{LONG}/run"),
+        ("generate", "model=x", f"controls=[{LONG}]"),
+        ("evaluate", f"{LONG}/run"),
+        ("export", f"{LONG}/run", "out=x"),
+        ("export-model", f"run={LONG}"),
+        ("play", f"run={LONG}"),
+        ("reproduce", "paper=nslm", f"output_root={LONG}", "dry_run=true"),
+        ("memory", "fit", f"memory={LONG}", "model=x"),
+        ("field", "add", f"name={LONG}"),
+        ("new", f"paper={LONG}"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_is_too_long_is_one_line(run_cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+    code, _, err = run_cli(*words)
+    assert code == 2 and len(err.splitlines()) == 1 and "too long" in err and "Errno" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_that_no_file_names_is_one_line(run_cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(COMMANDS, "list", dataclasses.replace(COMMANDS["list"], run=full))
+    code, _, err = run_cli("list", "experiments")
+    assert code == 2 and len(err.splitlines()) == 1 and "No space left" in err and "Errno" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_to_a_full_disk_is_one_line() -> None:
+    script = "from lit_ctg.cli import main; import sys; sys.exit(main(['--help']))"
+    for buffered in ("", "-u"):
+        with open("/dev/full", "w") as full:
+            words = [sys.executable, *filter(None, [buffered]), "-c", script]
+            done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "No space left" in done.stderr

@@ -6,15 +6,27 @@ import contextlib
 import errno
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lit_ctg import files
 from lit_ctg.errors import UserError
-from lit_ctg.files import leftovers, locked, named_floats, replacing, try_lock, write_atomic
+from lit_ctg.files import (
+    bring_back,
+    leftovers,
+    locked,
+    named_floats,
+    plain_name,
+    replacing,
+    try_lock,
+    write_atomic,
+    writing,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -80,6 +92,87 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pyt
         temporary.mkdir()
         (temporary / "b").write_text("newer")
     assert (target / "a").read_text() == "new" and [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3])
+def test_a_folder_whose_replacement_was_killed_is_there_or_brought_back(tmp_path: Path, killed_at: int) -> None:
+    """Before each of the renames; the next reader has the whole old or the whole new one."""
+    script = """
+import os, sys
+from pathlib import Path
+from lit_ctg.files import replacing
+rename, count = os.replace, 0
+def killed(*names):
+    global count
+    count += 1
+    if count == int(sys.argv[2]):
+        os._exit(9)
+    rename(*names)
+os.replace = killed
+with replacing(sys.argv[1], whole=True) as temporary:
+    temporary.mkdir()
+    (temporary / "new").touch()
+"""
+    target = tmp_path / "made"
+    target.mkdir()
+    (target / "old").touch()
+    done = subprocess.run([sys.executable, "-c", script, str(target), str(killed_at)])
+    assert done.returncode == 9
+    bring_back(target)
+    assert names(target) == (["new"] if killed_at == 3 else ["old"])
+    with replacing(target, whole=True) as temporary:
+        temporary.mkdir()
+        (temporary / "newer").touch()
+    assert names(target) == ["newer"]
+
+
+def test_a_folder_that_a_reader_brings_back_is_replaced_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "made"
+    target.mkdir()
+    (target / "old").touch()
+    rename = os.replace
+
+    def read_between(*paths: Any) -> None:
+        if Path(paths[1]) == target:
+            bring_back(target)
+            monkeypatch.undo()
+        rename(*paths)
+
+    monkeypatch.setattr(os, "replace", read_between)
+    with replacing(target, whole=True) as temporary:
+        temporary.mkdir()
+        (temporary / "new").touch()
+    assert names(target) == ["new"] and names(tmp_path) == ["made"]
+
+
+@pytest.mark.parametrize(
+    "code", [errno.ENAMETOOLONG, errno.ENOSPC, errno.EACCES, errno.ELOOP, errno.EROFS, errno.EDQUOT]
+)
+def test_any_failure_of_the_file_system_is_one_line_that_names_the_file(tmp_path: Path, code: int) -> None:
+    for raised in (
+        OSError(code, os.strerror(code)),
+        type("SafetensorError", (Exception,), {})(f"I/O (os error {code})"),
+    ):
+        for manager in (writing, replacing):
+            with pytest.raises(UserError, match=re.escape(f"cannot write {tmp_path / 'a'}: ")), manager(tmp_path / "a"):
+                raise raised
+    assert names(tmp_path) == []
+    long = tmp_path / ("a" * 300)
+    for write in (lambda: write_atomic(long, "x"), lambda: write_atomic(long / "b", "x"), lambda: try_lock(long / "c")):
+        with pytest.raises(UserError, match="File name too long"):
+            write()
+
+
+def test_a_name_from_a_file_is_plain_or_refused() -> None:
+    for name in ("a", "C++", "5 stars", "sci-fi", "a.b", "größe", "x" * 200):
+        assert plain_name(name, "its name", "fix it") == name
+    leading_away = ("", ".", "..", ".a", "a/b", "a\\b", "/a", "C:")
+    unprintable = (" a", "a ", "a\nb", "a\x00", "\u202ea", "\ud800")
+    for wrong in (*leading_away, *unprintable, "x" * 201, "ö" * 101, 7, None, ["a"]):
+        with pytest.raises(UserError, match=r"^its name is .{1,80}, not a plain name for a file or folder: fix it$"):
+            plain_name(wrong, "its name", "fix it")
 
 
 def test_a_folder_behind_a_link_is_replaced(tmp_path: Path) -> None:

@@ -6,41 +6,55 @@ Every case ends in one line that names the file or key, runs nothing, and leaves
 from __future__ import annotations
 
 import copy
+import errno
 import gzip
 import io
 import json
 import lzma
+import math
 import os
+import re
+import resource
 import socket
 import subprocess
 import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 import zstandard
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from lit_ctg import files, trust
 from lit_ctg.callback.checkpoint import FORMAT, AtomicCheckpointIO
 from lit_ctg.cli import main
 from lit_ctg.config import compose, plain
-from lit_ctg.control import Steered
+from lit_ctg.control import Control, Origin, Steered, bundle
+from lit_ctg.control.custom_generate import generate_under
 from lit_ctg.control.memory import Memory
 from lit_ctg.data.folder import FolderDataModule, labels_of
 from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.field.export import _places
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
+from lit_ctg.files import files_in
 from lit_ctg.results.record import RunRecord, collect, load_records, write_record
 from lit_ctg.run.checkpoint import Checkpoint
 from lit_ctg.run.directory import CHECKPOINT
+from lit_ctg.run.export import write_bundle
+from lit_ctg.terminal import Console
+from tests.controls import controls
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -276,6 +290,197 @@ def test_jobs_of_a_manifest_name_no_class_of_the_users(marker: Path, capsys: pyt
 
 
 # ---- bundles and exports --------------------------------------------------------------------------------------------
+
+
+def written(control: Control, folder: Path, tensors: dict[str, Tensor] | None = None, **changes: Any) -> Path:
+    """Write a bundle, then change its tensors and ``control.json``, with checksums that agree."""
+    bundle.save(control, folder)
+    if tensors is not None:
+        save_file({**load_file(folder / bundle.TENSORS), **tensors}, folder / bundle.TENSORS)
+    content = {**json.loads((folder / bundle.CONTROL).read_text(encoding="utf-8")), **changes}
+    known = [name for name in content["files"] if (folder / name).is_file() and "/" not in name]
+    content["files"] |= {name: bundle._checksum(folder / name) for name in known}
+    content["sha256"] = bundle._own_checksum(content)
+    (folder / bundle.CONTROL).write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def refused_bundle(folder: Path, *parts: str) -> None:
+    """Both readers refuse it in one line that names the folder, before long and without much memory."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    kind = type(controls()[json.loads((folder / bundle.CONTROL).read_text(encoding="utf-8"))["kind"]])
+    for read in (Control.from_pretrained, lambda name: generate_under(kind, None, control=str(name), input_ids=None)):
+        with pytest.raises(UserError) as caught:
+            read(folder)
+        assert all(part in str(caught.value) for part in (str(folder), *parts)) and "\n" not in str(caught.value)
+    assert time.monotonic() - began < 20 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19
+
+
+NAMES = ("../../x", "/etc/x", "a/b", "..", "", ".x", "x" * 300, "a\x1b[2J", "two words", 7, True, ["x"])
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_a_bundle_cannot_name_a_path(tmp_path: Path, name: Any) -> None:
+    refused_bundle(written(controls()["token_bias"], tmp_path / "bias", name=name), "name")
+
+
+@pytest.mark.parametrize("name", ["../README.md", "/etc/passwd", "..", "a/control.safetensors"])
+def test_a_bundle_cannot_list_files_elsewhere(tmp_path: Path, name: str) -> None:
+    files = {bundle.CARD: "", bundle.TENSORS: "", name: ""}
+    refused_bundle(written(controls()["token_bias"], tmp_path / "bias", files=files), repr(name))
+
+
+@pytest.mark.parametrize("tokenizer", [7, True, ["a"], {"a": "b"}])
+def test_the_tokenizer_of_a_bundle_is_a_text(tmp_path: Path, tokenizer: Any) -> None:
+    refused_bundle(written(controls()["token_bias"], tmp_path / "bias", tokenizer=tokenizer))
+
+
+BAD_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "NaN": lambda value: value.masked_fill(torch.ones_like(value, dtype=torch.bool), math.nan),
+    "infinity": lambda value: value.masked_fill(torch.ones_like(value, dtype=torch.bool), -math.inf),
+    "complex": lambda value: value.to(torch.complex64),
+    "bool": lambda value: value.bool(),
+    "int8": lambda value: value.to(torch.int8),
+}
+
+
+@pytest.mark.parametrize("kind", [name for name, control in controls().items() if control.tensors()])
+def test_weights_of_every_kind_are_finite_real_numbers(tmp_path: Path, kind: str) -> None:
+    control = controls()[kind]
+    weights = {
+        name: value.contiguous()
+        for name, value in control.tensors().items()
+        if value.is_floating_point() and not (kind == "micro_models" and name.endswith("attributes"))
+    }
+    assert weights
+    for bad, change in BAD_WEIGHTS.items():
+        for name in list(weights)[:2]:
+            folder = written(control, tmp_path / kind, {name: change(weights[name])})
+            with pytest.raises(UserError, match=re.escape(str(folder))) as caught:
+                Control.from_pretrained(folder)
+            assert "\n" not in str(caught.value), (bad, name)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_of_a_bundle_are_finite(tmp_path: Path, number: float) -> None:
+    config = controls()["micro_models"].config()
+    refused_bundle(written(controls()["micro_models"], tmp_path / "weight", config={**config, "weight": number}))
+    (year,) = config["classes"]
+    config["classes"] = [{**year, "count": number}]
+    refused_bundle(written(controls()["micro_models"], tmp_path / "count", config=config))
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    control = controls()["token_bias"]
+    control.weights_CV[0, 0] = math.nan
+    with pytest.raises(UserError, match="token_bias cannot be saved"):
+        bundle.save(control, tmp_path / "bias")
+    assert list(tmp_path.iterdir()) == []
+
+
+SIZES: dict[str, Any] = {
+    "layers": {"n_layer": 20_000},
+    "layers without end": {"n_layer": 10**30},
+    "vocabulary": {"vocab_size": 50_000_000},
+    "positions": {"n_positions": 10_000_000},
+    "width": {"n_embd": 1_000_000, "n_head": 1},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_are_compared_with_the_tensors_before_a_model_is_built(tmp_path: Path, size: str) -> None:
+    control = controls()["experts"]
+    models = {name: {**sizes, **SIZES[size]} for name, sizes in control.config()["models"].items()}
+    refused_bundle(written(control, tmp_path / "experts", config={**control.config(), "models": models}))
+
+
+def test_parts_of_a_model_are_counted_while_it_is_built(tmp_path: Path) -> None:
+    """Also those that no setting of all architectures counts."""
+    control = controls()["experts"]
+    mixture: dict[str, Any] = {"model_type": "mixtral", "vocab_size": 14, "hidden_size": 16, "num_hidden_layers": 1}
+    mixture |= {"num_attention_heads": 1, "num_local_experts": 10**7}
+    models = dict.fromkeys(control.config()["models"], mixture)
+    refused_bundle(written(control, tmp_path / "experts", config={**control.config(), "models": models}))
+
+
+def test_one_narrow_tensor_does_not_make_the_others_large(tmp_path: Path) -> None:
+    tensors = {"idea_gate": "head.outer.weight", "future": "embedding.weight", "feature_channel": "project.weight"}
+    for kind, name in tensors.items():
+        shape = (100_000, 2) if kind == "feature_channel" else (1, 100_000)
+        refused_bundle(written(controls()[kind], tmp_path / kind, {name: torch.zeros(shape)}))
+
+
+def test_a_model_in_a_bundle_names_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a repository's, which transformers would ask about, nor a kernel's, which it would download."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run code"))
+    control = controls()["experts"]
+    models = control.config()["models"]
+    code = {"model_type": "clip_vision_model", "auto_map": {"AutoModelForCausalLM": "me/evil--a.B"}}
+    refused_bundle(written(control, tmp_path / "code", config={"models": dict.fromkeys(models, code)}))
+    kernels = {name: {**sizes, "attn_implementation": "kernels-community/evil"} for name, sizes in models.items()}
+    folder = written(control, tmp_path / "kernel", config={**control.config(), "models": kernels})
+    loaded = Control.from_pretrained(folder)
+    assert {model.config._attn_implementation for model in loaded.models.values()} <= {"sdpa", "eager"}
+
+
+@pytest.mark.parametrize("name", [bundle.CARD, bundle.CONTROL])
+def test_a_huge_sparse_file_is_not_read(tmp_path: Path, name: str) -> None:
+    folder = written(controls()["token_bias"], tmp_path / "bias")
+    os.truncate(folder / name, 20 * 2**30)
+    with pytest.raises(UserError, match=re.escape(str(folder / name))):
+        Control.from_pretrained(folder)
+
+
+def export_to(folder: Path, **changes: Any) -> None:
+    control = controls()["token_bias"]
+    control.rename(changes.get("name", control.name))
+    write_bundle(control, folder, Origin(), Console(quiet=True))
+
+
+def test_an_export_replaces_everything_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bias"
+    export_to(folder)
+    before = {name: (folder / name).read_bytes() for name in files_in(folder)}
+    assert bundle.CODE in before
+    write = Path.write_text
+
+    def full(path: Path, *args: Any, **options: Any) -> int:
+        if path.name == "generate.py":
+            write(path, "cut", encoding="utf-8")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *args, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=f"cannot write {folder}: No space left"):
+        export_to(folder, name="other")
+    assert before == {name: (folder / name).read_bytes() for name in files_in(folder)}
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_an_interrupted_export_is_restored_by_whoever_comes_next(tmp_path: Path) -> None:
+    folder = tmp_path / "bias"
+    export_to(folder)
+    for _ in range(2):
+        folder.rename(tmp_path / ".bias.1234-abcd.old")  # what a killed export leaves
+        assert Control.from_pretrained(folder).name == "token_bias" and [*tmp_path.iterdir()] == [folder]
+    folder.rename(tmp_path / ".bias.1234-abcd.old")
+    export_to(folder, name="other")
+    assert Control.from_pretrained(folder).name == "other" and [*tmp_path.iterdir()] == [folder]
+
+
+def test_files_of_others_in_an_export_stay(tmp_path: Path) -> None:
+    export_to(tmp_path / "bias")
+    mine = tmp_path / "bias" / "custom_generate" / "mine.py"
+    mine.write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"custom_generate/mine\.py"):
+        export_to(tmp_path / "bias", name="other")
+    assert mine.read_text() == "x = 1\n" and Control.from_pretrained(tmp_path / "bias").name == "token_bias"
+
+
+def test_a_class_cannot_lead_an_export_elsewhere(tmp_path: Path) -> None:
+    arms: Any = {target: SimpleNamespace(controls=[controls()["token_bias"]]) for target in ("good", "../../bad")}
+    with pytest.raises(UserError, match=re.escape("'../../bad'")):
+        _places(arms, tmp_path)
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------

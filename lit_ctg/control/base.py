@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import RuleList, ScoreRule
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import plain_name
 from lit_ctg.limits import Checked
 
 if TYPE_CHECKING:
@@ -113,6 +114,33 @@ def cast_like(module: ModuleT, weight: Tensor) -> ModuleT:
     if all((value.dtype, value.device) == (weight.dtype, weight.device) for value in module.parameters()):
         return module
     return copy.deepcopy(module).to(weight)
+
+
+def loaded(build: Callable[[], ModuleT], state: Mapping[str, Tensor]) -> ModuleT:
+    """Return a module in float32 with the tensors of a file as its values.
+
+    Nothing is allocated for the sizes that the file declares: they are compared with its tensors first.
+
+    Raises:
+        RuntimeError: the tensors are not those of the module.
+    """
+    with torch.device("meta"):
+        module = build()
+    module.load_state_dict(state, assign=True)
+    return module.float()
+
+
+def check_weights(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite real numbers.
+
+    Raises:
+        ValueError: names the first.
+    """
+    for name, value in tensors.items():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise ValueError(f"{name} is of {value.dtype}, not of real numbers")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} is not finite")
 
 
 class Prefix:
@@ -308,6 +336,8 @@ class Control(Checked, abc.ABC):
             one.
         of_ids: it refers to tokens by their ids, so it needs the tokenizer it was made with; False if stored as text.
         excludes: kinds with which it cannot be composed (its own kind: only once).
+        not_weights: pattern of the names of tensors that are not real, finite numbers (ids, masks): ``restore`` checks
+            them.
         origin: where it comes from (run record, tokenizer, ...), see ``bundle.Origin``; None if made by hand.
     """
 
@@ -317,12 +347,22 @@ class Control(Checked, abc.ABC):
     strength: ClassVar[str] = "strength"
     of_ids: ClassVar[bool] = True
     excludes: ClassVar[frozenset[str]] = frozenset()
+    not_weights: ClassVar[str] = ""
 
     def __init__(self, *, name: str | None = None) -> None:
-        self.name = name or self.kind
-        if not self.name.isidentifier():
-            raise UserError(f"control name '{self.name}': use letters, digits and _ only")
+        self.rename(name or self.kind)
         self.origin: Origin | None = None
+
+    def rename(self, name: object) -> None:
+        """Give the control another name, by which settings and folders are called.
+
+        Raises:
+            UserError: it is not a short word of letters, digits and _.
+        """
+        remedy = "use letters, digits and _ only"
+        self.name = plain_name(name, "the name of a control", remedy)
+        if not self.name.isidentifier():
+            raise UserError(f"control name '{self.name}': {remedy}")
 
     # to be defined by subclasses --------------------------------------------------------------------------------------
 

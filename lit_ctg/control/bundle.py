@@ -14,8 +14,8 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,19 @@ from typing import Any
 from torch import Tensor
 
 import lit_ctg
-from lit_ctg.control.base import Control
+from lit_ctg.control.base import Control, ControlT, check_weights
 from lit_ctg.control.card import card
 from lit_ctg.errors import UserError, did_you_mean, one_line
-from lit_ctg.files import check_regular, files_in, replacing
+from lit_ctg.files import bring_back, check_regular, files_in, plain_name, replacing, writing
 
 FORMAT = 1
 CONTROL, TENSORS, CARD, RECORD = "control.json", "control.safetensors", "README.md", "run.json"
 # what `lit-ctg memory fit` measured, beside a fitted memory
 FIT = "fit.json"
+# for transformers without lit_ctg
+CODE, REQUIREMENTS = "custom_generate/generate.py", "custom_generate/requirements.txt"
+# of a file that is no tensors
+MOST_BYTES = 2**26
 # suffixes of files that a loader might execute
 PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".joblib", ".dill")
 PACKAGES = ("lit-ctg", "torch", "transformers", "safetensors")
@@ -119,33 +123,41 @@ def versions() -> dict[str, str]:
     return {name: lit_ctg.__version__ if name == "lit-ctg" else metadata.version(name) for name in PACKAGES}
 
 
-def save(control: Control, folder: str | Path) -> None:
+def save(control: Control, folder: str | Path, code: Mapping[str, str] | None = None) -> None:
     """Write a bundle, whole or not at all; it may only replace another bundle (or nothing).
 
+    Args:
+        control: what to write.
+        folder: of the bundle.
+        code: path -> content of what makes it work without lit_ctg (``custom_generate.code_of``).
+
     Raises:
-        UserError: the folder holds something else, or cannot be written.
+        UserError: the folder holds something else, or cannot be written; the control's numbers are not finite.
     """
     target = Path(folder)
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
-        raise UserError(f"{folder} exists and holds no control: give a new or empty folder")
-    if target.is_dir() and any(target.iterdir()):
-        _check_ours(target)
+    with writing(target):
+        bring_back(target)
+        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / CONTROL).is_file())):
+            raise UserError(f"{folder} exists and holds no control: give a new or empty folder")
+        if target.is_dir() and any(target.iterdir()):
+            _check_ours(target)
     with replacing(target, whole=True) as temporary:  # of an older bundle
         temporary.mkdir()
         _write(control, temporary)
+        for name, content in (code or {}).items():
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_text(content, encoding="utf-8")
 
 
 def _check_ours(folder: Path) -> None:
     """Refuse a bundle beside which lie files of somebody else, which would be deleted with it."""
     told = _read_json(folder / CONTROL)
-    own = {CONTROL, FIT, *(told.get("files", ()) if isinstance(told, dict) else ())}
-    foreign = [name for name in files_in(folder) if name not in own and not name.startswith("custom_generate/")]
-    if foreign:
+    own = {CONTROL, FIT, CODE, REQUIREMENTS, *(told.get("files", ()) if isinstance(told, dict) else ())}
+    if foreign := [name for name in files_in(folder) if name not in own]:
         raise UserError(f"{folder} holds {foreign[0]}, which is no part of its control: give a new or empty folder")
 
 
 def _write(control: Control, folder: Path) -> None:
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     origin = control.origin or Origin()
@@ -163,11 +175,12 @@ def _write(control: Control, folder: Path) -> None:
         "versions": versions(),
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in control.tensors().items()}
+    try:
+        _check_numbers(type(control), told["config"], tensors)
+    except ValueError as error:
+        raise UserError(f"control {control.name} cannot be saved: {one_line(error)}") from error
     if tensors:
-        try:
-            save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
-        except SafetensorError as error:  # a full disk
-            raise OSError(None, str(error)) from error
+        save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
     if origin.record is not None:
         (folder / RECORD).write_text(json.dumps(origin.record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         told["run"] = {key: origin.record.get(key) for key in ("experiment", "size", "seed", "config_hash")}
@@ -186,25 +199,42 @@ def load(name: str | Path, *, revision: str | None = None) -> Control:
     """
     folder = _folder(str(name), revision)
     told = told_by(folder)
-    tensors = checked_tensors(folder, told)
-    kind = kind_named(str(told["kind"]))
-    if "lit_ctg_" in json.dumps(told["config"]):
+    if "lit_ctg_" in (folder / CONTROL).read_text(encoding="utf-8"):
         register_ours()  # a control that holds models may hold exported ones
+    control = restored(kind_named(str(told["kind"])), folder, told)
+    assert control.origin is not None
+    if RECORD in told["files"]:
+        control.origin = replace(control.origin, record=_read_json(folder / RECORD))
+    return control
+
+
+def restored(kind: type[ControlT], folder: Path, told: Mapping[str, Any]) -> ControlT:
+    """Return the control in a folder whose ``control.json`` is known; the run record is not read.
+
+    Raises:
+        UserError: see ``load``.
+    """
+    tensors = checked_tensors(folder, told)
     try:
+        _check_numbers(kind, told["config"], tensors)
         control = kind.restore(told["config"], tensors)
-        control.name = str(told["name"])
-        record = _read_json(folder / RECORD) if RECORD in told["files"] else None
-        control.origin = Origin(record, told["tokenizer"], told["versions"], told["sha256"])
+        control.rename(told["name"])
+        control.values({}, 1)  # its defaults
         different = control.shape() != told["shape"]
-    except UserError:
-        raise
     except Exception as error:  # missing or misshapen tensors or settings can raise anything
         raise UserError(
-            f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:160]}): {REMEDY}"
+            f"{folder} does not hold what a {kind.kind} needs ({one_line(error)[:300]}): {REMEDY}"
         ) from error
     if different:
         raise UserError(f"{folder}: {CONTROL} states a shape that its tensors do not have: {REMEDY}")
+    control.origin = Origin(None, told["tokenizer"], told["versions"], told["sha256"])
     return control
+
+
+def _check_numbers(kind: type[Control], config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse weights and settings that are not finite; ``ValueError`` says which."""
+    json.dumps({key: value for key, value in config.items() if key != "models"}, allow_nan=False)
+    check_weights({name: value for name, value in tensors.items() if not re.fullmatch(kind.not_weights, name)})
 
 
 def register_ours() -> None:
@@ -223,6 +253,7 @@ def register_ours() -> None:
 def _folder(name: str, revision: str | None) -> Path:
     """Return the folder of a bundle, downloaded if it is a name on the hub."""
     folder = Path(name).expanduser()
+    bring_back(folder)
     if folder.is_dir():
         return folder
     if not HUB_NAME.fullmatch(name):
@@ -257,19 +288,27 @@ def told_by(folder: Path, *, whole: bool = True) -> dict[str, Any]:
     if told["format"] != FORMAT:
         raise UserError(f"{folder} has the bundle format {told['format']}, this version reads {FORMAT}: {REMEDY}")
     needed = {"name": str, "config": dict, "shape": dict, "files": dict, "versions": dict}
-    complete = all(isinstance(told.get(key), type_) for key, type_ in needed.items()) and "tokenizer" in told
-    if not complete or told.get("sha256") != _own_checksum(told):
+    complete = all(isinstance(told.get(key), type_) for key, type_ in needed.items())
+    if (
+        not complete
+        or not isinstance(told.get("tokenizer", 0), str | None)
+        or told.get("sha256") != _own_checksum(told)
+    ):
         raise UserError(f"{folder}: {CONTROL} was changed (its checksum does not agree): {REMEDY}")
-    for name, checksum in told["files"].items() if whole else ():
-        path = folder / Path(name).name
+    for name, checksum in told["files"].items():
+        path = folder / plain_name(name, f"{folder / CONTROL}: a file", REMEDY)
+        if not whole:
+            continue
         if not path.is_file():
             raise UserError(f"{folder} lacks {name}: {REMEDY}")
+        if name != TENSORS and path.stat().st_size > MOST_BYTES:
+            raise UserError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: {REMEDY}")
         if _checksum(path) != checksum:
             raise UserError(f"{path} was changed or cut off (its checksum does not agree): {REMEDY}")
     return told
 
 
-def checked_tensors(folder: Path, told: dict[str, Any]) -> dict[str, Tensor]:
+def checked_tensors(folder: Path, told: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of a bundle.
 
     Raises:
@@ -290,12 +329,11 @@ def push(control: Control, repository: str, *, private: bool, token: str | None)
     """Upload a bundle to the hub, with the code that steers without lit_ctg; return its address there."""
     from huggingface_hub import HfApi
 
-    from lit_ctg.control.custom_generate import write_custom_generate
+    from lit_ctg.control.custom_generate import code_of
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "bundle"
-        save(control, folder)
-        write_custom_generate(control, folder)
+        save(control, folder, code_of(control)[0])
         api = HfApi(token=token)
         try:
             made = api.create_repo(repository, private=private, exist_ok=True)
@@ -320,7 +358,8 @@ def check_tokenizer(control: Control, tokenizer: Any) -> None:
 
 
 def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _own_checksum(told: dict[str, Any]) -> str:
@@ -336,6 +375,8 @@ def _json(value: Any, **layout: Any) -> str:
 def _read_json(path: Path) -> Any:
     try:
         check_regular(path)
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({one_line(error)[:120]}): {REMEDY}") from error

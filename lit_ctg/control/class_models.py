@@ -12,14 +12,28 @@ Shape letters: B prompts, N rows, T prefix tokens, V vocabulary, C classes.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, generating, like_inputs, model_shape, row_values
+from lit_ctg.control.base import (
+    NO_TOKEN,
+    Prefix,
+    Stage,
+    Values,
+    check_weights,
+    generating,
+    like_inputs,
+    model_shape,
+    row_values,
+)
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.filters import nucleus
 from lit_ctg.decoding.rule import ScoreRule
@@ -115,6 +129,7 @@ class ClassModels(ClassControl):
     """
 
     stage = Stage.LOGITS
+    not_weights = ".*"  # tables of a model may hold anything
 
     def __init__(self, models: Mapping[str, Any], *, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -159,19 +174,79 @@ class ClassModels(ClassControl):
 
     @classmethod
     def restore(cls: type[ClassModelsT], config: dict[str, Any], tensors: dict[str, Tensor]) -> ClassModelsT:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
         models = {}
         for name, told in config["models"].items():
-            told = dict(told)
             own = {k.removeprefix(f"{name}/"): v for k, v in tensors.items() if k.startswith(f"{name}/")}
-            precision = next((value.dtype for value in own.values() if value.is_floating_point()), torch.float32)
-            sizes = AutoConfig.for_model(told.pop("model_type"), **told)
-            # not ``.to(precision)``, which would round what is no weight too, such as the frequencies of positions
-            model = AutoModelForCausalLM.from_config(sizes, dtype=precision)
-            model.load_state_dict(own)
-            models[name] = model
+            models[name] = _rebuilt(told, own)
         return cls(models)
+
+
+# of what a model computes beside its weights (masks by position), where the file has fewer bytes
+MOST_BUFFER_BYTES = 2**28
+
+
+def _rebuilt(told: Mapping[str, Any], own: Mapping[str, Tensor]) -> Any:
+    """Return a model, after a copy without memory has shown that it has just these tensors.
+
+    Raises:
+        ValueError: it has others.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+
+    kind = told["model_type"]
+    layers = told.get(CONFIG_MAPPING[kind].attribute_map.get("num_hidden_layers", "num_hidden_layers"))
+    if isinstance(layers, int) and layers > len(own):
+        raise ValueError(f"{layers} layers, but {len(own)} tensors")
+    sizes = AutoConfig.for_model(kind, **{key: value for key, value in told.items() if key != "model_type"})
+    precision = next((value.dtype for value in own.values() if value.is_floating_point()), torch.float32)
+
+    def build() -> Any:
+        # not ``.to(precision)``, which would round what is no weight too, such as the frequencies of positions
+        return AutoModelForCausalLM.from_config(
+            copy.deepcopy(sizes),
+            dtype=precision,
+            trust_remote_code=False,
+            attn_implementation=None,
+            experts_implementation=None,
+        )
+
+    with torch.device("meta"), _no_more_parameters_than(2 * len(own) + 16):
+        model = build()
+    for name, value in model.state_dict().items():
+        if (
+            name not in own
+            or own[name].shape != value.shape
+            or own[name].dtype.is_floating_point != value.dtype.is_floating_point
+        ):
+            raise ValueError(f"{name} is missing or of another shape or type")
+    if len(own) != len(model.state_dict()):
+        raise ValueError("it has tensors that the model lacks")
+    if sum(buffer.nbytes for buffer in model.buffers()) > MOST_BUFFER_BYTES + sum(
+        value.nbytes for value in own.values()
+    ):
+        raise ValueError("its tables are larger than its weights")
+    model = build()
+    check_weights({name: own[name] for name, _ in model.named_parameters(remove_duplicate=False)})
+    model.load_state_dict(own)
+    return model
+
+
+@contextmanager
+def _no_more_parameters_than(most: int) -> Iterator[None]:
+    """Stop this thread from building a network whose configuration states more parts than its file has."""
+    thread, count = threading.get_ident(), 0
+
+    def counted(module: Any, name: str, parameter: Any) -> None:
+        nonlocal count
+        count += parameter is not None and threading.get_ident() == thread
+        if count > most:
+            raise ValueError("it states more parts than it has tensors")
+
+    handle = register_module_parameter_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -17,12 +17,11 @@ from typing import Any
 from transformers.utils import cached_file
 
 from lit_ctg.control.base import Control
-from lit_ctg.control.bundle import CONTROL, Origin, checked_tensors, told_by
+from lit_ctg.control.bundle import CODE, CONTROL, REQUIREMENTS, restored, told_by
 from lit_ctg.control.steered import Steered
 from lit_ctg.errors import UserError, one_line
 from lit_ctg.standalone import standalone
 
-CODE = "custom_generate"  # transformers looks for it
 PRESENT = {"torch", "numpy", "transformers", "safetensors"}  # with any Hugging Face model
 # others that a control may ask for: import -> package
 PACKAGES = {"scipy": "scipy", "sklearn": "scikit-learn", "pyarrow": "pyarrow", "yaml": "pyyaml", "entmax": "entmax"}
@@ -72,9 +71,7 @@ def generate_under(
     told = told_by(folder)
     if told["kind"] != kind.kind:
         raise UserError(f"{name} holds a control of the kind {told['kind']}, this code is for {kind.kind}")
-    made = kind.restore(told["config"], checked_tensors(folder, told))
-    made.name = str(told["name"])
-    made.origin = Origin(None, told["tokenizer"], told["versions"])
+    made = restored(kind, folder, told)
     given = {key: value for key, value in arguments.items() if value is not None}
     ids_BT = given.pop("input_ids", given.pop("inputs", None))
     if ids_BT is None:
@@ -97,27 +94,24 @@ def _asked_for() -> str | None:
     return None
 
 
-def write_custom_generate(control: Control, folder: Path) -> str:
-    """Put ``custom_generate/`` beside a bundle, with which ``model.generate`` needs no lit_ctg.
+def code_of(control: Control) -> tuple[dict[str, str], str]:
+    """Return the files of ``custom_generate/``, with which ``model.generate`` needs no lit_ctg.
 
     Returns:
-        why there is none, "" where there is.
+        path in the bundle -> content; and why there are none, "" where there are.
     """
     kind = type(control)
     if not kind.__module__.startswith("lit_ctg."):
-        return f"{kind.__name__} is a class of your own, outside lit_ctg"
+        return {}, f"{kind.__name__} is a class of your own, outside lit_ctg"
     try:
         source = source_of(kind)
     except UserError as error:
-        return f"the control's code does not fit into one file ({one_line(error)})"
+        return {}, f"the control's code does not fit into one file ({one_line(error)})"
     needed = sorted(PACKAGES.get(name, name) for name in _imported(source) - sys.stdlib_module_names - PRESENT)
     if needed and not set(needed) <= set(PACKAGES.values()):
-        return f"its code needs {', '.join(needed)}"
-    (folder / CODE).mkdir(exist_ok=True)
-    (folder / CODE / "generate.py").write_text(source, encoding="utf-8")
-    if needed:
-        (folder / CODE / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")
-    return ""
+        return {}, f"its code needs {', '.join(needed)}"
+    requirements = {REQUIREMENTS: "\n".join(needed) + "\n"} if needed else {}
+    return {CODE: source, **requirements}, ""
 
 
 def source_of(kind: type[Control]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs, row_values
+from lit_ctg.control.base import NO_TOKEN, Prefix, Stage, Values, like_inputs, loaded, row_values
 from lit_ctg.control.token_bias import ClassControl, check_classes, class_shares
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -120,8 +120,7 @@ class Future(ClassControl):
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> Future:
         size, dim = tensors["embedding.weight"].shape
-        classifier = FutureClassifier(size, len(config["classes"]), dim)
-        classifier.load_state_dict(tensors)
+        classifier = loaded(lambda: FutureClassifier(size, len(config["classes"]), dim), tensors)
         return cls(classifier, config["classes"], candidates=config["candidates"])
 
 

@@ -147,6 +147,7 @@ class Memory(Control):
 
     kind, stage = "memory", Stage.DISTRIBUTION
     excludes = frozenset({"memory"})
+    not_weights = r"ngram\.(context|gram|count)_\d+"
 
     def __init__(
         self,

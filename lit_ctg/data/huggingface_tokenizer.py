@@ -13,6 +13,7 @@ import numpy as np
 
 from lit_ctg.data.tokenizer import Tokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.files import bring_back
 
 
 class HuggingFaceTokenizer(Tokenizer):
@@ -152,6 +153,7 @@ def load(path: str, revision: str | None = None, key: str = "data.tokenizer.path
 
     try:
         folder = Path(path).expanduser()
+        bring_back(folder)
         place = str(folder) if folder.is_dir() else path
         if folder.is_dir() and not any((folder / name).is_file() for name in FILES):
             raise FileNotFoundError(f"none of {', '.join(FILES)} there")  # transformers would make up an empty one

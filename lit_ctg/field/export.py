@@ -16,6 +16,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.bench import Bench
 from lit_ctg.field.method import Arm
 from lit_ctg.field.run import PAPER, build_bench, build_method
+from lit_ctg.files import plain_name
 from lit_ctg.results.record import config_hash
 from lit_ctg.run.directory import RECORD, finished, run_stem
 from lit_ctg.run.export import write_bundle
@@ -86,7 +87,9 @@ def _places(arms: Mapping[str, Arm], out: Path) -> list[tuple[Path, Control]]:
     for target, arm in arms.items():
         for control in arm.controls:
             shared = all(any(control is each for each in other.controls) for other in arms.values())
-            folder = out / control.name if shared else out / target / control.name
+            # a class is called after a file of the corpus
+            own = plain_name(target, "a class of the task", "rename its texts")
+            folder = out / control.name if shared else out / own / control.name
             places.setdefault(id(control), (folder, control))
     return list(places.values())
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_ctg.errors import UserError, only_errors_of
+from lit_ctg.files import bring_back
 
 # largest difference between the model's logits and ours, as a share of the largest logit
 TOLERANCE = 1e-3
@@ -160,6 +161,7 @@ def load_model(path: str, *, where: str, revision: str | None = None) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(path).expanduser()
+    bring_back(folder)
     if not folder.is_dir() and not HUB_NAME.fullmatch(path):
         raise UserError(f"{where}={path}: no such folder; give one written by save_pretrained, or a hub name")
     place = str(folder) if folder.is_dir() else path

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_ctg.errors import UserError
-from lit_ctg.files import Unpacked, check_regular, named_floats, packed_path, write_atomic, write_samples
+from lit_ctg.files import Unpacked, check_regular, named_floats, packed_path, plain_name, write_atomic, write_samples
 
 SCHEMA_VERSION = 1
 REGIMES = ("as_published", "corrected")
@@ -72,9 +72,6 @@ _ONE_A_LINE = ("config", "metrics", "history", "samples")
 
 # a record in a run directory, or a committed one named after its regime, size and seed
 _RECORD_NAME = re.compile(r"run\.json|(?P<regime>[a-z_]+)-(?P<size>[a-z]+)-seed(?P<seed>\d+)\.json")
-
-# a record names the folder that it is collected into: it must not be able to name "../../elsewhere"
-_PLAIN = re.compile(r"(?!\.)[\w.+=,-]+")
 
 # keys of the configuration (dotted, from the root) that do not change what a training run computes
 HASH_IGNORED = (
@@ -575,10 +572,7 @@ def check_plain(record: RunRecord) -> None:
         UserError: says which.
     """
     for key in ("paper", "name"):
-        if not _PLAIN.fullmatch(getattr(record, key)):
-            raise UserError(
-                f"{record.source}: its {key} is {getattr(record, key)!r}, not a plain folder name: delete the file"
-            )
+        plain_name(getattr(record, key), f"{record.source}: its {key}", "delete the file")
 
 
 # --- where a result comes from --------------------------------------------------------------------------------------

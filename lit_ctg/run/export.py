@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import lit_ctg
 from lit_ctg.control import Control, Origin, fingerprint
-from lit_ctg.control.bundle import save, versions
-from lit_ctg.control.custom_generate import CODE, write_custom_generate
+from lit_ctg.control.bundle import CODE, save, versions
+from lit_ctg.control.custom_generate import code_of
 from lit_ctg.control.lora import LoRA
 from lit_ctg.core.batch import Vocabulary
 from lit_ctg.errors import UserError, did_you_mean
+from lit_ctg.files import plain_name
 from lit_ctg.network.huggingface import HuggingFaceBackbone, adapters_of
 from lit_ctg.run.build import build_datamodule, build_model, instantiate
 from lit_ctg.run.checkpoint import compose_with_checkpoint
@@ -36,8 +37,8 @@ def export(words: list[str]) -> Control:
         raise UserError("lit-ctg export: give out=<folder>, where the control is to go")
     folder = Path(own["out"])
     cfg, checkpoint = compose_with_checkpoint([word for word in words if not word.startswith(("out=", "kind="))])
-    name = f"lit_ctg.papers.{cfg.paper}.control"
-    if importlib.util.find_spec(name) is None:
+    name = f"lit_ctg.papers.{plain_name(cfg.paper, 'the paper of this run', 'train again')}.control"
+    if not (Path(lit_ctg.__file__).parent / "papers" / cfg.paper / "control.py").is_file():
         raise UserError(
             f"{cfg.paper} has no control that can be carried: lit_ctg/papers/{cfg.paper}/control.py makes one"
         )
@@ -66,8 +67,8 @@ def write_bundle(control: Control, folder: Path, origin: Origin, console: Consol
         UserError: see ``bundle.save``.
     """
     control.origin = origin
-    save(control, folder)
-    left_out = write_custom_generate(control, folder)
+    code, left_out = code_of(control)
+    save(control, folder, code)
     console.print(f"exported: {control.name} ({control.kind}) to {folder}", markup=False)
     if left_out:
         console.print(f"without {CODE}: {left_out}", markup=False)

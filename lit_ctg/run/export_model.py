@@ -15,7 +15,7 @@ from lit_ctg.control.card import of_record
 from lit_ctg.core.model import evaluating
 from lit_ctg.data.fast_tokenizer import fast_tokenizer
 from lit_ctg.errors import UserError
-from lit_ctg.files import files_in, replacing
+from lit_ctg.files import bring_back, files_in, plain_name, replacing
 from lit_ctg.network.portable import Portable
 from lit_ctg.run.build import build_datamodule, build_model
 from lit_ctg.run.checkpoint import read
@@ -77,6 +77,7 @@ def check_target(target: Path) -> None:
     Raises:
         UserError: names a file there.
     """
+    bring_back(target)
     if not target.exists():
         return
     if not target.is_dir():
@@ -111,6 +112,7 @@ def portable(paper: str, module: Any, datamodule: Any) -> Portable:
     Raises:
         UserError: the paper has none, or cannot export this model.
     """
+    plain_name(paper, "the checkpoint's paper", "train again")
     if not (Path(lit_ctg.__file__).parent / "papers" / paper / "portable.py").is_file():
         raise UserError(f"paper {paper} has no portable.py that says how its models are exported: write one")
     return importlib.import_module(f"lit_ctg.papers.{paper}.portable").portable(module, datamodule)

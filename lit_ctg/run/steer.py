@@ -190,15 +190,16 @@ def _named(word: str) -> Control:
     """Return the control of ``folder`` or ``name=folder``.
 
     Raises:
-        UserError: see ``load_steered``; a name that a setting could not have.
+        UserError: see ``load_steered`` and ``Control.rename``.
     """
     name, equals, folder = word.partition("=")
     if not equals or Path(word).exists():
         return load_control(word)
-    if not name.isidentifier():
-        raise UserError(f"controls={word}: name a control with letters, digits and _ only")
     control = load_control(folder)
-    control.name = name
+    try:
+        control.rename(name)
+    except UserError as error:
+        raise UserError(f"controls={word}: {error}") from error
     return control
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from lit_ctg.control import Steered
-from lit_ctg.control.bundle import kinds
-from lit_ctg.control.custom_generate import generate_under, source_of, write_custom_generate
+from lit_ctg.control.bundle import kinds, save
+from lit_ctg.control.custom_generate import code_of, generate_under, source_of
 from lit_ctg.errors import UserError
 from lit_ctg.papers.graphmax.control import Graphmax
 from lit_ctg.papers.idea_gate.control import IdeaGate
@@ -50,8 +50,9 @@ def test_every_bundle_steers_without_lit_ctg(tmp_path: Path, model: Any, tokeniz
     settings = {name: dict(on[name]) for name in chosen}
     settings["idea_gate"]["alpha"] = [0, 1.5, 3]
     for name in chosen:
-        made[name].save_pretrained(tmp_path / name)
-        assert write_custom_generate(made[name], tmp_path / name) == ""
+        code, left_out = code_of(made[name])
+        save(made[name], tmp_path / name, code)
+        assert left_out == ""
         source = (tmp_path / name / "custom_generate" / "generate.py").read_text(encoding="utf-8")
         assert "import lit_ctg" not in source and "from lit_ctg" not in source
     told = json.dumps({"prompts": PROMPTS[:3], "settings": settings})
@@ -86,15 +87,14 @@ def test_what_does_not_fit_is_one_line(
     tmp_path: Path, model: Any, carried_controls: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = carried_controls()
-    for name in ("idea_gate", "graphmax"):
-        made[name].save_pretrained(tmp_path / name)
     with monkeypatch.context() as patch:
         patch.setattr("lit_ctg.control.custom_generate.PACKAGES", {"scipy": "scipy"})
-        assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == "its code needs entmax, scipy"
+        assert code_of(made["graphmax"]) == ({}, "its code needs entmax, scipy")
         patch.setattr("lit_ctg.control.custom_generate.standalone", two_of_a_name)
-        assert "does not fit into one file" in write_custom_generate(made["graphmax"], tmp_path / "graphmax")
-    assert not (tmp_path / "graphmax" / "custom_generate").exists()
-    assert write_custom_generate(made["graphmax"], tmp_path / "graphmax") == ""
+        code, left_out = code_of(made["graphmax"])
+        assert code == {} and "does not fit into one file" in left_out
+    for name in ("idea_gate", "graphmax"):
+        save(made[name], tmp_path / name, code_of(made[name])[0])
     needed = tmp_path / "graphmax" / "custom_generate" / "requirements.txt"
     assert needed.read_text(encoding="utf-8").split() == ["entmax", "scipy"]
     ids = torch.ones(1, 2, dtype=torch.long)

@@ -188,7 +188,7 @@ def test_a_picture_is_shown_where_any_size_has_one(papers_of_ours: Path, monkeyp
 
 def test_a_record_cannot_say_where_its_evaluation_goes(make_record, tmp_path: Path) -> None:
     record = make_record("../../main", "corrected", 7)
-    with pytest.raises(UserError, match=r"its name is '\.\./\.\./main', not a plain folder name"):
+    with pytest.raises(UserError, match=r"its name is '\.\./\.\./main', not a plain name"):
         write_evaluations([record], tmp_path / "deep" / "eee")
     assert not list(tmp_path.rglob("*.json"))
 

@@ -463,7 +463,7 @@ def test_a_record_cannot_say_that_it_belongs_elsewhere(field: str, value: str, m
     record = make_record("main", "corrected", 7)
     record.git = {"commit": "c" * 40, "dirty": False}
     setattr(record, field, value)
-    with pytest.raises(UserError, match="not a plain folder name"):
+    with pytest.raises(UserError, match="not a plain name"):
         collect([record], tmp_path / "deep" / "experiments")
     assert not list(tmp_path.rglob("*.json"))
 

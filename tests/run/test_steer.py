@@ -179,7 +179,7 @@ def test_two_bundles_of_one_kind_get_names(run: Run) -> None:
     named = run(*words, "controls=[a=gate,b=gate]", "control.a.alpha=2", "control.b.alpha=0")
     assert named[0] == 0 and named[1] == one, named[2]
     code, _, err = run(*words, "controls=[a b=gate]")
-    assert code == 2 and "controls=a b=gate: name a control with letters" in err
+    assert code == 2 and "controls=a b=gate: control name" in err
 
 
 def test_numbers_as_python_prints_them(run: Run) -> None:

@@ -36,6 +36,7 @@ class Graphmax(Control):
 
     kind, paper, stage = "graphmax", "graphmax", Stage.DISTRIBUTION
     excludes = frozenset({"graphmax"})
+    not_weights = "row|column"
 
     def __init__(
         self,

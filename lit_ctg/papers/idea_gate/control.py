@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, like_inputs
+from lit_ctg.control.base import Control, Prefix, Stage, Values, cast_like, like_inputs, loaded
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.decoding.rule import ScoreRule
 from lit_ctg.errors import UserError
@@ -57,6 +57,7 @@ class IdeaGate(Control):
     """
 
     kind, paper, stage, strength = "idea_gate", "idea_gate", Stage.LOGITS, "alpha"
+    not_weights = "neutral_V"
 
     def __init__(
         self,
@@ -128,10 +129,14 @@ class IdeaGate(Control):
     @classmethod
     def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> IdeaGate:
         size, dim = tensors["head.outer.weight"].shape
-        head = IdeaHead(dim, size)
-        head.load_state_dict({name[5:]: value for name, value in tensors.items() if name.startswith("head.")})
+        own = {name[5:]: value for name, value in tensors.items() if name.startswith("head.")}
+        head = loaded(lambda: IdeaHead(dim, size), own)
         form = GateForm(clamp=config["clamp"], epsilon=config["epsilon"])
         base_V, neutral_V = tensors.get("base_V"), tensors.get("neutral_V")
+        if neutral_V is not None and neutral_V.dtype != torch.bool:
+            raise ValueError(f"neutral_V of {neutral_V.dtype}")
+        if any(each is not None and each.shape != (size,) for each in (base_V, neutral_V)):
+            raise ValueError(f"base_V or neutral_V of another size than {size}")
         return cls(head, form=form, alpha=config["alpha"], beta=config["beta"], base_V=base_V, neutral_V=neutral_V)
 
 

@@ -97,6 +97,7 @@ class MicroModels(Control):
     kind, paper, stage = "micro_models", "nslm", Stage.CLASSES
     of_ids = False
     excludes = frozenset({"micro_models"})
+    not_weights = r"\d+\.attributes"  # members without a number have NaN
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class MicroModels(Control):
                 if name.startswith(f"{number}.")
             }
             texts, attributes_KD = tuple(told["texts"]), own["attributes"]
-            if len(attributes_KD) != len(texts):
+            if len(attributes_KD) != len(texts) or attributes_KD.dtype != np.float64:
                 raise ValueError(f"{len(attributes_KD)} descriptions of {len(texts)} members")
             members = ClassMembers(told["name"], np.arange(len(texts)), texts, attributes_KD, (), ())
             model = _restored(told["model"], members, own)
@@ -285,6 +286,8 @@ def _restored(told: Mapping[str, Any], members: ClassMembers, own: Mapping[str, 
 
 def _single(part: Mapping[str, Any], members: ClassMembers, own: Mapping[str, np.ndarray], place: int) -> MicroModel:
     metric = METRICS[part["metric"]]().fit(members, np.zeros(0, dtype=np.int64))
+    if metric.attributes and not np.isfinite(members.attributes_KD).all():
+        raise ValueError(f"the metric {metric.name} needs finite numbers")
     if isinstance(metric, Frequency):
         metric.count_K = own[f"{place}.count"]
     density: Density = DENSITIES[part["density"]]()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, like_inputs, row_values
+from lit_ctg.control.base import NO_TOKEN, Control, Prefix, Stage, Values, cast_like, like_inputs, loaded, row_values
 from lit_ctg.control.trie import TokenTrie
 from lit_ctg.core.generation import ControlSetting
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
@@ -117,9 +117,7 @@ class FeatureChannel(Control):
             temperature=config["temperature"],
         )
         dim, features = tensors["project.weight"].shape
-        fuse = GatedFusion(dim, features, config["gate"])
-        fuse.load_state_dict(tensors)
-        return cls(fuse, bank)
+        return cls(loaded(lambda: GatedFusion(dim, features, config["gate"]), tensors), bank)
 
 
 def _asked(values: Values, names: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[Tensor, Tensor]:
