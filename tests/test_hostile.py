@@ -47,6 +47,7 @@ from lit_ctg.data.source import read_lines, read_records
 from lit_ctg.data.tokenizer import WordTokenizer
 from lit_ctg.errors import UserError
 from lit_ctg.field.export import _places
+from lit_ctg.field.page import report as field_report
 from lit_ctg.field.tune import make_gpt2, make_tokenizer
 from lit_ctg.files import files_in
 from lit_ctg.results.record import RunRecord, collect, load_records, write_record
@@ -55,6 +56,7 @@ from lit_ctg.run.directory import CHECKPOINT
 from lit_ctg.run.export import write_bundle
 from lit_ctg.terminal import Console
 from tests.controls import controls
+from tests.field.test_page import record as field_record
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -822,6 +824,93 @@ def test_a_memory_of_texts_that_quote_the_end_token_does_not_know_it(
 
 
 # ---- field reports --------------------------------------------------------------------------------------------------
+
+
+HOSTILE_TEXT = "<script>x()</script> [a](javascript:x) ![b](http://c) `d` | \x1b[31m \u202e \u2028 &lt;"
+
+
+def _field_report(tmp_path: Path, change: Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]) -> str:
+    """Return the Markdown report of two runs of the field after ``change(runs, texts)``."""
+    made = [field_record(method) for method in ("bare", "good")]
+    runs = [each.to_json() for each in made]
+    texts = [row for each in runs for row in each["samples"]]
+    for each in runs:
+        each["metrics"] = {name: {"unit": "", "direction": "none", "n": 1, "version": 1, "ci95": None, **entry}
+                           for name, entry in each["metrics"].items()}  # fmt: skip
+    change(runs, texts)
+    for number, each in enumerate(runs):
+        (folder := tmp_path / "runs" / str(number)).mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps(each))
+    out = tmp_path / "pages" / "out"
+    assert field_report(str(tmp_path / "runs"), str(out), console=Console(file=io.StringIO())) == 0
+    return (out / "tables.md").read_text(encoding="utf-8")
+
+
+def test_texts_and_names_in_a_field_report_are_characters(tmp_path: Path) -> None:
+    judge = HOSTILE_TEXT.replace("/", "")
+
+    def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
+        for row in texts:
+            row |= {"text": HOSTILE_TEXT, "prompt": HOSTILE_TEXT, "target": row["target"] + HOSTILE_TEXT}
+            row[judge] = row["bag"]
+        for each in runs:
+            each["config"]["model"] = each["config"]["data"]["source"] = HOSTILE_TEXT
+            each["corpus"] = {HOSTILE_TEXT: each["name"]}
+            each["metrics"] |= {
+                name.replace("bag", judge): entry for name, entry in each["metrics"].items() if "bag" in name
+            }
+
+    text = _field_report(tmp_path, change)
+    assert text.count("script") > 8 and not re.search(
+        r"(?<!\\)[<\[!]|[\x1b\u202e\u2028]", re.sub(r" \[[-+\d]", "", text)
+    )
+    assert "`" not in re.sub(r"\\`|`lit-ctg field report`", "", text)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x-bare", "x/y-bare", "-bare", ".x-bare", "x" * 300 + "-bare", "<b>-bare", "bare"]
+)
+def test_a_name_in_a_field_record_is_no_path(name: str, tmp_path: Path) -> None:
+    def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
+        runs[0]["name"] = name
+
+    with pytest.raises(UserError, match=r"run\.json: .*name"):
+        _field_report(tmp_path, change)
+    assert not (tmp_path / "pages").exists() and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("judges", 3), ("judges.least_accuracy", "x"), ("decode.prompts", None), ("method.strengths", ["x"]), ("task", []),
+     ("method", {}), ("data.source", 1), ("base", None)],
+)  # fmt: skip
+def test_a_field_record_with_a_setting_of_another_kind_is_named(place: str, value: object, tmp_path: Path) -> None:
+    def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
+        node = runs[1]["config"]
+        *parents, last = place.split(".")
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+
+    with pytest.raises(UserError, match=rf"run\.json: .*config\.{re.escape(place)}"):
+        _field_report(tmp_path, change)
+
+
+@pytest.mark.parametrize("key", ["strength", "place", "target", "prompt", "nats", "bag"])
+def test_a_field_record_with_a_text_of_another_kind_is_named(key: str, tmp_path: Path) -> None:
+    def change(runs: list[dict[str, Any]], texts: list[dict[str, Any]]) -> None:
+        texts[-1][key] = ["x"]
+
+    with pytest.raises(UserError, match=rf"run\.json: .*{key}"):
+        _field_report(tmp_path, change)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"task": "a", "bench": "b", "seed": 1, "balanced_accuracy": 3}'])
+def test_a_damaged_ranking_of_other_judges_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "judges").mkdir(parents=True)
+    (path := tmp_path / "runs" / "judges" / "pets-seed1.json").write_text(text)
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        _field_report(tmp_path, lambda runs, texts: None)
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_ctg.config import Regime, Size, config_folder, explain, plain, prepare_overrides, register
 from lit_ctg.errors import UserError, check_number, check_whole, did_you_mean, one_line
+from lit_ctg.files import plain_name
 from lit_ctg.terminal import Console
 from lit_ctg.trust import named_by_user, without_trust
 
@@ -142,6 +143,7 @@ def _check(cfg: DictConfig) -> None:
     task = str(cfg.task.name)
     if not re.fullmatch(rf"{re.escape(task)}-[\w.+-]+", cfg.name):
         raise UserError(f"name={cfg.name}: give {task}-<name>, of letters, digits, '_', '.', '+' and '-'")
+    plain_name(cfg.name, "name", "give a shorter name= or task.name=")
     check_parts(plain(cfg))
     if cfg.decode.min_new_tokens > cfg.decode.new_tokens:
         raise UserError(

@@ -11,20 +11,23 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from lit_ctg.errors import UserError
+from lit_ctg.errors import UserError, one_line
 from lit_ctg.field.rank import (
     BARE,
     COST,
     HELD_OUT,
     HUMAN,
+    MEASURES,
     Ranking,
     Sweep,
     above_bare,
     area,
     bench_key,
+    check_record,
     curve,
     deciding_judges,
     describe,
+    judges_of,
     longest,
     mean_ranks,
     method_of,
@@ -38,6 +41,7 @@ from lit_ctg.figure import Bar, BarGroup, Line, bar_chart, line_chart, sheet
 from lit_ctg.files import write_atomic
 from lit_ctg.numbers import format_value
 from lit_ctg.results.record import SIZES, RunRecord, load_records
+from lit_ctg.results.render import escape_markdown
 from lit_ctg.terminal import Console
 
 PAPER, TABLES, JUDGES = "field", "tables.md", "judges"
@@ -114,13 +118,27 @@ def folders_of(records: str | None) -> list[Path]:
 def load(records: str | None) -> list[RunRecord]:
     """Return the finished records of the field in some folders."""
     found = load_records(folders_of(records))
-    return [record for record in found if record.paper == PAPER and record.status == "DONE"]
+    return [check_record(record) for record in found if record.paper == PAPER and record.status == "DONE"]
 
 
 def rejudged(records: str | None) -> list[dict[str, Any]]:
-    """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds."""
-    paths = sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    """Return what ``lit-ctg field rejudge`` left in the folders: rankings under judges of other seeds.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    told = []
+    for path in sorted(path for place in folders_of(records) for path in (place / JUDGES).glob("*.json")):
+        try:
+            each = json.loads(path.read_text(encoding="utf-8"))
+            tables = {key: {str(name): float(value) for name, value in each[key].items()}
+                      for key in ("balanced_accuracy", "areas")}  # fmt: skip
+            told.append({"task": str(each["task"]), "bench": str(each["bench"]), "seed": int(each["seed"]), **tables})
+        except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path} is damaged ({one_line(error)[:100]}): delete it, or run field rejudge again"
+            ) from None
+    return told
 
 
 def task_page(
@@ -141,8 +159,8 @@ def task_page(
         raise UserError(f"{task}: the records are of different models, prompts or judges: give records= of one of them")
     deciding, failed = deciding_judges(records[0])
     lines = [f"## {task}", "", *about(records), ""]
-    lines += [f"Judge {name}: {judge_line(records[0], name)}, decides." for name in deciding]
-    lines += [f"Judge {name}: {judge_line(records[0], name)}, below "
+    lines += [f"Judge {escape_markdown(name)}: {judge_line(records[0], name)}, decides." for name in deciding]
+    lines += [f"Judge {escape_markdown(name)}: {judge_line(records[0], name)}, below "
               f"{records[0].config['judges']['least_accuracy']:g}: decides nothing." for name in failed]  # fmt: skip
     if not deciding:
         told = "No judge knows human texts well enough: this task decides nothing. What was measured, unranked:"
@@ -170,7 +188,7 @@ def judge_seed_lines(
     for each in judged:
         if each["task"] != task or each["bench"] != bench_key(records[0]):
             continue
-        known = ", ".join(f"{name} {value:.3f}" for name, value in each["balanced_accuracy"].items())
+        known = ", ".join(f"{escape_markdown(name)} {value:.3f}" for name, value in each["balanced_accuracy"].items())
         if not each["areas"]:
             lines.append(f"Judges of seed {each['seed']} ({known}): none decides.")
             continue
@@ -245,7 +263,7 @@ def otherwise_table(tasks: Mapping[str, Mapping[str, Sweep]], ranks: Mapping[str
 
 def unranked_table(records: Sequence[RunRecord], judges: Sequence[str]) -> list[str]:
     """Return what judges that decide nothing said about every method and strength, ordered by name."""
-    heads = [*(f"success ({judge})" for judge in judges), "perplexity"]
+    heads = [*(f"success ({escape_markdown(judge)})" for judge in judges), "perplexity"]
     lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     several = len({record.seed for record in records}) > 1
     for record in sorted(records, key=lambda each: (method_of(each), each.seed)):
@@ -263,14 +281,15 @@ def about(records: Sequence[RunRecord]) -> list[str]:
     decode, base = record.config["decode"], record.config["base"]
     seeds = sorted({each.seed for each in records})
     source = record.config["data"]["source"]
-    model = record.config["model"] or (
+    model = escape_markdown(str(record.config.get("model") or "")) or (
         f"trained here ({base['layers']} layers of {base['dim']}, {base['vocabulary']} tokens, {base['steps']} steps)"
     )
     # records from before ``min_new_tokens`` and ``top_k`` let a text end and drew from all tokens
     most = "" if decode.get("min_new_tokens") == decode["new_tokens"] else "at most "
     cut = f", each from the {decode['top_k']} likeliest" if decode.get("top_k") else ""
     return [
-        f"Size {record.size}, texts: {source}, base model {model}; {decode['prompts']} prompts, {decode['samples']} "
+        f"Size {record.size}, texts: {escape_markdown(source)}, base model {model}; "
+        f"{decode['prompts']} prompts, {decode['samples']} "
         f"texts of {most}{decode['new_tokens']} tokens{cut}, for each prompt, class and strength; training seeds "
         f"{', '.join(map(str, seeds))}."
     ]
@@ -297,7 +316,8 @@ def mixed_lines(records: Sequence[RunRecord]) -> list[str]:
         for key, value in record.corpus.items():
             found.setdefault((record.seed, key), {}).setdefault(value, []).append(method_of(record))
     return [
-        f"Records of seed {seed} were made with different models or texts ({key}), so they are not comparable: "
+        f"Records of seed {seed} were made with different models or texts ({escape_markdown(key)}), so they are not "
+        "comparable: "
         + "; ".join(", ".join(sorted(methods)) for methods in sorted(told.values(), key=len))
         + ". Run the methods of the shorter list again in the folder of the others."
         for (seed, key), told in sorted(found.items())
@@ -374,14 +394,12 @@ def held_out_table(ranked: Ranking, found: dict[str, Sweep], words: dict[str, Sw
     return lines
 
 
-MEASURES = ("perplexity", "distinct_2", "repetition", "overlap", "attribute_words")
-
-
 def cost_table(ranked: Ranking, found: dict[str, Sweep]) -> list[str]:
     """Return the other measures at each method's best strength within the cost, averaged over seeds; and human text."""
-    judges = [name.split("/")[1] for name in found[BARE].records[0].metrics if name.endswith("/balanced_accuracy")]
-    heads = [*(f"success ({judge})" for judge in judges), "perplexity", "distinct-2", "repetition", "copied 5-grams",
-             "attribute words", "CPU s/token, of bare", "parameters learned", "training s"]  # fmt: skip
+    judges = judges_of(found[BARE].records[0])
+    heads = [*(f"success ({escape_markdown(judge)})" for judge in judges), "perplexity", "distinct-2", "repetition",
+             "copied 5-grams", "attribute words", "CPU s/token, of bare", "parameters learned",
+             "training s"]  # fmt: skip
     lines = ["| method at strength | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for each in ranked.standings:
         sweep = found[each.method]
@@ -443,8 +461,8 @@ def sample_lines(ranked: Ranking, found: dict[str, Sweep], prompts: int = 1) -> 
         for row in found[each.method].records[0].samples:
             if row.get("kind") != HUMAN and row["place"] < prompts and row["copy"] == 0 and row["strength"] == strength:
                 text = " ".join((row["prompt"] + row["text"]).split())
-                shown = (text if len(text) <= LONGEST else text[: LONGEST - 1] + "…").replace("|", "\\|")
-                lines.append(f"| {each.method} | {row['target']} | {shown} |")
+                shown = escape_markdown(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
+                lines.append(f"| {each.method} | {escape_markdown(row['target'])} | {shown} |")
     return lines
 
 

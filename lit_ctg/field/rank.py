@@ -12,9 +12,10 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.stats import rankdata
@@ -34,6 +35,7 @@ RESAMPLES = 1000
 PER_PAIR = 200
 AT_ONCE = 1000  # resamplings, so that they take little memory
 BARE, HUMAN = "bare", "human"
+MEASURES = ("perplexity", "distinct_2", "repetition", "overlap", "attribute_words")
 HELD_OUT = "held_out_words"  # of a text: whether it has a held-out word of its class
 
 
@@ -68,6 +70,64 @@ def method_of(record: RunRecord) -> str:
 def task_of(record: RunRecord) -> str:
     """Return the task of a record named ``<task>-<method>``."""
     return record.name.partition("-")[0]
+
+
+def judges_of(record: RunRecord) -> list[str]:
+    """Return the names of the judges that a record has proofs of."""
+    return [name.split("/")[1] for name in record.metrics if name.startswith("judge/") and name.endswith("/accuracy")]
+
+
+_NUMBER = (int, float)
+# what reports read of a record's configuration
+_READ: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "method", "data", "judges", "decode", "base"), (dict,)),
+    **dict.fromkeys(("decode.prompts", "decode.samples", "decode.new_tokens"), (int,)),
+    **dict.fromkeys(("base.layers", "base.dim", "base.vocabulary", "base.steps"), (int,)),
+    "judges.least_accuracy": _NUMBER,
+    "data.source": (str,),
+    "task.column": (str,),
+    "method.strengths": (list,),
+}
+
+
+def check_record(record: RunRecord) -> RunRecord:
+    """Return a record of the field if it has all that reports read.
+
+    Raises:
+        UserError: it was damaged or not made by ``lit-ctg field run``; names the file and the field.
+    """
+
+    def refuse(what: str, value: object) -> NoReturn:
+        shown = repr(value)[:60]
+        raise UserError(f"{record.source}: {what} is {shown}, which no run of the field writes: delete the file")
+
+    if not re.fullmatch(r"\w+-[\w.+-]+", record.name):
+        refuse("name", record.name)
+    for key, kinds in _READ.items():
+        value: Any = record.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            refuse(f"config.{key}", value)
+    strengths, judges = record.config["method"]["strengths"], judges_of(record)
+    if not strengths or any(isinstance(value, bool) or not isinstance(value, _NUMBER) for value in strengths):
+        refuse("config.method.strengths", strengths)
+    measures = [*(f"success/{judge}" for judge in judges), *MEASURES]
+    needed = [f"judge/{judge}/balanced_accuracy" for judge in judges]
+    needed += [f"{name}@{strength:g}" for name in measures for strength in strengths]
+    for name in (*needed, "cost/seconds_ratio", "cost/training_seconds", "cost/parameters"):
+        if name not in record.metrics:
+            refuse(f"metrics.{name}", None)
+    numbers = ("strength", "place", "copy", "nats", "tokens", *judges)
+    for number, row in enumerate(record.samples, start=1):
+        own = (*numbers, "repetition", "overlap", "attribute_words") if row.get("kind") == HUMAN else numbers
+        for key in own:
+            if not isinstance(row.get(key), _NUMBER):
+                refuse(f"text {number}, {key},", row.get(key))
+        for key in ("prompt", "target"):
+            if not isinstance(row.get(key), str):
+                refuse(f"text {number}, {key},", row.get(key))
+    return record
 
 
 def deciding_judges(record: RunRecord) -> tuple[list[str], list[str]]:

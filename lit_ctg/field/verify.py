@@ -15,7 +15,7 @@ from lit_ctg.errors import UserError
 from lit_ctg.field.command import compose
 from lit_ctg.field.judge import OccurrenceJudge, RuleJudge, WordJudge
 from lit_ctg.field.measure import repetition
-from lit_ctg.field.rank import HUMAN
+from lit_ctg.field.rank import HUMAN, check_record, judges_of
 from lit_ctg.field.run import summary
 from lit_ctg.results.record import RunRecord
 from lit_ctg.results.verify import Recomputed, exactly, wilson_of
@@ -24,7 +24,8 @@ from lit_ctg.run.build import instantiate
 
 def recompute(record: RunRecord) -> Iterator[Recomputed]:
     """Yield what a record's numbers must be."""
-    names = [name.split("/")[1] for name in record.metrics if name.startswith("judge/") and name.endswith("/accuracy")]
+    check_record(record)
+    names = judges_of(record)
     for name in names:
         yield from wilson_of(record, f"judge/{name}/accuracy")
     rules = _rules_of(record.config.get("task") or {})

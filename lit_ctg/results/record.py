@@ -261,6 +261,7 @@ def _parse(text: str, path: Path, texts: Callable[[], str], *, whole: bool) -> R
         samples_sha256=checksum,
         source=path,
     )
+    check_plain(record)
     named = _RECORD_NAME.fullmatch(path.name)
     if named and named["seed"] is not None:
         stated = (named["regime"], named["size"], int(named["seed"]))

@@ -203,7 +203,7 @@ def impossible_text(row: Row) -> str:
 def value_text(row: Row, cell: Cell) -> str:
     """Return our mean, or the sample texts."""
     if cell.texts:
-        return printable("\n".join(cell.texts))
+        return "\n".join(cell.texts)
     return format_value(cell.mean, row.spec.digits, signed=_signed(row))
 
 
@@ -290,11 +290,11 @@ def flat(table: Table, reasons: list[str] | None = None) -> tuple[list[str], lis
                 line += [NOT_APPLICABLE, "", "", *([""] * len(spread)), ""]
             elif cell.hole is not None:
                 words = verdict_text(row, cell, table.size)
-                line += ["", "", "", *([""] * len(spread)), _hole(words, printable(cell.hole), reasons)]
+                line += ["", "", "", *([""] * len(spread)), _hole(words, cell.hole, reasons)]
             else:
                 numbers = [value_text(row, cell), n_text(cell), interval_text(row, cell)]
                 numbers += [spread_text(cell)] * len(spread)
-                line += [*numbers, printable(verdict_text(row, cell, table.size))]
+                line += [*numbers, verdict_text(row, cell, table.size)]
         lines.append(line)
     return header, lines
 
@@ -325,7 +325,7 @@ def render_all(tables: Sequence[Table], fmt: str = "text", notes: Sequence[str] 
         return text.getvalue()
     one = _markdown if fmt == "md" else latex_table
     escape = escape_markdown if fmt == "md" else escape_latex
-    last = [escape(printable(note)) for note in (*notes, RULES)]
+    last = [escape(note) for note in (*notes, RULES)]
     return "\n".join([one(table) for table in tables] + ["\n\n".join(last), ""])
 
 
@@ -334,15 +334,17 @@ def print_tables(tables: Sequence[Table], console: Console, notes: Sequence[str]
     for table in tables:
         console.print(rich_table(table))
         for note in table.notes:
-            console.print(Text(printable(note), style="dim"))
+            console.print(_text(note, style="dim"))
         console.print()
     for note in (*notes, RULES):
-        console.print(Text(printable(note), style="dim"))
+        console.print(_text(note, style="dim"))
 
 
 def rich_table(table: Table) -> RichTable:
     """Return the table for a terminal: each regime's value, interval and verdict share one column."""
-    rich = RichTable(title=Text(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    rich = RichTable(
+        title=_text(table.title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
     rich.add_column("", max_width=44)
     if table.has_printed:
         rich.add_column("Printed")
@@ -353,55 +355,56 @@ def rich_table(table: Table) -> RichTable:
         if section_of(row) != section:
             section = section_of(row)
             rich.add_section()
-            rich.add_row(Text(section, style="bold"))
+            rich.add_row(_text(section, style="bold"))
         if not isinstance(row, Row):
-            rich.add_row(Text(row.words, style="dim italic"))
+            rich.add_row(_text(row.words, style="dim italic"))
             continue
         cells = [_stacked(row, row.cells[regime], table.size) for regime in table.regimes]
-        printed = [Text(marked(table, row))] if table.has_printed else []
-        rich.add_row(Text(row.spec.label), *printed, *cells)
+        printed = [_text(marked(table, row))] if table.has_printed else []
+        rich.add_row(_text(row.spec.label), *printed, *cells)
     return rich
 
 
 def _stacked(row: Row, cell: Cell | None, size: str) -> Text:
     """Return value and interval on one line, n, CV* and verdict on the next."""
     if cell is None:
-        return Text(NOT_APPLICABLE, style="dim")
-    words = printable(verdict_text(row, cell, size))
+        return _text(NOT_APPLICABLE, style="dim")
+    words = verdict_text(row, cell, size)
     style = STYLES.get(cell.verdict.label, "") if cell.verdict is not None else "cyan"
     if cell.hole is not None:
-        text = Text(printable(cell.hole), style="dim italic")
-        plain = words in ("", NOT_RUN, printable(cell.hole))
-        return text if plain else text.append("\n").append(words, style=f"not dim not italic {style}")
-    text = Text().append(value_text(row, cell), style="" if cell.texts else "bold")
+        text = _text(cell.hole, style="dim italic")
+        plain = words in ("", NOT_RUN, cell.hole)
+        return text if plain else text.append("\n").append(printable(words), style=f"not dim not italic {style}")
+    text = Text().append(printable(value_text(row, cell)), style="" if cell.texts else "bold")
     if cell.interval is not None:
         text.append(f"  {interval_text(row, cell)}")
     text.append(f"\n{n_words(cell)}", style="dim")
     if spread := spread_text(cell):
         text.append(f"  CV* {spread}", style="dim")
-    return text.append("  ").append(words, style=style) if words else text
+    return text.append("  ").append(printable(words), style=style) if words else text
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Return text for a terminal; rich drops some control characters without a word."""
+    return Text(printable(words), style=style)
 
 
 def escape_markdown(text: str) -> str:
-    """Return ``text`` so that Markdown shows its characters and nothing else."""
-    return re.sub(r"([\\`*_{}\[\]<>()#|~&!])", r"\\\1", text).replace("\n", "<br>")
+    """Return ``text`` so that Markdown shows its characters, control characters written out, and nothing else."""
+    return re.sub(r"([\\`*_{}\[\]<>()#|~&!])", r"\\\1", printable(text)).replace("\n", "<br>")
 
 
 def _markdown(table: Table) -> str:
     header, lines = flat(table)
-    lines = [line if len(line) > 1 else [f"\0{line[0]}"] + [""] * (len(header) - 1) for line in lines]
-    body = [[_strong(escape_markdown(word)) for word in line] for line in lines]
+    body = [list(map(escape_markdown, line)) for line in lines]
+    body = [line if len(line) > 1 else [f"**{line[0]}**"] + [""] * (len(header) - 1) for line in body]
     own = ["---:", "---:", ":---:", *(["---:"] if table.has_spread else []), "---"]
     align = ["---", "---:"][: 1 + table.has_printed] + own * len(table.regimes)
     rows = [header, align, *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    notes = "".join(f"\n{escape_markdown(printable(note))}\n" for note in table.notes)
+    notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.notes)
     caption = f"{escape_markdown(table.spec.caption.strip())}\n\n" if table.spec.caption else ""
     return f"### {escape_markdown(table.title)}\n\n{caption}{text}\n{notes}"
-
-
-def _strong(word: str) -> str:
-    return f"**{word[1:]}**" if word.startswith("\0") else word
 
 
 _CELL_COLUMNS: dict[str, Callable[[Row, Cell], object]] = {
@@ -453,7 +456,7 @@ def csv_cell(value: object) -> object:
 
 def escape_latex(text: str) -> str:
     """Return ``text`` so that LaTeX prints its characters and executes none of them."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter) for letter in printable(text))
 
 
 def latex_table(table: Table) -> str:
@@ -482,7 +485,7 @@ def latex_table(table: Table) -> str:
             r"\endfoot",
             *(_line(line, len(header)) for line in lines),
             r"\end{longtable}",
-            *(rf"\noindent {escape_latex(printable(note))}\par" for note in notes),
+            *(rf"\noindent {escape_latex(note)}\par" for note in notes),
             r"\endgroup",
             "",
         ]

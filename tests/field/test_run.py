@@ -211,6 +211,8 @@ def test_what_reads_unfinished_texts_reads_whole_ones_and_no_text_may_end_early(
     [
         ("name=../topic-x", "name=../topic-x: give topic-<name>"),
         ("name=sentiment-bare", "name=sentiment-bare: give topic-<name>"),
+        (f"name=topic-{'x' * 300}", "name is 'topic-xxx"),
+        (f"task.name={'x' * 300}", "name is 'xxx"),
         ("decode.prompts=0", "decode.prompts=0: give a whole number from 1"),
         ("decode.top_p=1.5", "decode.top_p=1.5: give a number above 0, at most 1"),
         ("decode.top_k=-1", "decode.top_k=-1: give a whole number from 0"),
