@@ -131,6 +131,18 @@ class TokenTrie:
         table = self._children[node]
         return torch.tensor(list(table), dtype=torch.long), torch.tensor(list(table.values()), dtype=torch.long)
 
+    def unspelled(self, decode: Callable[[Sequence[int]], str]) -> list[int]:
+        """Return the nodes at which a word has no character yet: after blanks, or some bytes of its first character."""
+        found: list[int] = []
+        waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+        while waiting:
+            node, path = waiting.pop()
+            for token, following in self._children[node].items():
+                if not decode((*path, token)).replace("\ufffd", "").strip():
+                    found.append(following)
+                    waiting.append((following, (*path, token)))
+        return found
+
     def sums(self, values_WC: Tensor) -> Tensor:
         """Return for each node the sum of the values of the spellings that end at or below it, [U, C]."""
         sums_UC, values = np.zeros((len(self), values_WC.shape[1])), values_WC.double().numpy()

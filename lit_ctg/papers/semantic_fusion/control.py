@@ -236,7 +236,7 @@ class LexiconSteering(Control):
     The paper steers one slot of a grammar (sec. 2); here a word counts anywhere. A word of several tokens gains as much
     as one of a single token: its first token gains the mean of the words that begin with it, the next one the
     difference, and a text that leaves the word loses its gain again (the sum over a word's tokens is exactly the word's
-    own gain).
+    own gain). A bare blank, or a byte of a character, belongs to too many other words and gains nothing.
 
     Args:
         lexicon: words, grades, classes.
@@ -280,7 +280,8 @@ class LexiconSteering(Control):
     def bind(self, tokenizer: Any) -> None:
         if tokenizer is self._tokenizer:
             return
-        speller = Speller(HuggingFaceTokenizer.of(tokenizer))
+        vocabulary = HuggingFaceTokenizer.of(tokenizer)
+        speller = Speller(vocabulary)
         spellings = [speller.spell(word) for word in self.lexicon.words]
         if not any(spellings):
             raise UserError(
@@ -292,6 +293,7 @@ class LexiconSteering(Control):
         )
         grades_WC = self.grades()
         self._worth_UC, self._own_UC = self.trie.means(grades_WC), self.trie.own(grades_WC)
+        self._worth_UC[self.trie.unspelled(vocabulary.decode)] = 0.0
         self._tokenizer = tokenizer
 
     def rule(self, values: Values, prefix: Prefix) -> ScoreRule:

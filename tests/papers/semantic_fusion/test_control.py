@@ -18,6 +18,7 @@ from lit_ctg.control.base import NO_TOKEN, Prefix
 from lit_ctg.data.byte_pair import END, TrainedBPETokenizer
 from lit_ctg.data.huggingface_tokenizer import HuggingFaceTokenizer
 from lit_ctg.errors import UserError
+from lit_ctg.field.tune import make_tokenizer as make_bytes
 from lit_ctg.papers.semantic_fusion.bank import Feature, FeatureBank, Graded, Mark, Recent, WordClass
 from lit_ctg.papers.semantic_fusion.clause import ClauseVocabulary
 from lit_ctg.papers.semantic_fusion.control import ClauseChannel, FeatureChannel, Grammar, LexiconSteering, of_run
@@ -185,10 +186,29 @@ def test_the_first_token_of_words_gains_their_mean(pieces: Any) -> None:
             begun.setdefault(ids[0], []).append(3.0 * polarity)
     blank = {ids: sum(gains) / len(gains) for ids, gains in begun.items() if pieces.decode([ids]).startswith(" ")}
     assert len(blank) > 1 and any(len(set(begun[ids])) > 1 for ids in blank)
-    # "was" may go on: what has no space before it begins no word
-    expected = [blank.get(number, 0.0) for number in range(len(pieces))]
+    # "was" may go on: what has no space before it begins no word, and the space alone is no part of one
+    expected = [blank.get(number, 0.0) * bool(pieces.decode([number]).strip()) for number in range(len(pieces))]
     assert gains_2V[0].tolist() == pytest.approx(expected, abs=1e-6)
     assert torch.equal(gains_2V[1], -0.5 * gains_2V[0])
+
+
+def test_blanks_and_bytes_of_a_character_gain_nothing() -> None:
+    """A byte-level tokenizer without Chinese spells such a word as a blank and bytes, which all others share."""
+    tokenizer = make_bytes(["the war began in the morning\n"] * 3, 270)
+    words = ["\u597d", "\u7f8e\u4e3d", "war"]
+    control = LexiconSteering(Lexicon.of(words, {"polarity": [1, 1, 0.5], "strength": [0, 0, 0]}, ["", "", ""]))
+    control.bind(tokenizer)
+    rule = control.rule(control.values({"strength": 6, "to_polarity": 1}, 1), Prefix())
+    for word, gain in zip(words, (6, 6, 3), strict=True):
+        ids, got = tokenizer(f" {word}").input_ids, 0.0
+        for place, token in enumerate(ids):
+            before = tokenizer(".").input_ids + ids[:place]
+            gains_V = rule(torch.tensor([before]), torch.zeros(1, len(tokenizer)))[0]
+            raised = (gains_V > 0).nonzero().flatten().tolist()
+            texts = [tokenizer.decode([*ids[:place], number]) for number in raised]
+            assert all(text.replace("\ufffd", "").strip() for text in texts), (word, place, texts)
+            got += float(gains_V[token])
+        assert got == pytest.approx(gain), word
 
 
 def test_lexicon_steering_is_off_without_a_weight_and_tells_what_it_lacks(pieces: Any, word_tokenizer: Any) -> None:
