@@ -7,7 +7,7 @@ LOCKS := requirements.lock requirements-cpu.lock requirements-cuda.lock
 # byte code is made for what is imported, not for all: half a gigabyte less
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: help venv packages reproduce tables docs test test-long test-slow lint format bench clean
+.PHONY: help venv packages reproduce tables docs test test-long test-slow oracle lint format bench clean
 
 help:
 	@echo "make reproduce  environment, semantic fusion in both regimes (seed $(SEED)), tables against the paper, report page"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint       ruff, format check, mypy over lit_ctg"
 	@echo "make test-long  whole runs, several processes, every variant: what CI runs beside make test"
 	@echo "make test-slow  the tests that take minutes each"
+	@echo "make oracle     what moving code must not change: records, cells and verdicts, configuration hashes, texts of smoke runs"
 	@echo "make bench      the benchmarks: two ways in one run, as ratios"
 
 # what is installed is compared with the locks, not their dates; .locks is written last, so a broken build starts anew
@@ -75,6 +76,10 @@ test-long: venv
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow
+
+# some ten minutes; one part alone: python tools/oracle.py cells
+oracle: venv
+	$(BIN)/python tools/oracle.py
 
 lint: venv
 	$(BIN)/ruff check .
